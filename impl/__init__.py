@@ -1,0 +1,1 @@
+"""What runs: the command line, and everything that touches the world."""

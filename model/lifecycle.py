@@ -1,0 +1,214 @@
+"""The life of one prompt: five states, and the rows between them.
+
+Rules of this file:
+
+1. Every change of a prompt's state, anywhere in Cancelmark, is a row of `ROWS`. The runtime's machine, the
+   explorer's table, the diagrams and the table in specs/protocol.md are made from these rows.
+2. The world is closed: a trigger without a row for the prompt's state and guards is an error, and changes nothing.
+3. Nothing is implied: rows of one trigger and source have guards that exclude each other, and `compile_rows`
+   refuses a table in which two rows could both apply.
+4. A guard is a yes-or-no question about the prompt that its session answers. Rows only name the questions.
+
+    accepted ──enter──▶ active ──finish──▶ done          a prompt that nothing disturbs
+        │                ▲  │
+        │           start│  │requeue
+        ├────enter──▶ queued ──drop, fold──▶ done        the session was busy
+        └────enter──▶ canceled_on_entry ──settle──▶ done the mark covered it before it entered
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import chain, combinations
+from typing import Any, Protocol
+
+from transitions import Machine, MachineError
+
+
+class State(Enum):
+    """Where a prompt is."""
+
+    ACCEPTED = "accepted"
+    CANCELED_ON_ENTRY = "canceled_on_entry"
+    QUEUED = "queued"
+    ACTIVE = "active"
+    DONE = "done"
+
+    __hash__ = object.__hash__  # Enum hashes by name, in Python; members are singletons, so identity is as good
+
+
+class Outcome(Enum):
+    """How a prompt that is done ended."""
+
+    END_TURN = "end_turn"
+    ERROR = "error"
+    CANCELED = "canceled"
+    FOLDED = "folded"
+
+    __hash__ = object.__hash__
+
+
+class Guard(Enum):
+    """A question that a row may ask about its prompt."""
+
+    COVERED = "covered"
+    BUSY = "busy"
+    FIRST = "first"
+    HAS_RUN_ID = "has_run_id"
+
+    __hash__ = object.__hash__
+
+
+GUARD_MEANING: Mapping[Guard, str] = {
+    Guard.COVERED: "the prompt's seq is at or below its session's mark (an active prompt: it was asked to stop)",
+    Guard.BUSY: "the session has an active prompt, or is recovering",
+    Guard.FIRST: "no prompt with a lower seq is queued in the session",
+    Guard.HAS_RUN_ID: "the caller named the prompt with a run id",
+}
+
+
+class Trigger(Enum):
+    """What can happen to a prompt."""
+
+    ENTER = "enter"
+    FAIL = "fail"
+    SETTLE = "settle"
+    START = "start"
+    FOLD = "fold"
+    DROP = "drop"
+    REQUEUE = "requeue"
+    FINISH_END_TURN = "finish_end_turn"
+    FINISH_ERROR = "finish_error"
+    FINISH_CANCELED = "finish_canceled"
+    INTERRUPT = "interrupt"
+
+    __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the table: `trigger` takes a prompt from `source` to `dest` when all guards answer as asked."""
+
+    trigger: Trigger
+    source: State
+    dest: State
+    when: tuple[Guard, ...] = ()
+    unless: tuple[Guard, ...] = ()
+    outcome: Outcome | None = None
+    rule: str = ""
+
+    @property
+    def condition(self) -> str:
+        """The guards as people read them: `covered`, `not covered, busy`, or nothing."""
+        return ", ".join([g.value for g in self.when] + [f"not {g.value}" for g in self.unless])
+
+    @cached_property
+    def name(self) -> str:
+        return f"{self.trigger.value}→{self.dest.value}"
+
+
+_A, _C, _Q, _X, _D = State
+_COVERED, _BUSY, _FIRST, _RUN_ID = Guard
+
+ROWS: tuple[Row, ...] = (
+    # The mark is asked before the busy question: a covered prompt must not reach the queue.
+    Row(Trigger.ENTER, _A, _C, when=(_COVERED,), rule="R4"),
+    Row(Trigger.ENTER, _A, _Q, when=(_BUSY,), unless=(_COVERED,), rule="R5"),
+    Row(Trigger.ENTER, _A, _X, unless=(_COVERED, _BUSY), rule="R6"),
+    Row(Trigger.FAIL, _A, _C, when=(_COVERED,), rule="R8"),
+    Row(Trigger.FAIL, _A, _D, unless=(_COVERED,), outcome=Outcome.ERROR, rule="R8"),
+    Row(Trigger.SETTLE, _C, _D, outcome=Outcome.CANCELED, rule="R7"),
+    Row(Trigger.START, _Q, _X, when=(_FIRST,), unless=(_BUSY,), rule="R11"),
+    Row(Trigger.FOLD, _Q, _D, unless=(_RUN_ID,), outcome=Outcome.FOLDED, rule="R9"),
+    Row(Trigger.DROP, _Q, _D, outcome=Outcome.CANCELED, rule="R13"),
+    Row(Trigger.REQUEUE, _X, _Q, unless=(_COVERED,), rule="R10"),
+    Row(Trigger.FINISH_END_TURN, _X, _D, outcome=Outcome.END_TURN, rule="R11"),
+    Row(Trigger.FINISH_ERROR, _X, _D, outcome=Outcome.ERROR, rule="R11"),
+    Row(Trigger.FINISH_CANCELED, _X, _D, when=(_COVERED,), outcome=Outcome.CANCELED, rule="R12"),
+    Row(Trigger.INTERRUPT, _X, _D, outcome=Outcome.ERROR, rule="R17"),
+)
+
+INITIAL = State.ACCEPTED
+
+
+class IllegalTrigger(Exception):
+    """A trigger that no row allows. The prompt is as it was."""
+
+    def __init__(self, prompt: object, state: State, trigger: Trigger, guards: Iterable[Guard] | None = None) -> None:
+        known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"
+        super().__init__(f"prompt {prompt} is {state.value}{known}: no row lets it {trigger.value}")
+        self.prompt, self.state, self.trigger = prompt, state, trigger
+
+
+# --- The explorer's engine: one dictionary look-up -------------------------------------------------------------
+
+Table = Mapping[tuple[Trigger, State, frozenset[Guard]], Row]
+
+VALUATIONS: tuple[frozenset[Guard], ...] = tuple(
+    frozenset(c) for c in chain.from_iterable(combinations(Guard, n) for n in range(len(Guard) + 1))
+)
+
+
+def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
+    """Every trigger, state and guard valuation that has a row, with that row."""
+    table: dict[tuple[Trigger, State, frozenset[Guard]], Row] = {}
+    for row in rows:
+        if (row.dest is State.DONE) != (row.outcome is not None):
+            raise ValueError(f"row {row.name}: a row has an outcome if and only if it leads to done")
+        for holds in VALUATIONS:
+            if holds.issuperset(row.when) and holds.isdisjoint(row.unless):
+                key = (row.trigger, row.source, holds)
+                if key in table:
+                    raise ValueError(f"rows {table[key].name} and {row.name} both apply to a prompt that is "
+                                     f"{row.source.value} with guards {sorted(g.value for g in holds)}")
+                table[key] = row
+    return table
+
+
+# --- The runtime's engine: a transitions Machine ----------------------------------------------------------------
+
+class Movable(Protocol):
+    """What the machine moves: any object with a state, an outcome and an answer to each guard."""
+
+    state: State
+    outcome: Outcome | None
+
+    @property
+    def covered(self) -> bool: ...
+    @property
+    def busy(self) -> bool: ...
+    @property
+    def first(self) -> bool: ...
+    @property
+    def has_run_id(self) -> bool: ...
+
+
+class Lifecycle:
+    """The rows as one shared `transitions` Machine. Prompts are not attached to it, so it costs them nothing."""
+
+    def __init__(self, rows: Sequence[Row] = ROWS) -> None:
+        self.machine: Any = Machine(
+            model=None, states=State, initial=INITIAL, auto_transitions=False,
+            transitions=[
+                {"trigger": row.trigger.value, "source": row.source, "dest": row.dest,
+                 "conditions": [g.value for g in row.when], "unless": [g.value for g in row.unless]}
+                for row in rows
+            ],
+        )
+        self._row = {(row.trigger, row.source, row.dest): row for row in rows}
+        if len(self._row) != len(rows):
+            raise ValueError("two rows share trigger, source and destination; merge their guards into one row")
+
+    def fire(self, prompt: Movable, trigger: Trigger) -> Row:
+        """Moves `prompt` along the one row that applies and returns that row, or raises and changes nothing."""
+        source = prompt.state
+        try:
+            moved = self.machine.events[trigger.value].trigger(prompt)
+        except MachineError:
+            moved = False
+        if not moved:
+            raise IllegalTrigger(prompt, source, trigger)
+        row = self._row[trigger, source, prompt.state]
+        prompt.outcome = row.outcome
+        return row

@@ -1,0 +1,226 @@
+"""What must hold: each property with an id, one plain sentence, and a check as short as the sentence.
+
+Three kinds. *Safety* is judged on every step of a session (`SessionStep`) or of the server (`ServerStep`).
+*Liveness* is judged at quiescence, when callers have stopped, turns have ended, and the system has no action left;
+`progress` says that quiescence is always reached. *Reachability* says that a row, an outcome or an action happens
+somewhere, so that nothing holds merely because it is impossible.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import dropwhile
+from typing import NamedTuple
+
+from .lifecycle import Outcome, State
+from .server import Change, Server
+from .session import Effect, End, Fold, Move, Prompt, Protocol, Reach, Record, Session, Start
+
+
+class Kind(Enum):
+    SAFETY = "safety"
+    LIVENESS = "liveness"
+
+
+class SessionStep(NamedTuple):
+    """What happened in one session."""
+
+    call: str
+    before: Session
+    after: Session
+    effects: tuple[Effect, ...]
+    started: list[Prompt]  # the prompts whose turn it starts, as they were before
+    folded: list[Prompt]  # the prompts that it folds, as they were before
+    ended: list[End]
+
+    @classmethod
+    def of(cls, before: Session, move: Move) -> "SessionStep":
+        started, folded, ended = [], [], []
+        for effect in move.effects:
+            if isinstance(effect, Start):
+                started.append(before.prompt(effect.seq))
+            elif isinstance(effect, Fold):
+                folded.append(before.prompt(effect.seq))
+            elif isinstance(effect, End):
+                ended.append(effect)
+        return cls(move.action.name, before, move.after, move.effects, started, folded, ended)
+
+
+class ServerStep(NamedTuple):
+    before: Server
+    change: Change
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that must hold."""
+
+    id: str
+    sentence: str
+    on_session: Callable[[SessionStep], bool] | None = None
+    on_server: Callable[[ServerStep], bool] | None = None
+    at_rest: Callable[[Prompt], bool] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.SAFETY if self.on_session or self.on_server else Kind.LIVENESS
+
+
+def canceled(p: Prompt) -> bool:
+    return p.state is State.CANCELED_ON_ENTRY or p.outcome is Outcome.CANCELED
+
+
+def no_poisoning(step: SessionStep) -> bool:
+    return all(p.reach is not Reach.NOTHING for p in step.after.prompts if canceled(p))
+
+
+def no_lost_cancel(step: SessionStep) -> bool:
+    return all(p.reach is not Reach.CANCEL for p in step.started + step.folded)
+
+
+def one_terminal(step: SessionStep) -> bool:
+    return all(p.ends <= 1 for p in step.after.prompts)
+
+
+def single_active(step: SessionStep) -> bool:
+    return len(step.after.active) <= 1
+
+
+def fifo(step: SessionStep) -> bool:
+    return all(p.seq < q.seq for p in step.started for q in step.after.queue)
+
+
+def no_absorption(step: SessionStep) -> bool:
+    return not any(p.run_id for p in step.folded)
+
+
+def attribution(step: SessionStep) -> bool:
+    return all(e.of == e.seq and step.after.prompt(e.seq).outcome is e.outcome for e in step.ended)
+
+
+def idle_cancel_noop(step: SessionStep) -> bool:
+    idle = step.call == "cancel" and not step.before.live
+    return not idle or (step.after.prompts == step.before.prompts and not step.effects)
+
+
+def isolation(step: ServerStep) -> bool:
+    one, sessions = step.change.call.session, step.before.sessions
+    return one is None or len(sessions) == 1 or all(
+        before == after for i, (before, after) in enumerate(zip(sessions, step.change.after.sessions))
+        if i != one)
+
+
+def closed(step: ServerStep) -> bool:
+    before, after, call = step.before.closing, step.change.after.closing, step.change.call.name
+    if call == "accept":
+        return not before
+    return after if call == "close" else after == before or call == "recover"
+
+
+def record(step: SessionStep) -> bool:
+    waiting = [p.seq for p in step.before.prompts if p.state is State.CANCELED_ON_ENTRY]
+    return all(Record(e.seq) in step.effects for e in step.ended if e.seq in waiting)
+
+
+def prompt_terminal(step: SessionStep) -> bool:
+    if not step.started:
+        return True
+    ends_after_a_start = any(isinstance(e, End) for e in dropwhile(lambda e: not isinstance(e, Start), step.effects))
+    return not ends_after_a_start and all(p.ends for p in step.after.prompts if p.state is State.DONE)
+
+
+def all_done(prompt: Prompt) -> bool:
+    return prompt.state is State.DONE
+
+
+def some_terminal(prompt: Prompt) -> bool:
+    return prompt.ends >= 1
+
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning),
+    Property("no-lost-cancel", "A prompt that a cancel has reached never starts or folds afterwards.", no_lost_cancel),
+    Property("one-terminal", "No prompt has two terminal events.", one_terminal),
+    Property("single-active", "A session never has two active prompts.", single_active),
+    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo),
+    Property("no-absorption", "A prompt with a caller's run id is never folded.", no_absorption),
+    Property("attribution", "A terminal event carries its own prompt's id, outcome, text and error.", attribution),
+    Property("idle-cancel-noop", "A cancel of an idle session changes no prompt and asks for nothing.",
+             idle_cancel_noop),
+    Property("isolation", "An action in one session changes no other.", on_server=isolation),
+    Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed),
+    Property("record", "A prompt canceled on entry leaves its user message and a canceled assistant message.", record),
+    Property("prompt-terminal", "A terminal event is published before the next turn starts.", prompt_terminal),
+    Property("all-done", "At quiescence every prompt is done: nothing is stranded.", at_rest=all_done),
+    Property("some-terminal", "At quiescence every prompt has its terminal event.", at_rest=some_terminal),
+    Property("progress", "The system cannot go on for ever without reaching quiescence."),  # judged on the whole graph
+)
+
+
+# --- Reachability ------------------------------------------------------------------------------------------------
+
+@dataclass(frozen=True)
+class Bounds:
+    """How often callers, turns and faults may act. Everything the system does by itself is unbounded."""
+
+    prompts: int = 3
+    cancels: int = 0
+    clears: int = 0
+    requeues: int = 0
+    crashes: int = 0
+    closes: int = 0
+    sessions: int = 1
+
+    def allows(self, other: "Bounds") -> bool:
+        """Whether everything within `other` is within these bounds too."""
+        return all(mine >= theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={n}" for name, n in vars(self).items() if n > (name == "sessions"))
+
+
+_CANCELED = (Bounds(1, cancels=1), Bounds(1, closes=1))
+_QUEUED = (Bounds(2), Bounds(1, crashes=1))
+_REQUEUED = (Bounds(1, requeues=1),)
+_CRASHED = (Bounds(1, crashes=1),)
+
+# The least bounds that leave room for a goal, where one prompt alone does not.
+LEAST: Mapping[str, tuple[Bounds, ...]] = {
+    "row enter→canceled_on_entry": _CANCELED,
+    "row enter→queued": _QUEUED,
+    "row fail→canceled_on_entry": _CANCELED,
+    "row settle→done": _CANCELED,
+    "row start→active": _QUEUED + _REQUEUED,
+    "row fold→done": (Bounds(2),),
+    "row drop→done": (Bounds(2, cancels=1), Bounds(2, clears=1), Bounds(2, closes=1)),
+    "row requeue→queued": _REQUEUED,
+    "row finish_canceled→done": _CANCELED,
+    "row interrupt→done": _CRASHED,
+    "action settle": _CANCELED,
+    "action step": (Bounds(2),),
+    "action requeue": _REQUEUED,
+    "action cancel": (Bounds(1, cancels=1),),
+    "action clear_queue": (Bounds(1, clears=1),),
+    "action close": (Bounds(1, closes=1),),
+    "action crash": _CRASHED,
+    "action recover": _CRASHED,
+}
+
+
+class Goal(NamedTuple):
+    """Something that must happen somewhere, whenever the bounds leave room for it."""
+
+    id: str
+    possible: bool
+
+
+def goals(protocol: Protocol, bounds: Bounds) -> list[Goal]:
+    """Every row, outcome and action of the protocol."""
+
+    def possible(goal: str) -> bool:
+        return any(bounds.allows(least) for least in LEAST.get(goal, (Bounds(1),)))
+
+    rows = {f"row {row.name}": row.outcome for row in protocol.rows}
+    ends = {f"outcome {o.value}": any(possible(g) for g, end in rows.items() if end is o) for o in Outcome}
+    return [*(Goal(g, possible(g)) for g in rows), *(Goal(g, yes) for g, yes in ends.items()),
+            *(Goal(f"action {a.name}", possible(f"action {a.name}")) for a in protocol.actions)]

@@ -1,0 +1,94 @@
+"""Several sessions side by side: one sequence counter, one closing flag, and whatever each session does.
+
+Sessions share nothing else. An action takes place in one session, or (close, crash, recover) in all of them at once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from .lifecycle import Outcome, Row
+from .session import Action, Effect, Move, Prompt, Protocol, Session, Variant, label
+
+MovesOf = Callable[[Session, int], Iterable[Move]]
+
+
+class Server(NamedTuple):
+    """The state of a whole server."""
+
+    seq: int = 0  # the latest seq given out
+    closing: bool = False
+    sessions: tuple[Session, ...] = (Session(),)
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return sorted(p for s in self.sessions for p in s.prompts)
+
+    def home(self, seq: int) -> int:
+        """The index of the session that has the prompt of that seq."""
+        return next(i for i, s in enumerate(self.sessions) if any(p.seq == seq for p in s.prompts))
+
+
+class Call(NamedTuple):
+    """An action as it was applied: `enter(A)`, `finish(A, error)`, `cancel`."""
+
+    action: Action
+    session: int | None  # None: everywhere
+    seq: int | None
+    variant: Variant
+
+    @property
+    def name(self) -> str:
+        return self.action.name
+
+    def __str__(self) -> str:
+        arguments = [] if self.seq is None else [label(self.seq)]
+        if isinstance(self.variant, Outcome):
+            arguments.append(self.variant.value)
+        elif self.variant is True:
+            arguments.append("run id")
+        return self.name + (f"({', '.join(arguments)})" if arguments else "")
+
+
+class Change(NamedTuple):
+    """One atomic step of a server."""
+
+    call: Call
+    after: Server
+    effects: tuple[Effect, ...]
+    rows: tuple[Row, ...]
+    moves: tuple[tuple[int, Move], ...]  # the sessions it took place in
+
+
+def changes(
+    protocol: Protocol,
+    server: Server,
+    moves_of: MovesOf | None = None,
+    allowed: Callable[[Action], bool] | None = None,
+) -> Iterator[Change]:
+    """Everything that can happen to `server` next. `moves_of` may answer from a cache, `allowed` rules actions out."""
+    all_moves = [tuple((moves_of or protocol.moves)(s, server.seq)) for s in server.sessions]
+    for index, moves in enumerate(all_moves):
+        for move in moves:
+            action = move.action
+            if (server.closing and not action.while_closing) or (allowed and not allowed(action)):
+                continue
+            if not action.everywhere:
+                yield _change(server, ((index, move),))
+            elif index == 0:
+                yield _change(server, tuple(
+                    (i, next(m for m in other if m.action is action)) for i, other in enumerate(all_moves)))
+
+
+def _change(server: Server, moves: tuple[tuple[int, Move], ...]) -> Change:
+    index, move = moves[0]
+    action = move.action
+    sessions, effects, rows = list(server.sessions), move.effects, move.rows
+    for i, m in moves:
+        sessions[i] = m.after
+        if i != index:
+            effects, rows = effects + m.effects, rows + m.rows
+    accepted = action.bound == "prompts"
+    after = Server(server.seq + accepted, server.closing if action.sets_closing is None else action.sets_closing,
+                   tuple(sessions))
+    call = Call(action, None if action.everywhere else index, after.seq if accepted else move.seq, move.variant)
+    return Change(call, after, effects, rows, moves)
