@@ -31,19 +31,21 @@ class SessionStep(NamedTuple):
     effects: tuple[Effect, ...]
     started: list[Prompt]  # the prompts whose turn it starts, as they were before
     folded: list[Prompt]  # the prompts that it folds, as they were before
+    into: list[Prompt]  # and the prompts whose turns take them in
     ended: list[End]
 
     @classmethod
     def of(cls, before: Session, move: Move) -> "SessionStep":
-        started, folded, ended = [], [], []
+        started, folded, into, ended = [], [], [], []
         for effect in move.effects:
             if isinstance(effect, Start):
                 started.append(before.prompt(effect.seq))
             elif isinstance(effect, Fold):
                 folded.append(before.prompt(effect.seq))
+                into.append(before.prompt(effect.into))
             elif isinstance(effect, End):
                 ended.append(effect)
-        return cls(move.action.name, before, move.after, move.effects, started, folded, ended)
+        return cls(move.action.name, before, move.after, move.effects, started, folded, into, ended)
 
 
 class ServerStep(NamedTuple):
@@ -71,7 +73,9 @@ def canceled(p: Prompt) -> bool:
 
 
 def no_poisoning(step: SessionStep) -> bool:
-    return all(p.reach is not Reach.NOTHING for p in step.after.prompts if canceled(p))
+    # A turn that is stopping must not take anyone in: a follow-up accepted after the cancel would end with it.
+    return (all(p.reach is not Reach.NOTHING for p in step.after.prompts if canceled(p))
+            and all(p.reach is Reach.NOTHING for p in step.into))
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
@@ -80,6 +84,10 @@ def no_lost_cancel(step: SessionStep) -> bool:
 
 def one_terminal(step: SessionStep) -> bool:
     return all(p.ends <= 1 for p in step.after.prompts)
+
+
+def no_loss(step: SessionStep) -> bool:
+    return {p.seq for p in step.before.prompts} <= {p.seq for p in step.after.prompts}
 
 
 def single_active(step: SessionStep) -> bool:
@@ -104,10 +112,8 @@ def idle_cancel_noop(step: SessionStep) -> bool:
 
 
 def isolation(step: ServerStep) -> bool:
-    one, sessions = step.change.call.session, step.before.sessions
-    return one is None or len(sessions) == 1 or all(
-        before == after for i, (before, after) in enumerate(zip(sessions, step.change.after.sessions))
-        if i != one)
+    sessions = zip(step.before.sessions, step.change.after.sessions)
+    return step.change.call.name in ("close", "crash", "recover") or sum(a != b for a, b in sessions) <= 1
 
 
 def closed(step: ServerStep) -> bool:
@@ -140,6 +146,7 @@ def some_terminal(prompt: Prompt) -> bool:
 PROPERTIES: tuple[Property, ...] = (
     Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning),
     Property("no-lost-cancel", "A prompt that a cancel has reached never starts or folds afterwards.", no_lost_cancel),
+    Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss),
     Property("one-terminal", "No prompt has two terminal events.", one_terminal),
     Property("single-active", "A session never has two active prompts.", single_active),
     Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo),

@@ -1,0 +1,252 @@
+"""Seeded bugs: small changes of the protocol that somebody could make, each with the properties it must break.
+
+A bug declares everything that the explorer finds at its bounds, no more and no less: a bug that breaks nothing, or
+something else than it says, fails the suite.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cancelmark.model import session as s
+from cancelmark.model.lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
+from cancelmark.model.properties import Bounds
+from cancelmark.model.session import ACTIONS, REFERENCE, Argument, End, Protocol, Record, Start, Step, Stop
+
+
+@dataclass(frozen=True)
+class Bug:
+    name: str
+    protocol: Protocol
+    bounds: Bounds
+    breaks: frozenset[str]
+    unmet: frozenset[str]
+    shortest: int  # steps to the first property broken
+
+
+BUGS: list[Bug] = []
+
+
+def bug(
+    name: str,
+    bounds: Bounds,
+    breaks: str,
+    shortest: int,
+    *,
+    rows: tuple[Row, ...] = ROWS,
+    unmet: tuple[str, ...] = (),
+    **actions: dict[str, Any],
+) -> None:
+    """Adds a bug: other rows, and fields to change in the actions of those names."""
+    changed = tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS)
+    BUGS.append(Bug(name, replace(REFERENCE, name=name, rows=rows, actions=changed), bounds,
+                    frozenset(breaks.split()), frozenset(unmet), shortest))
+
+
+def rows_with(*changed: Row, without: Callable[[Row], bool]) -> tuple[Row, ...]:
+    return (*changed, *(row for row in ROWS if not without(row)))
+
+
+def is_row(trigger: Trigger, dest: State | None = None) -> Callable[[Row], bool]:
+    return lambda row: row.trigger is trigger and dest in (None, row.dest)
+
+
+# --- entry
+
+bug("the mark is not asked on entry", Bounds(2, cancels=1), "no-lost-cancel", 3,
+    rows=rows_with(
+        Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
+        Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY,)),
+        without=is_row(Trigger.ENTER)))
+
+bug("busy is asked before the mark", Bounds(2, cancels=1), "no-lost-cancel", 6,
+    rows=rows_with(
+        Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), unless=(Guard.BUSY,)),
+        Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
+        Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY, Guard.COVERED)),
+        without=is_row(Trigger.ENTER)))
+
+bug("a prompt without a run id does not wait", Bounds(2), "single-active", 4,
+    rows=rows_with(
+        Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY, Guard.HAS_RUN_ID), unless=(Guard.COVERED,)),
+        Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, when=(Guard.BUSY,), unless=(Guard.COVERED, Guard.HAS_RUN_ID)),
+        Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY, Guard.COVERED)),
+        without=is_row(Trigger.ENTER)),
+    unmet=("row fold→done", "outcome folded", "action step"))
+
+bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), "no-lost-cancel", 3,
+    rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.ACTIVE, when=(Guard.COVERED,), unless=(Guard.BUSY,)),
+                   Row(Trigger.FAIL, State.ACCEPTED, State.QUEUED, when=(Guard.COVERED, Guard.BUSY)),
+                   without=is_row(Trigger.FAIL, State.CANCELED_ON_ENTRY)))
+
+
+def settle_without_record(step: Step, arg: Argument) -> None:
+    s.settle(step, arg)
+    step.effects = [e for e in step.effects if not isinstance(e, Record)]
+
+
+bug("nothing is written for a prompt canceled on entry", Bounds(1, cancels=1), "record", 4,
+    settle={"apply": settle_without_record})
+
+bug("a canceled prompt is tried again", Bounds(1, cancels=1), "progress", 4,
+    rows=rows_with(Row(Trigger.SETTLE, State.CANCELED_ON_ENTRY, State.ACCEPTED), without=is_row(Trigger.SETTLE)))
+
+
+# --- cancel, clear_queue, close
+
+def cancel_one_too_many(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg._replace(seq=arg.seq + 1))
+
+
+bug("the mark is one too high", Bounds(2, cancels=1), "no-poisoning", 3, cancel={"apply": cancel_one_too_many})
+
+
+def cancel_one_too_few(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
+
+
+bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-poisoning", 3, cancel={"apply": cancel_one_too_few})
+
+
+def cancel_keeps_queue(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(mark=arg.seq)
+
+
+bug("a cancel leaves the queue", Bounds(2, cancels=1), "no-lost-cancel", 6, cancel={"apply": cancel_keeps_queue},
+    unmet=("row drop→done",))
+
+
+def cancel_in_silence(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg)
+    step.effects = [e for e in step.effects if not isinstance(e, End)]
+
+
+bug("a cancel drops the queue in silence", Bounds(2, cancels=1), "some-terminal", 6,
+    cancel={"apply": cancel_in_silence})
+
+
+def cancel_answers_at_once(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg)
+    step.effects += [End(p.seq, Outcome.CANCELED, of=p.seq) for p in step.session.active]
+
+
+bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1), "one-terminal attribution", 3,
+    cancel={"apply": cancel_answers_at_once})
+
+
+def cancel_stops_nobody(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg)
+    if not step.session.live and arg.seq:
+        step.effects.append(Stop(arg.seq))
+
+
+bug("an idle cancel asks for something", Bounds(1, cancels=1), "idle-cancel-noop", 3,
+    cancel={"apply": cancel_stops_nobody})
+
+bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), "isolation", 2,
+    cancel={"everywhere": True})
+
+
+def clear_queue_stops_active(step: Step, arg: Argument) -> None:
+    s.clear_queue(step, arg)
+    step.session = step.session._replace(mark=arg.seq)
+
+
+bug("clear_queue raises the mark", Bounds(2, clears=1), "no-poisoning", 3,
+    clear_queue={"apply": clear_queue_stops_active})
+
+bug("a closing server accepts", Bounds(1, closes=1), "closed", 2, accept={"while_closing": True})
+
+bug("a close is forgotten", Bounds(1, closes=1), "closed", 1, close={"sets_closing": None})
+
+
+# --- the turn, the queue, the handoff
+
+def fold_everything(step: Step, arg: Argument) -> None:
+    for prompt in step.session.queue:
+        step.effects.append(s.Fold(prompt.seq, into=arg.subject.seq))
+        step.fire(prompt, Trigger.FOLD)
+
+
+bug("a step folds prompts with a run id", Bounds(3), "no-absorption", 7,
+    rows=rows_with(Row(Trigger.FOLD, State.QUEUED, State.DONE, outcome=Outcome.FOLDED), without=is_row(Trigger.FOLD)),
+    step={"apply": fold_everything})
+
+bug("a stopping turn folds", Bounds(2, cancels=1), "no-poisoning", 6,
+    step={"subject": lambda look, _: look.prompt.state is State.ACTIVE and bool(s.foldable(look.session))})
+
+
+def hand_off_to_the_last(step: Step, arg: Argument) -> None:
+    step.fire(arg.subject, s.FINISH[arg.variant])
+    if step.session.queue:
+        step.fire(step.session.queue[-1], Trigger.START)
+
+
+bug("the last in the queue goes first", Bounds(3), "fifo", 7,
+    rows=rows_with(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)), without=is_row(Trigger.START)),
+    finish={"apply": hand_off_to_the_last})
+
+
+def error_strands(step: Step, arg: Argument) -> None:
+    step.fire(arg.subject, s.FINISH[arg.variant])
+    if arg.variant is not Outcome.ERROR:
+        s.hand_off(step)
+
+
+bug("an error does not hand off", Bounds(3), "all-done some-terminal fifo", 5, finish={"apply": error_strands})
+
+
+def start_before_end(step: Step, arg: Argument) -> None:
+    s.finish(step, arg)
+    step.effects.sort(key=lambda e: not isinstance(e, Start))
+
+
+bug("the next turn starts before the end is published", Bounds(2), "prompt-terminal", 5,
+    finish={"apply": start_before_end})
+
+
+def error_of_the_next(step: Step, arg: Argument) -> None:
+    s.finish(step, arg)
+    for prompt in step.session.active:
+        step.effects = [replace(e, of=prompt.seq) if isinstance(e, End) else e for e in step.effects]
+
+
+bug("an end carries its neighbour's text", Bounds(2), "attribution", 5, finish={"apply": error_of_the_next})
+
+
+def no_error_end(step: Step, arg: Argument) -> None:
+    variant = Outcome.END_TURN if arg.variant is Outcome.ERROR else arg.variant
+    s.finish(step, arg._replace(variant=variant))
+
+
+bug("turns never end in an error", Bounds(1), "", 0, finish={"apply": no_error_end},
+    unmet=("row finish_error→done",))
+
+
+# --- crash and recovery
+
+def recover_forgets_queue(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(
+        prompts=tuple(p for p in step.session.prompts if p.state is not State.QUEUED))
+    s.recover(step, arg)
+
+
+bug("recovery forgets the queue", Bounds(2, crashes=1), "no-loss", 6, recover={"apply": recover_forgets_queue})
+
+
+def recover_forgets_mark(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(mark=0)
+    s.recover(step, arg)
+
+
+bug("recovery forgets the mark", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 4,
+    recover={"apply": recover_forgets_mark})
+
+
+def recover_resumes(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(down=False)
+    step.effects += [Start(p.seq) for p in step.session.active]
+
+
+bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 5,
+    recover={"apply": recover_resumes}, unmet=("row enter→queued", "row start→active", "row interrupt→done"))
