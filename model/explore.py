@@ -15,14 +15,14 @@ violations it found (they are real) and otherwise that it does not know.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .lifecycle import Outcome, State
 from .properties import PROPERTIES, Bounds, Goal, Property, ServerStep, SessionStep, goals
 from .server import Call, Change, Server, changes
-from .session import Action, Effect, Move, Prompt, Protocol, Reach, Session
+from .session import Action, AnySession, Behaviour, Effect, Move, Prompt, Reach
 
 SITUATION_BITS = 24
 SITUATION_MASK = (1 << SITUATION_BITS) - 1
@@ -85,7 +85,7 @@ Watch = Callable[[Progress], str | None]
 class Result:
     """What a search found."""
 
-    protocol: Protocol
+    protocol: Behaviour
     bounds: Bounds
     goals: list[Goal]
     states: int = 0
@@ -115,7 +115,7 @@ class Result:
 
 
 def explore(
-    protocol: Protocol,
+    protocol: Behaviour,
     bounds: Bounds,
     *,
     properties: Sequence[Property] = PROPERTIES,
@@ -129,9 +129,9 @@ def explore(
 class Explorer:
     """One search, with everything it remembers."""
 
-    def __init__(self, protocol: Protocol, bounds: Bounds, properties: Sequence[Property] = PROPERTIES) -> None:
+    def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES) -> None:
         possible = [a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)]
-        self.protocol = replace(protocol, actions=tuple(possible))
+        self.protocol = protocol.limited(tuple(possible))
         self.bounds, self.properties = bounds, properties
         self.on_session = [(p.id, p.on_session) for p in properties if p.on_session]
         self.on_server = [(p.id, p.on_server) for p in properties if p.on_server]
@@ -146,7 +146,7 @@ class Explorer:
         self.numbers: dict[Situation, int] = {}
         self.onward: list[Onward | None] = []
         self.first_state: dict[int, int] = {}  # by situation: the first state in which it was met
-        self.moves: dict[tuple[Session, int], tuple[Move, ...]] = {}
+        self.moves: dict[tuple[AnySession, int], tuple[Move, ...]] = {}
         self.shared: dict[Any, Any] = {}
 
         ways_to_end = bounds.sessions * 2 * len(Outcome) * len(Reach) * 3
@@ -159,7 +159,8 @@ class Explorer:
 
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result, parent, onward = self.result, self.parent, self.onward
-        root = self.number(Situation(Server(sessions=(Session(),) * self.bounds.sessions), (0,) * len(BOUND_NAMES)))
+        start = Server(sessions=(self.protocol.start,) * self.bounds.sessions)
+        root = self.number(Situation(start, (0,) * len(BOUND_NAMES)))
         parent[root] = root
         frontier = [root]
         try:
@@ -228,14 +229,14 @@ class Explorer:
                 i = BOUND_NAMES.index(bound)
                 yield change, (*spent[:i], spent[i] + 1, *spent[i + 1:])
 
-    def judged_moves(self, session: Session, seq: int) -> tuple[Move, ...]:
+    def judged_moves(self, session: AnySession, seq: int) -> tuple[Move, ...]:
         moves = self.moves.get((session, seq))
         if moves is None:
             moves = self.moves[session, seq] = tuple(
                 self.judged(session, move) for move in self.protocol.moves(session, seq))
         return moves
 
-    def judged(self, before: Session, move: Move) -> Move:
+    def judged(self, before: AnySession, move: Move) -> Move:
         """The move with the properties that it breaks. Equal values are kept once: they make up most of the memory."""
         step = SessionStep.of(before, move)
         share = self.shared.setdefault
@@ -287,7 +288,7 @@ class Explorer:
                 session, prompt = self.ended[seq][bits]
                 prompts[session].append(prompt)
         return server._replace(sessions=tuple(
-            s._replace(prompts=tuple(sorted(ps, key=lambda p: p.seq))) for s, ps in zip(server.sessions, prompts)))
+            s.with_prompts(ps) for s, ps in zip(server.sessions, prompts)))
 
     # --- judging
 
@@ -360,8 +361,7 @@ class Explorer:
         """The change as a step of a trace: its finished prompts put back."""
         before = self.decode(state)
         sessions = tuple(
-            after._replace(prompts=tuple(sorted(
-                {p.seq: p for p in (*whole.prompts, *after.prompts)}.values(), key=lambda p: p.seq)))
+            after.with_prompts({p.seq: p for p in (*whole.prompts, *after.prompts)}.values())
             for whole, after in zip(before.sessions, change.after.sessions))
         return TraceStep(change.call, change.effects, change.after._replace(sessions=sessions))
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .lifecycle import Outcome, State
 from .server import Change, Server
-from .session import Effect, End, Fold, Move, Prompt, Protocol, Reach, Record, Session, Start
+from .session import AnySession, Behaviour, Effect, End, Fold, Move, Prompt, Reach, Record, Start
 
 
 class Kind(Enum):
@@ -26,8 +26,8 @@ class SessionStep(NamedTuple):
     """What happened in one session."""
 
     call: str
-    before: Session
-    after: Session
+    before: AnySession
+    after: AnySession
     effects: tuple[Effect, ...]
     started: list[Prompt]  # the prompts whose turn it starts, as they were before
     folded: list[Prompt]  # the prompts that it folds, as they were before
@@ -35,7 +35,7 @@ class SessionStep(NamedTuple):
     ended: list[End]
 
     @classmethod
-    def of(cls, before: Session, move: Move) -> "SessionStep":
+    def of(cls, before: AnySession, move: Move) -> "SessionStep":
         started, folded, into, ended = [], [], [], []
         for effect in move.effects:
             if isinstance(effect, Start):
@@ -221,7 +221,7 @@ class Goal(NamedTuple):
     possible: bool
 
 
-def goals(protocol: Protocol, bounds: Bounds) -> list[Goal]:
+def goals(protocol: Behaviour, bounds: Bounds) -> list[Goal]:
     """Every row, outcome and action of the protocol."""
 
     def possible(goal: str) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from .lifecycle import Outcome, Row
-from .session import Action, Effect, Move, Prompt, Protocol, Session, Variant, label
+from .session import Action, AnySession, Behaviour, Effect, Move, Prompt, Session, Variant, label
 
-MovesOf = Callable[[Session, int], Iterable[Move]]
+MovesOf = Callable[[AnySession, int], Iterable[Move]]
 
 
 class Server(NamedTuple):
@@ -17,11 +17,11 @@ class Server(NamedTuple):
 
     seq: int = 0  # the latest seq given out
     closing: bool = False
-    sessions: tuple[Session, ...] = (Session(),)
+    sessions: tuple[AnySession, ...] = (Session(),)
 
     @property
     def prompts(self) -> list[Prompt]:
-        return sorted(p for s in self.sessions for p in s.prompts)
+        return sorted((p for s in self.sessions for p in s.prompts), key=lambda p: p.seq)
 
     def home(self, seq: int) -> int:
         """The index of the session that has the prompt of that seq."""
@@ -44,8 +44,8 @@ class Call(NamedTuple):
         arguments = [] if self.seq is None else [label(self.seq)]
         if isinstance(self.variant, Outcome):
             arguments.append(self.variant.value)
-        elif self.variant is True:
-            arguments.append("run id")
+        elif self.variant:
+            arguments.append("run id" if self.variant is True else str(self.variant))
         return self.name + (f"({', '.join(arguments)})" if arguments else "")
 
 
@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 def changes(
-    protocol: Protocol,
+    protocol: Behaviour,
     server: Server,
     moves_of: MovesOf | None = None,
     allowed: Callable[[Action], bool] | None = None,

@@ -9,11 +9,12 @@ A row into `active` always means "start its turn", a row into `done` always mean
 `Step.fire` notes those itself. Order matters: effects are carried out in the order in which they were noted.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import compress, product
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Protocol as Interface
 
 from .lifecycle import ROWS, Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, compile_rows
 
@@ -52,12 +53,13 @@ def label(seq: int) -> str:
 GUARDS = {answers: frozenset(compress(Guard, answers)) for answers in product((False, True), repeat=len(Guard))}
 
 
-class Session(NamedTuple):
-    """The state of one session."""
+class AnySession:
+    """What the session of any protocol can tell about its prompts: the reference's, and those of its history."""
 
-    mark: int = 0
-    down: bool = False  # crashed and not yet recovered
-    prompts: tuple[Prompt, ...] = ()  # by seq
+    __slots__ = ()
+    mark: int
+    down: bool  # crashed and not yet recovered
+    prompts: tuple[Prompt, ...]  # by seq
 
     @property
     def queue(self) -> list[Prompt]:
@@ -78,6 +80,23 @@ class Session(NamedTuple):
 
     def prompt(self, seq: int) -> Prompt:
         return next(p for p in self.prompts if p.seq == seq)
+
+    def with_prompts(self, prompts: Iterable[Prompt]) -> Self:
+        """The same session with other prompts, which are put in order."""
+        same: Self = self._replace(prompts=tuple(sorted(prompts, key=lambda p: p.seq)))  # type: ignore[attr-defined]
+        return same
+
+
+class _Fields(NamedTuple):
+    mark: int = 0
+    down: bool = False
+    prompts: tuple[Prompt, ...] = ()
+
+
+class Session(_Fields, AnySession):
+    """The state of one session of the reference protocol."""
+
+    __slots__ = ()
 
     def guards(self, prompt: Prompt) -> frozenset[Guard]:
         """The guards that hold for `prompt`."""
@@ -174,7 +193,7 @@ class Step:
             prompts=tuple(prompt if p.seq == prompt.seq else p for p in self.session.prompts))
 
 
-Variant: TypeAlias = Outcome | bool | None
+Variant: TypeAlias = Outcome | bool | str | None
 
 
 class Argument(NamedTuple):
@@ -307,7 +326,7 @@ class Action:
 
     name: str
     actor: Actor
-    apply: Callable[[Step, Argument], None]
+    apply: Callable[..., None]  # of the reference: (Step, Argument)
     guard: str
     rule: str
     subject: Callable[[Look, Variant], bool] | None = None  # which prompts it can be applied to; None: a session
@@ -365,12 +384,31 @@ class Move(NamedTuple):
     action: Action
     seq: int | None
     variant: Variant
-    after: Session
+    after: AnySession
     effects: tuple[Effect, ...]
     rows: tuple[Row, ...]
-    live: Session  # `after` without its finished prompts
+    live: AnySession  # `after` without its finished prompts
     ended: tuple[Prompt, ...]  # and those
     broken: tuple[str, ...] = ()  # ids of the properties it breaks, once it has been judged
+
+
+class Behaviour(Interface):
+    """What the explorer explores."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rows(self) -> tuple[Row, ...]: ...
+    @property
+    def actions(self) -> tuple[Action, ...]: ...
+    @property
+    def start(self) -> AnySession: ...
+
+    def limited(self, actions: tuple[Action, ...]) -> "Behaviour":
+        """The same behaviour with these of its actions only."""
+
+    def moves(self, session: Any, seq: int) -> Iterable[Move]:
+        """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
 
 
 @dataclass(frozen=True)
@@ -385,8 +423,14 @@ class Protocol:
     def __post_init__(self) -> None:
         object.__setattr__(self, "table", compile_rows(self.rows))
 
+    @property
+    def start(self) -> Session:
+        return Session()
+
+    def limited(self, actions: tuple[Action, ...]) -> "Protocol":
+        return replace(self, actions=actions)
+
     def moves(self, session: Session, seq: int) -> Iterator[Move]:
-        """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
         looks = [Look(self.table, session, p, session.guards(p)) for p in session.live]
         for action in self.actions:
             if session.down != (action.name == "recover"):

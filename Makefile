@@ -1,0 +1,51 @@
+# Every target sets up .venv by itself, from PyPI alone. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+REVIEW := build/review
+
+.DEFAULT_GOAL := help
+.PHONY: help review test lint diagrams specs serve bench constraints clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Cancelmark needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+review: $(READY) ## the main job: check the protocol, draw it, say where everything is
+	@mkdir -p $(REVIEW)
+	@$(BIN)/cancelmark check
+	@for what in lifecycle session; do \
+		$(BIN)/cancelmark diagram $$what --format svg -o $(REVIEW)/$$what.svg && echo "wrote $(REVIEW)/$$what.svg"; \
+	done
+
+test: $(READY) ## all tests
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(READY) ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+diagrams: specs ## draw the diagrams in specs/diagrams
+
+specs: $(READY) ## write everything in specs/ that is generated
+	@$(BIN)/python -m cancelmark.impl.specs
+
+serve: review ## look at the review in a browser (this machine only)
+	@echo "serving $(REVIEW) at http://127.0.0.1:8000/ (Ctrl-C stops)"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
+
+bench: $(READY) ## measure the explorer: states a second, bytes a state
+	@$(BIN)/cancelmark bench
+
+constraints: $(READY) ## pin the versions that are installed now
+	@{ echo "# Exact versions of everything that make installs; 'make constraints' writes this file anew."; \
+		$(BIN)/python -m pip freeze --exclude-editable; } > constraints.txt
+
+clean: ## remove what make made
+	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -1,0 +1,219 @@
+"""`cancelmark check`: every interleaving within bounds, judged by every property."""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cancelmark.model.explore import Progress, Result, Trace, Watch, explore
+from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.session import REFERENCE, Protocol
+from cancelmark.model.views.trace import trace_text
+
+from .files import UsageError
+
+PROTOCOLS: dict[str, Protocol] = {REFERENCE.name: REFERENCE}
+
+DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
+
+# name, largest sensible value, what it bounds
+BOUND_OPTIONS: tuple[tuple[str, int, str], ...] = (
+    ("prompts", 8, "prompts accepted, each with and without a run id"),
+    ("cancels", 9, "cancels"),
+    ("clears", 9, "calls of clear_queue"),
+    ("requeues", 9, "turns that go on after a summary"),
+    ("crashes", 9, "crashes, each followed by a recovery"),
+    ("closes", 9, "closes of the server (one, and one more after each crash)"),
+    ("sessions", 4, "sessions side by side"),
+)
+
+DESCRIPTION = """\
+Explore every reachable state within bounds and judge every property on the way.
+
+Bounds limit what callers, turns and faults do; the system itself is never limited. With no bound given, the check
+uses {default}. With any bound given, those not given are 0 (sessions: 1).
+
+The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
+  holds         every state was seen, every property holds, everything that can happen happened somewhere
+  violated      a property is broken (a shortest trace is printed) or something that can happen never does; exit 1
+  incomplete    a limit stopped the search before its end: nothing is claimed; exit 2
+  interrupted   Ctrl-C stopped the search before its end: nothing is claimed; exit 130
+"""
+
+EPILOG = """\
+examples:
+  cancelmark check
+  cancelmark check --prompts 4 --cancels 2 --clears 1
+  cancelmark check --prompts 3 --cancels 1 --sessions 2 --property isolation
+  cancelmark check --prompts 2 --crashes 1 --json
+"""
+
+EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "check", help="explore every interleaving within bounds and judge every property",
+        description=DESCRIPTION.format(default=DEFAULT_BOUNDS), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    bounds = parser.add_argument_group("bounds")
+    for name, most, meaning in BOUND_OPTIONS:
+        bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
+    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME",
+                        help=f"which protocol: {', '.join(PROTOCOLS)} (default: {REFERENCE.name}, the reference)")
+    parser.add_argument("--property", action="append", metavar="ID", dest="properties",
+                        help="judge only this property; may be repeated")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-states", type=int, default=20_000_000, metavar="N",
+                        help="stop after so many states (default: 20 million)")
+    limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
+                        help="stop when the process is larger than this (default: 4096 MiB)")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    protocol = protocol_named(arguments.revision)
+    bounds = bounds_of(arguments)
+    properties = properties_named(arguments.properties)
+    for name in ("max_states", "max_memory"):
+        if getattr(arguments, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: give at least 1")
+
+    before = peak_memory()
+    started = time.perf_counter()
+    with watching(arguments.max_memory) as watch:
+        result = explore(protocol, bounds, properties=properties, max_states=arguments.max_states, watch=watch)
+    seconds = time.perf_counter() - started
+    memory = (peak_memory() - before) / result.states
+
+    if arguments.json:
+        print(json.dumps(report(result, properties, seconds, memory), indent=2, ensure_ascii=False))
+    else:
+        show(result, properties, seconds, memory)
+    return EXIT[result.verdict]
+
+
+# --- input
+
+def protocol_named(name: str) -> Protocol:
+    if name not in PROTOCOLS:
+        raise UsageError(f"--revision {name}: no such revision; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def properties_named(names: Sequence[str] | None) -> list[Property]:
+    known = {p.id: p for p in PROPERTIES}
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"--property {name}: no such property; choose one of {', '.join(known)}")
+    return [known[name] for name in names] if names else list(PROPERTIES)
+
+
+def bounds_of(arguments: argparse.Namespace) -> Bounds:
+    given = {name: getattr(arguments, name) for name, _, _ in BOUND_OPTIONS if getattr(arguments, name) is not None}
+    for name, most, _ in BOUND_OPTIONS:
+        least = 1 if name in ("prompts", "sessions") else 0
+        if name in given and not least <= given[name] <= most:
+            raise UsageError(f"--{name} {given[name]}: give a number from {least} to {most}")
+    return Bounds(**given) if given else DEFAULT_BOUNDS
+
+
+# --- watching
+
+def peak_memory() -> int:
+    """The most memory this process has had so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextmanager
+def watching(max_memory: int, describe: str = "exploring") -> Iterator[Watch]:
+    """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
+    started = time.perf_counter()
+    bar = Bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn(),
+              console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    task = bar.add_task(describe, total=None, figures="")
+
+    def watch(progress: Progress) -> str | None:
+        if not bar.disable:
+            rate = progress.states / max(1e-9, time.perf_counter() - started)
+            bar.update(task, figures=f"{progress.states:,} states  frontier {progress.frontier:,}  "
+                                     f"depth {progress.depth}  {rate:,.0f} states/s")
+        if peak_memory() > max_memory << 20:
+            return f"more than {max_memory:,} MiB of memory"
+        return None
+
+    with bar:
+        yield watch
+
+
+# --- output
+
+def verdict_of(result: Result, property: Property) -> str:
+    if property.id in result.violations:
+        return "violated"
+    return "unknown" if result.stopped else "holds"
+
+
+def report(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> dict[str, Any]:
+    """The result for programs."""
+    def calls(trace: Trace) -> dict[str, Any]:
+        return {"length": len(trace), "calls": [str(s.call) for s in trace.steps], "loop": trace.loop}
+
+    return {
+        "revision": result.protocol.name, "bounds": vars(result.bounds),
+        "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(seconds, 3),
+        "states_per_second": round(result.states / seconds), "bytes_per_state": round(memory),
+        "verdict": result.verdict, "stopped": result.stopped, "states_by_depth": result.levels,
+        "properties": [
+            {"id": p.id, "kind": p.kind.value, "sentence": p.sentence, "verdict": verdict_of(result, p),
+             "counterexample": calls(result.violations[p.id]) if p.id in result.violations else None}
+            for p in properties],
+        "goals": [
+            {"id": g.id, "possible": g.possible, "met": g.id in result.met,
+             "witness": calls(result.met[g.id]) if g.id in result.met else None}
+            for g in result.goals],
+    }
+
+
+STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow"}
+
+
+def show(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> None:
+    """The result for people."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("property", "verdict", "what it says"):
+        table.add_column(heading, no_wrap=heading != "what it says")
+    for p in properties:
+        verdict = verdict_of(result, p)
+        table.add_row(p.id, f"[{STYLE[verdict]}]{verdict}[/]", p.sentence)
+    console.print(table, soft_wrap=False)
+
+    possible = [g.id for g in result.goals if g.possible]
+    console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} rows, outcomes and "
+                  f"actions happen somewhere" + (
+                      f" ({len(result.goals) - len(possible)} more need wider bounds)"
+                      if len(possible) < len(result.goals) else ""))
+    for goal in result.unmet:
+        console.print(f"  [bold red]never happens:[/] {goal}")
+    for id, trace in result.violations.items():
+        console.print(f"\n[bold red]{id}[/] is violated; a shortest trace, {len(trace)} steps:")
+        console.print(trace_text(trace), markup=False)
+    if result.stopped:
+        console.print(f"\n[yellow]stopped before the end:[/] {result.stopped}; "
+                      "what was not seen may hold or not. Lower the bounds or raise the limit.")
+    console.print(f"{result.states / seconds:,.0f} states/s, {memory:,.0f} bytes a state")
+    console.print(f"states={result.states} edges={result.edges} depth={result.depth} seconds={seconds:.2f} "
+                  f"verdict={result.verdict}")

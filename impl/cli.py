@@ -1,0 +1,59 @@
+"""The command line. Exit 0: all is well; 1: a property is violated; 2: bad usage, or a limit stopped the work."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NoReturn
+
+from . import bench, check, diagram
+from .files import UsageError
+
+DESCRIPTION = """\
+Cancelmark: how an agent server with several clients accepts, queues, cancels and finishes prompts without losing or
+poisoning any. A formal model of the protocol, and the tools to look at it.
+"""
+
+EPILOG = """\
+first steps:
+  cancelmark check                                    explore every interleaving, judge every property
+  cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
+  cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = Parser("cancelmark", description=DESCRIPTION, epilog=EPILOG,
+                 formatter_class=argparse.RawDescriptionHelpFormatter)
+    top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    for command in (check, diagram, bench):
+        command.add_parser(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except UsageError as error:
+        print(f"cancelmark: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader has gone, as with `| head`: not our error, and not worth a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("cancelmark: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
