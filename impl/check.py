@@ -16,12 +16,13 @@ from rich.table import Table
 
 from cancelmark.model.explore import Progress, Result, Trace, Watch, explore
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
-from cancelmark.model.session import REFERENCE, Protocol
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.views.trace import trace_text
 
 from .files import UsageError
 
-PROTOCOLS: dict[str, Protocol] = {REFERENCE.name: REFERENCE}
+PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 
@@ -105,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 # --- input
 
-def protocol_named(name: str) -> Protocol:
+def protocol_named(name: str) -> Behaviour:
     if name not in PROTOCOLS:
         raise UsageError(f"--revision {name}: no such revision; choose one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

@@ -132,6 +132,7 @@ class Explorer:
     def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES) -> None:
         possible = [a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)]
         self.protocol = protocol.limited(tuple(possible))
+        self.full = protocol.limited(tuple(a for a in possible if a.bound != "prompts"))  # once all are accepted
         self.bounds, self.properties = bounds, properties
         self.on_session = [(p.id, p.on_session) for p in properties if p.on_session]
         self.on_server = [(p.id, p.on_server) for p in properties if p.on_server]
@@ -232,8 +233,9 @@ class Explorer:
     def judged_moves(self, session: AnySession, seq: int) -> tuple[Move, ...]:
         moves = self.moves.get((session, seq))
         if moves is None:
+            protocol = self.protocol if seq < self.bounds.prompts else self.full
             moves = self.moves[session, seq] = tuple(
-                self.judged(session, move) for move in self.protocol.moves(session, seq))
+                self.judged(session, move) for move in protocol.moves(session, seq))
         return moves
 
     def judged(self, before: AnySession, move: Move) -> Move:

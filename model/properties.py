@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .lifecycle import Outcome, State
 from .server import Change, Server
-from .session import AnySession, Behaviour, Effect, End, Fold, Move, Prompt, Reach, Record, Start
+from .session import AnySession, Behaviour, Effect, End, Fold, Move, Prompt, Reach, Record, Report, Start
 
 
 class Kind(Enum):
@@ -79,7 +79,10 @@ def no_poisoning(step: SessionStep) -> bool:
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
-    return all(p.reach is not Reach.CANCEL for p in step.started + step.folded)
+    waited = [step.after.prompt(p.seq) for p in step.before.live
+              if p.reach is Reach.CANCEL and p.state is not State.ACTIVE]
+    return (all(p.reach is not Reach.CANCEL for p in step.started + step.folded)
+            and all(p.outcome in (None, Outcome.CANCELED) for p in waited))
 
 
 def one_terminal(step: SessionStep) -> bool:
@@ -103,7 +106,8 @@ def no_absorption(step: SessionStep) -> bool:
 
 
 def attribution(step: SessionStep) -> bool:
-    return all(e.of == e.seq and step.after.prompt(e.seq).outcome is e.outcome for e in step.ended)
+    return (all(e.of == e.seq for e in step.effects if isinstance(e, End | Report))
+            and all(step.after.prompt(e.seq).outcome is e.outcome for e in step.ended))
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
@@ -145,7 +149,9 @@ def some_terminal(prompt: Prompt) -> bool:
 
 PROPERTIES: tuple[Property, ...] = (
     Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning),
-    Property("no-lost-cancel", "A prompt that a cancel has reached never starts or folds afterwards.", no_lost_cancel),
+    Property("no-lost-cancel",
+             "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
+             no_lost_cancel),
     Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss),
     Property("one-terminal", "No prompt has two terminal events.", one_terminal),
     Property("single-active", "A session never has two active prompts.", single_active),

@@ -160,7 +160,18 @@ class End:
     of: int
 
 
-Effect: TypeAlias = Acknowledge | Start | Stop | Fold | Record | End
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Publish an error notice under the prompt's run id, apart from its terminal event. `of`: whose error it is.
+
+    The original has these; the reference says everything in the terminal event and never asks for one.
+    """
+
+    seq: int
+    of: int
+
+
+Effect: TypeAlias = Acknowledge | Start | Stop | Fold | Record | End | Report
 
 
 # --- Actions -----------------------------------------------------------------------------------------------------

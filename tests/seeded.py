@@ -75,9 +75,7 @@ bug("a prompt without a run id does not wait", Bounds(2), "single-active", 4,
     unmet=("row fold→done", "outcome folded", "action step"))
 
 bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), "no-lost-cancel", 3,
-    rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.ACTIVE, when=(Guard.COVERED,), unless=(Guard.BUSY,)),
-                   Row(Trigger.FAIL, State.ACCEPTED, State.QUEUED, when=(Guard.COVERED, Guard.BUSY)),
-                   without=is_row(Trigger.FAIL, State.CANCELED_ON_ENTRY)))
+    rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.FAIL)))
 
 
 def settle_without_record(step: Step, arg: Argument) -> None:
@@ -105,7 +103,8 @@ def cancel_one_too_few(step: Step, arg: Argument) -> None:
     s.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
 
 
-bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-poisoning", 3, cancel={"apply": cancel_one_too_few})
+bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-poisoning", 3,
+    cancel={"apply": cancel_one_too_few})
 
 
 def cancel_keeps_queue(step: Step, arg: Argument) -> None:

@@ -57,7 +57,7 @@ def test_both_engines_agree_on_every_guard_valuation(state: State, trigger: Trig
 
 def test_there_is_something_to_agree_on() -> None:
     assert len(VALUATIONS) == 2 ** len(Guard)
-    assert {row for row in TABLE.values()} == set(ROWS)
+    assert set(TABLE.values()) == set(ROWS)
 
 
 @pytest.mark.parametrize("trigger", Trigger, ids=lambda t: t.value)

@@ -1,0 +1,57 @@
+"""Calls as text, and a trace made again from the text of its calls.
+
+The text of a call is what `str(Call)` prints, `finish(A, error)`; where there are several sessions, a call that takes
+place in one of them also says in which: `cancel@2`. People may leave out the punctuation: `finish A error`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from .explore import Trace, TraceStep
+from .server import Call, Server, changes
+from .session import Behaviour
+
+
+def call_text(call: Call, sessions: int) -> str:
+    """The call as people read it and as `replay` understands it, on a server with so many sessions."""
+    return str(call) if sessions == 1 or call.session is None else f"{call}@{call.session + 1}"
+
+
+def replay(protocol: Behaviour, calls: Iterable[str], sessions: int = 1) -> Trace:
+    """The trace in which just these calls happen, in this order. A call that cannot happen is a ValueError.
+
+    In the older protocols a call can have more than one result. All are followed, and the first that takes all calls
+    is the trace.
+    """
+    start = Server(sessions=(protocol.start,) * sessions)
+    ways: dict[Server, tuple[TraceStep, ...]] = {start: ()}
+    for number, text in enumerate(calls, 1):
+        onward: dict[Server, tuple[TraceStep, ...]] = {}
+        for server, steps in ways.items():
+            for step in _steps(protocol, server, text, f"step {number}, {text!r}"):
+                onward.setdefault(step.after, (*steps, step))
+        if not onward:
+            enabled = dict.fromkeys(call_text(c.call, sessions) for server in ways for c in changes(protocol, server))
+            raise ValueError(f"step {number}, {text!r}: cannot happen here; enabled: {', '.join(enabled) or 'nothing'}")
+        ways = onward
+    return Trace(start, next(iter(ways.values())))
+
+
+def _steps(protocol: Behaviour, server: Server, text: str, where: str) -> Iterator[TraceStep]:
+    """What the call can do to `server`."""
+    body, at, session = text.partition("@")
+    words = _words(body)
+    if not any(words[:len(name)] == name for name in (_words(action.name) for action in protocol.actions)):
+        names = ", ".join(action.name for action in protocol.actions)
+        raise ValueError(f"{where}: no such action; protocol {protocol.name} has {names}")
+    if at and session.strip() not in map(str, range(1, len(server.sessions) + 1)):
+        raise ValueError(f"{where}: no such session; there are {len(server.sessions)}, counted from 1")
+    index = int(session) - 1 if at else 0
+    for change in changes(protocol, server):
+        here = not at if change.call.session is None else change.call.session == index
+        if here and _words(str(change.call)) == words:
+            yield TraceStep(change.call, change.effects, change.after)
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word for word in re.split(r"[\s(),_]+", text) if word]

@@ -1,0 +1,93 @@
+"""How the explorer runs a revision: its steps by name, each an action that happens to one goroutine or session."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar, NamedTuple, Self
+
+from ..lifecycle import Outcome, Row
+from ..session import Action, Actor, Move, Variant
+from .agent import Agent, Frame, World
+
+BOUND = {"accept": "prompts", "cancel": "cancels", "clear_queue": "clears", "summarize": "requeues", "close": "closes"}
+ACTOR = {"accept": Actor.CLIENT, "cancel": Actor.CLIENT, "clear_queue": Actor.CLIENT, "close": Actor.OPERATOR,
+         "step": Actor.TURN, "finish": Actor.TURN, "summarize": Actor.TURN}
+
+
+class Do(NamedTuple):
+    """A step that a goroutine may take: the action's name, its variant, and the method that does it."""
+
+    action: str
+    method: str
+    variant: Variant = None
+
+
+@cache
+def action_named(name: str) -> Action:
+    closes = name == "close"
+    return Action(name, ACTOR.get(name, Actor.SERVER), _by_name, guard="", rule="", bound=BOUND.get(name),
+                  while_closing=name not in ("accept", "close"), sets_closing=True if closes else None)
+
+
+def _by_name(revision: "Revision", method: str, world: World, *arguments: object) -> None:
+    getattr(revision, method)(world, *arguments)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A revision of the original protocol, as the explorer sees it."""
+
+    accepts: tuple[Variant, ...] = (False, True, "in process")  # without a run id, with one, and from inside
+    names: tuple[str, ...] = ()  # of the actions it is limited to; empty: all
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    rows: ClassVar[tuple[Row, ...]] = ()
+    start: ClassVar[Agent] = Agent()
+
+    CALLS: ClassVar[tuple[str, ...]]  # what clients and operators call: methods of that name
+    LATER: ClassVar[dict[str, str]] = {}  # calls of more than one step: what the second does
+    STEPS: ClassVar[dict[str, tuple[Do, ...]]]  # what a frame may do, by where it is
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        steps = (do.action for at in self.STEPS.values() for do in at)
+        names = dict.fromkeys(("accept", *self.CALLS, *(f"{c}…" for c in self.LATER), *steps))
+        return tuple(action_named(n) for n in names if not self.names or n in self.names)
+
+    def limited(self, actions: tuple[Action, ...]) -> Self:
+        return replace(self, names=tuple(a.name for a in actions))
+
+    def moves(self, agent: Agent, seq: int) -> Iterator[Move]:
+        allowed = set(self.names)
+
+        def may(name: str) -> bool:
+            return not allowed or name in allowed
+
+        if may("accept"):
+            for variant in self.accepts:
+                yield self.move(agent, "accept", None, variant, "accept", variant, seq + 1)
+        for name in self.CALLS:
+            if may(name):
+                yield self.move(agent, name, None, None, name)
+        for caller in agent.callers:
+            yield self.move(agent, f"{caller.name}…", None, None, self.LATER[caller.name], caller)
+        for g in agent.goroutines:
+            for do in self.STEPS[g.top.at]:
+                if may(do.action) and self.possible(agent, g.top, do):
+                    yield self.move(agent, do.action, g.top.seq, do.variant, do.method, g.head, do.variant)
+
+    def possible(self, agent: Agent, frame: Frame, do: Do) -> bool:
+        """Whether a frame that is at the right place may take the step now."""
+        if agent.dead and frame.at in ("dispatched", "begin", "begun"):  # every read of the database fails
+            return do.action in ("enter", "fail")
+        if do.variant is Outcome.CANCELED:
+            return frame.stop
+        return bool(agent.queue_entries) if do.action == "step" else True
+
+    def move(self, agent: Agent, name: str, seq: int | None, variant: Variant, method: str, *arguments: object) -> Move:
+        world = World(agent)
+        action = action_named(name)
+        action.apply(self, method, world, *arguments)
+        live, ended = world.agent.retire()
+        return Move(action, seq, variant, world.agent, tuple(world.effects), (), live, ended)

@@ -1,0 +1,20 @@
+"""r3: drain under the lock (seed 004). The drain asks the mark while it still holds the lock; nothing else changes."""
+
+from dataclasses import dataclass
+
+from ..session import Variant
+from .agent import World
+from .r2 import R2
+
+
+@dataclass(frozen=True)
+class R3(R2):
+    """A prompt is dropped or folded in the step that takes it from the queue."""
+
+    name = "r3"
+    title = "drain under the lock: queued prompts are checked where they are taken"
+
+    def step(self, w: World, head: int, _: Variant) -> None:
+        """004 drainUncanceledQueue."""
+        super().step(w, head, _)
+        self.fold(w, head, _)

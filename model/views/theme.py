@@ -1,0 +1,87 @@
+"""How pictures look: one stylesheet that every SVG carries inside itself.
+
+Meaning is in shapes, lines and words; colour only helps. The plain rules are for a light page, and they alone are what
+converters to PNG understand, so they use no variables and no nesting. Two media queries change colours for a dark page
+and for paper. Every selector is scoped by the class of the root, because the style of an SVG inside a page of HTML
+applies to the whole page.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+ROOT_CLASS = "cancelmark"
+FONT_STACK = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
+
+
+class Palette(NamedTuple):
+    """The colours of one medium."""
+
+    text: str
+    faint: str  # secondary text, and lines that are only there to guide the eye
+    lines: Mapping[str, str]  # by path
+    fills: Mapping[str, tuple[str, str]]  # by state: the fill and the border
+
+
+LIGHT = Palette(
+    text="#1f2328", faint="#656d76",
+    lines={"happy": "#1a7f37", "ordinary": "#57606a", "cancel": "#bc4c00", "fault": "#cf222e"},
+    fills={"accepted": ("#ddf4ff", "#0969da"), "canceled_on_entry": ("#fff1e5", "#bc4c00"),
+           "queued": ("#fff8c5", "#9a6700"), "active": ("#dafbe1", "#1a7f37"), "stopping": ("#ffe2cc", "#bc4c00"),
+           "done": ("#eaeef2", "#57606a"), "down": ("#ffebe9", "#cf222e"), "idle": ("#f6f8fa", "#57606a")},
+)
+DARK = Palette(
+    text="#e6edf3", faint="#8d96a0",
+    lines={"happy": "#3fb950", "ordinary": "#9198a1", "cancel": "#f0883e", "fault": "#ff7b72"},
+    fills={"accepted": ("#10253d", "#4493f8"), "canceled_on_entry": ("#3a2010", "#f0883e"),
+           "queued": ("#332a05", "#d29922"), "active": ("#0f2f1a", "#3fb950"), "stopping": ("#4a2a12", "#f0883e"),
+           "done": ("#21262d", "#9198a1"), "down": ("#3c1618", "#ff7b72"), "idle": ("#161b22", "#9198a1")},
+)
+PAPER = Palette(
+    text="#000", faint="#000",
+    lines=dict.fromkeys(LIGHT.lines, "#000"), fills=dict.fromkeys(LIGHT.fills, ("#fff", "#000")),
+)
+
+SHAPES = ("path", "polygon", "ellipse", "rect")
+
+
+def _rules(palette: Palette) -> list[str]:
+    root = f".{ROOT_CLASS}"
+    rules = [
+        f"{root} text {{ fill: {palette.text}; }}",
+        f"{root} .faint, {root} .legend text {{ fill: {palette.faint}; }}",
+        f"{root} .guide {{ stroke: {palette.faint}; }}",
+        f"{root} .start ellipse {{ fill: {palette.text}; stroke: {palette.text}; }}",
+    ]
+    for path, colour in palette.lines.items():
+        rules += [
+            f"{root} .{path} path, {root} line.{path} {{ stroke: {colour}; }}",
+            f"{root} .{path} polygon {{ fill: {colour}; stroke: {colour}; }}",
+        ]
+    for state, (fill, border) in palette.fills.items():
+        selector = ", ".join(f"{root} .{state} {shape}" for shape in SHAPES)
+        rules.append(f"{selector} {{ fill: {fill}; stroke: {border}; }}")
+    return rules
+
+
+def _media(query: str, palette: Palette) -> list[str]:
+    return [f"@media {query} {{", *_rules(palette), "}"]
+
+
+def stylesheet() -> str:
+    """The text of the `<style>` element."""
+    return "\n".join([
+        f".{ROOT_CLASS} text {{ font-family: {FONT_STACK}; }}",
+        f".{ROOT_CLASS} .small {{ font-size: 75%; }}",
+        f".{ROOT_CLASS} .happy path {{ stroke-width: 2.6; }}",
+        f".{ROOT_CLASS} .fault path, .{ROOT_CLASS} line.fault {{ stroke-width: 1.6; stroke-dasharray: 2 4; }}",
+        f".{ROOT_CLASS} .strong {{ font-weight: bold; }}",
+        f".{ROOT_CLASS} .guide {{ stroke-opacity: 0.3; }}",
+        f".{ROOT_CLASS} line.cancel {{ stroke-width: 2; stroke-dasharray: 6 3; }}",
+        f".{ROOT_CLASS} .active rect {{ stroke-width: 2; }}",
+        f".{ROOT_CLASS} .stopping rect {{ stroke-width: 2; stroke-dasharray: 8 3; }}",
+        f".{ROOT_CLASS} .queued rect {{ stroke-dasharray: 4 3; }}",
+        f".{ROOT_CLASS} .canceled_on_entry rect {{ stroke-dasharray: 2 2; }}",
+        *_rules(LIGHT),
+        *_media("(prefers-color-scheme: dark)", DARK),
+        *_media("print", PAPER),
+    ])

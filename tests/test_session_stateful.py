@@ -1,0 +1,241 @@
+"""Random histories of two sessions: the oracle has no complaint about the model, and complains about seeded bugs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import pytest
+from histories import Recorder
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from seeded import BUGS, is_row, rows_with
+
+from cancelmark.model.lifecycle import ROWS, Outcome, Row, State, Trigger
+from cancelmark.model.oracle import judge
+from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
+from cancelmark.model.server import Change, Server, changes
+from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step
+
+SESSIONS = st.integers(0, 1)
+RUN_IDS = st.lists(st.booleans(), min_size=1, max_size=3)  # a few prompts at once, so that they get in each other's way
+
+
+def on_a_prompt(name: str, *variant: Outcome, **more: Any) -> Callable[[Any], Any]:
+    """A rule that applies an action to one of the prompts that it can be applied to, if there are any."""
+    def possible(self: "TwoSessions") -> list[int | None]:
+        return [c.call.seq for c in self.changes if c.call.name == name and c.call.variant in (variant or (None,))]
+
+    some = st.runner().flatmap(lambda self: st.sampled_from(possible(self)))
+    return lambda method: precondition(lambda self: bool(possible(self)))(rule(p=some, **more)(method))
+
+
+def unless_closing(method: Any) -> Any:
+    return precondition(lambda self: not self.server.closing)(method)
+
+
+class TwoSessions(RuleBasedStateMachine):
+    """The model, and the history that an outsider writes down: each rule is a step of one and a line in the other."""
+
+    protocol: ClassVar[Protocol] = REFERENCE
+    properties: ClassVar[tuple[Property, ...]] = PROPERTIES
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = Server(sessions=(Session(), Session()))
+        self.changes = self.possible_changes()
+        self.history = Recorder()
+
+    @unless_closing
+    @rule(session=SESSIONS, run_ids=RUN_IDS)
+    def accept(self, session: int, run_ids: list[bool]) -> None:
+        for run_id in run_ids:
+            self.take("accept", session=session, variant=run_id)
+            self.history.accept(self.server.seq, session, run_id)
+
+    @on_a_prompt("enter")
+    def enter(self, p: int) -> None:
+        effects = self.take("enter", seq=p)
+        self.history.enter(p, effects)
+
+    @on_a_prompt("fail")
+    def fail(self, p: int) -> None:
+        effects = self.take("fail", seq=p)
+        self.history.step(effects)
+
+    @on_a_prompt("settle")
+    def settle(self, p: int) -> None:
+        effects = self.take("settle", seq=p)
+        self.history.step(effects)
+
+    @on_a_prompt("step")
+    def step(self, p: int) -> None:
+        effects = self.take("step", seq=p)
+        self.history.step(effects)
+
+    @on_a_prompt("requeue")
+    def requeue(self, p: int) -> None:
+        effects = self.take("requeue", seq=p)
+        self.history.step(effects)
+
+    @on_a_prompt("finish", Outcome.END_TURN, how=st.sampled_from([Outcome.END_TURN, Outcome.ERROR]))
+    def finish(self, p: int, how: Outcome) -> None:
+        effects = self.take("finish", seq=p, variant=how)
+        self.history.step(effects)
+
+    @on_a_prompt("finish", Outcome.CANCELED)
+    def stop(self, p: int) -> None:
+        effects = self.take("finish", seq=p, variant=Outcome.CANCELED)
+        self.history.step(effects)
+
+    @rule(session=SESSIONS)
+    def cancel(self, session: int) -> None:
+        effects = self.take("cancel", session=session)
+        self.history.call("cancel", session, effects)
+
+    @rule(session=SESSIONS)
+    def clear_queue(self, session: int) -> None:
+        effects = self.take("clear_queue", session=session)
+        self.history.call("clear_queue", session, effects)
+
+    @unless_closing
+    @rule()
+    def close(self) -> None:
+        effects = self.take("close")
+        self.history.call("close", None, effects)
+
+    @rule()
+    def crash(self) -> None:
+        effects = self.take("crash") + self.take("recover")
+        self.history.call("crash", None, effects)
+
+    @invariant()
+    def the_oracle_has_no_complaint(self) -> None:
+        self.judge(complete=False)
+
+    def teardown(self) -> None:
+        """Callers have stopped and turns end: when the system has nothing left to do, every prompt has ended."""
+        for _ in range(10 * len(self.history.prompts)):  # more steps than they need; some bugs go on for ever
+            system = [c.call for c in self.changes if c.call.action.system]
+            if not system:
+                break
+            call = system[0]
+            effects = self.take(call.name, session=call.session, seq=call.seq, variant=call.variant)
+            if call.name == "enter" and call.seq is not None:
+                self.history.enter(call.seq, effects)
+            else:
+                self.history.step(effects)
+        self.judge(complete=True)
+        assert not [(p, q.id) for p in self.server.prompts for q in self.properties if q.at_rest and not q.at_rest(p)]
+
+    def judge(self, complete: bool) -> None:
+        complaints = judge(self.history.prompts, self.history.calls, complete)
+        assert not complaints, "\n".join(complaints)
+
+    def take(self, name: str, **arguments: Any) -> tuple[Effect, ...]:
+        """Lets the action happen, checks the session's own properties, and returns what the world is asked to do."""
+        change = next(c for c in self.changes if c.call.name == name and all(
+            wanted == getattr(c.call, key) or c.call.action.everywhere for key, wanted in arguments.items()))
+        step = ServerStep(self.server, change)
+        steps = [SessionStep.of(self.server.sessions[i], move) for i, move in change.moves]
+        assert not [p.id for p in self.properties if (p.on_server and not p.on_server(step))
+                    or (p.on_session and not all(map(p.on_session, steps)))], change.call
+        self.server = change.after
+        self.changes = self.possible_changes()
+        return change.effects
+
+    def possible_changes(self) -> list[Change]:
+        return list(changes(self.protocol, self.server, lambda session, seq: moves(self.protocol, session, seq)))
+
+
+@lru_cache(10_000)
+def moves(protocol: Protocol, session: Session, seq: int) -> tuple[Move, ...]:
+    return tuple(protocol.moves(session, seq))
+
+
+TestTwoSessions = TwoSessions.TestCase
+TestTwoSessions.settings = settings(max_examples=1500, stateful_step_count=30, deadline=None)
+
+
+# --- The oracle can fail ----------------------------------------------------------------------------------------
+
+def clear_nothing(step: Step, arg: Argument) -> None:
+    """The queue stays as it is."""
+
+
+def recover_without_interrupting(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(down=False)
+
+
+def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
+    changed_actions = tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS)
+    return replace(REFERENCE, name=name, rows=rows, actions=changed_actions)
+
+
+CAUGHT: Mapping[str, str] = {
+    "the mark is not asked on entry": "has start after 0 starts",
+    "busy is asked before the mark": "has (start|folded) after 0 starts",
+    "a prompt that cannot start ignores the mark": "has (start|error) after 0 starts; allowed: canceled",
+    "a canceled prompt is tried again": "has 0 ends",
+    "the mark is one too high": "has canceled after 0 starts; allowed: error",
+    "the mark is one too low": "has (start|error) after 0 starts; allowed: canceled",
+    "a cancel leaves the queue": "has (start|folded) after 0 starts",
+    "a cancel drops the queue in silence": "has 0 ends",
+    "a cancel publishes the end of a turn that still runs": "has 2 ends",
+    "a cancel reaches every session": "has canceled after",
+    "clear_queue raises the mark": "has canceled after",
+    "a closing server accepts": "was accepted after a close",
+    "a close is forgotten": "was accepted after a close",
+    "a step folds prompts with a run id": "has folded after",
+    "an error does not hand off": "has 0 ends",
+    "recovery forgets the queue": "has 0 ends",
+    "recovery forgets the mark": "has start after 0 starts",
+    "recovery runs a stopped turn again": "has start after 1 starts",
+}
+
+OUT_OF_SIGHT: Mapping[str, str] = {
+    "a prompt without a run id does not wait": "each prompt is judged by itself, so two may run at once",
+    "nothing is written for a prompt canceled on entry": "messages are not part of a history",
+    "an idle cancel asks for something": "requests to stop are not part of a history",
+    "a stopping turn folds": "a history does not say which turn took a prompt in",
+    "the last in the queue goes first": "each prompt is judged by itself, so the order is not",
+    "the next turn starts before the end is published": "both take effect in the same step",
+    "an end carries its neighbour's text": "texts are not part of a history",
+    "turns never end in an error": "no end is wrong, one is only missing",
+}
+
+MORE_BUGS = {
+    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "has (start|folded) after 0 starts",
+    changed("a covered prompt that fails ends with an error", rows_with(
+        Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR),
+        without=is_row(Trigger.FAIL))): "has error after 0 starts; allowed: canceled",
+    changed("a turn ends canceled unasked", rows_with(
+        Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
+        without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn, error",
+    changed("a stopping turn goes on after a summary", rows_with(
+        Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED),
+        without=is_row(Trigger.REQUEUE))): "has start after 1 starts",
+    changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
+        "has end_turn after 1 starts",
+}
+
+
+def oracle_alone(bug: Protocol) -> type[TwoSessions]:
+    """The machine with the bug seeded, and without the properties that would notice it first."""
+    return type("Buggy", (TwoSessions,), {"protocol": bug, "properties": ()})
+
+
+@pytest.mark.parametrize(("bug", "complaint"), [
+    *(pytest.param(bug.protocol, CAUGHT[bug.name], id=bug.name) for bug in BUGS if bug.name in CAUGHT),
+    *(pytest.param(bug, complaint, id=bug.name) for bug, complaint in MORE_BUGS.items()),
+])
+def test_the_oracle_complains_about(bug: Protocol, complaint: str) -> None:
+    budget = settings(max_examples=1000, stateful_step_count=30, deadline=None, derandomize=True,
+                      phases=[Phase.generate], print_blob=False)
+    with pytest.raises(AssertionError, match=complaint):
+        run_state_machine_as_test(oracle_alone(bug), settings=budget)
+
+
+def test_every_seeded_bug_is_caught_or_out_of_sight() -> None:
+    assert sorted({**CAUGHT, **OUT_OF_SIGHT}) == sorted(bug.name for bug in BUGS)
