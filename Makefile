@@ -25,7 +25,7 @@ review: $(READY) ## the main job: check the protocol, draw it, say where everyth
 	done
 
 test: $(READY) ## all tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import NoReturn
 
-from . import bench, check, diagram
+from . import bench, check, diagram, history
 from .files import UsageError
 
 DESCRIPTION = """\
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
                  formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (check, diagram, bench):
+    for command in (check, history, diagram, bench):
         command.add_parser(commands)
     return top
 

@@ -116,8 +116,8 @@ def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset
     cancels = [c for c in calls if c.kind in ("cancel", "close")]
     drops = [c for c in calls if c.kind != "crash"]
     crashes = sorted((c for c in calls if c.kind == "crash" and certain(last, c, then)), key=lambda c: c.end)
-    # Once it has entered, or was there at a crash, a prompt that has not started since can only have been queued.
-    queued = [enter] if prompt.enter and not starts else crashes[:1]
+    # A prompt that entered and did not start, or started and outlived a crash, can only have been in the queue then.
+    queued = crashes[:1] if starts else [enter] if prompt.enter else []
 
     covered = any(certain(c, then) and (certain(accept, c) or _shut(c, prompt, calls)) for c in cancels)
     reached = any(possible(last, c, *queued, then) for c in cancels)

@@ -129,7 +129,7 @@ def closed(step: ServerStep) -> bool:
 
 def record(step: SessionStep) -> bool:
     waiting = [p.seq for p in step.before.prompts if p.state is State.CANCELED_ON_ENTRY]
-    return all(Record(e.seq) in step.effects for e in step.ended if e.seq in waiting)
+    return all(Record(seq) in step.effects for seq in waiting if step.after.prompt(seq).state is State.DONE)
 
 
 def prompt_terminal(step: SessionStep) -> bool:

@@ -257,7 +257,8 @@ def test_with_a_crash_the_oracle_is_sound() -> None:
     """It never complains about a history that some order of effects explains.
 
     It cannot be exact without following the others: a recovery queues all that was accepted, in order of seq, so that a
-    prompt that survived it starts only when all before it are done, and then never goes back behind one of them.
+    prompt that survived it starts only when all before it are done, and then never goes back behind one of them. Nor
+    does it insist that a recovery does so at once.
     """
     tally = Tally()
     for scene in scenes("cancel", "clear_queue", "close", "crash"):

@@ -16,23 +16,35 @@ from cancelmark.model.lifecycle import ROWS, Outcome, Row, State, Trigger
 from cancelmark.model.oracle import judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step
+from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
 
-SESSIONS = st.integers(0, 1)
-RUN_IDS = st.lists(st.booleans(), min_size=1, max_size=3)  # a few prompts at once, so that they get in each other's way
+# Prompts must get in each other's way: most are in one session, and a few are accepted at once.
+SESSIONS = st.sampled_from([0, 0, 0, 1])
+RUN_IDS = st.lists(st.booleans(), min_size=1, max_size=3)
 
 
-def on_a_prompt(name: str, *variant: Outcome, **more: Any) -> Callable[[Any], Any]:
+def on_a_prompt(name: str, *variant: Outcome, **more: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
     """A rule that applies an action to one of the prompts that it can be applied to, if there are any."""
     def possible(self: "TwoSessions") -> list[int | None]:
         return [c.call.seq for c in self.changes if c.call.name == name and c.call.variant in (variant or (None,))]
 
-    some = st.runner().flatmap(lambda self: st.sampled_from(possible(self)))
-    return lambda method: precondition(lambda self: bool(possible(self)))(rule(p=some, **more)(method))
+    more["p"] = st.runner().flatmap(lambda self: st.sampled_from(possible(self)))
+    return rule_when(lambda self: bool(possible(self)), more)
 
 
-def unless_closing(method: Any) -> Any:
-    return precondition(lambda self: not self.server.closing)(method)
+def on_the_server(name: str, **more: st.SearchStrategy[Any]) -> Callable[[Any], Any]:
+    """A rule for a call that the server takes. Most calls wait until two prompts live, so that there is more to see."""
+    def possible(self: "TwoSessions") -> bool:
+        live = sum(len(session.live) for session in self.server.sessions)
+        return any(c.call.name == name for c in self.changes) and (
+            live > 1 or name == "accept" or (name == "cancel" and not live) or self.server.closing)
+
+    return rule_when(possible, more)
+
+
+def rule_when(possible: Callable[["TwoSessions"], bool], arguments: dict[str, Any]) -> Callable[[Any], Any]:
+    as_rule: Callable[[Any], Any] = rule(**arguments)
+    return lambda method: precondition(possible)(as_rule(method))
 
 
 class TwoSessions(RuleBasedStateMachine):
@@ -47,12 +59,18 @@ class TwoSessions(RuleBasedStateMachine):
         self.changes = self.possible_changes()
         self.history = Recorder()
 
-    @unless_closing
-    @rule(session=SESSIONS, run_ids=RUN_IDS)
+    @on_the_server("accept", session=SESSIONS, run_ids=RUN_IDS)
     def accept(self, session: int, run_ids: list[bool]) -> None:
         for run_id in run_ids:
             self.take("accept", session=session, variant=run_id)
             self.history.accept(self.server.seq, session, run_id)
+
+    @on_the_server("accept", session=SESSIONS, run_ids=RUN_IDS)
+    def accept_and_enter(self, session: int, run_ids: list[bool]) -> None:
+        """As happens most of the time: nothing comes between the two."""
+        for run_id in run_ids:
+            self.accept(session, [run_id])
+            self.enter(self.server.seq)
 
     @on_a_prompt("enter")
     def enter(self, p: int) -> None:
@@ -89,23 +107,22 @@ class TwoSessions(RuleBasedStateMachine):
         effects = self.take("finish", seq=p, variant=Outcome.CANCELED)
         self.history.step(effects)
 
-    @rule(session=SESSIONS)
+    @on_the_server("cancel", session=SESSIONS)
     def cancel(self, session: int) -> None:
         effects = self.take("cancel", session=session)
         self.history.call("cancel", session, effects)
 
-    @rule(session=SESSIONS)
+    @on_the_server("clear_queue", session=SESSIONS)
     def clear_queue(self, session: int) -> None:
         effects = self.take("clear_queue", session=session)
         self.history.call("clear_queue", session, effects)
 
-    @unless_closing
-    @rule()
+    @on_the_server("close")
     def close(self) -> None:
         effects = self.take("close")
         self.history.call("close", None, effects)
 
-    @rule()
+    @on_the_server("crash")
     def crash(self) -> None:
         effects = self.take("crash") + self.take("recover")
         self.history.call("crash", None, effects)
@@ -116,11 +133,11 @@ class TwoSessions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Callers have stopped and turns end: when the system has nothing left to do, every prompt has ended."""
-        for _ in range(10 * len(self.history.prompts)):  # more steps than they need; some bugs go on for ever
+        for turn in range(10 * len(self.history.prompts)):  # more than they need; some bugs go on for ever
             system = [c.call for c in self.changes if c.call.action.system]
             if not system:
                 break
-            call = system[0]
+            call = system[turn % len(system)]
             effects = self.take(call.name, session=call.session, seq=call.seq, variant=call.variant)
             if call.name == "enter" and call.seq is not None:
                 self.history.enter(call.seq, effects)
@@ -155,7 +172,7 @@ def moves(protocol: Protocol, session: Session, seq: int) -> tuple[Move, ...]:
 
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=1500, stateful_step_count=30, deadline=None)
+TestTwoSessions.settings = settings(max_examples=1000, stateful_step_count=30, deadline=None)
 
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------
@@ -165,7 +182,13 @@ def clear_nothing(step: Step, arg: Argument) -> None:
 
 
 def recover_without_interrupting(step: Step, arg: Argument) -> None:
+    """What was active goes on."""
+    for prompt in step.session.prompts:
+        if prompt.state is State.ACCEPTED:
+            step.fire(prompt, Trigger.ENTER)
     step.session = step.session._replace(down=False)
+    if not step.session.active:
+        hand_off(step)
 
 
 def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
@@ -178,11 +201,11 @@ CAUGHT: Mapping[str, str] = {
     "busy is asked before the mark": "has (start|folded) after 0 starts",
     "a prompt that cannot start ignores the mark": "has (start|error) after 0 starts; allowed: canceled",
     "a canceled prompt is tried again": "has 0 ends",
-    "the mark is one too high": "has canceled after 0 starts; allowed: error",
+    "the mark is one too high": "has canceled after 0 starts",
     "the mark is one too low": "has (start|error) after 0 starts; allowed: canceled",
     "a cancel leaves the queue": "has (start|folded) after 0 starts",
     "a cancel drops the queue in silence": "has 0 ends",
-    "a cancel publishes the end of a turn that still runs": "has 2 ends",
+    "a cancel publishes the end of a turn that still runs": "has 2 ends|was seen out of order",
     "a cancel reaches every session": "has canceled after",
     "clear_queue raises the mark": "has canceled after",
     "a closing server accepts": "was accepted after a close",
@@ -191,7 +214,7 @@ CAUGHT: Mapping[str, str] = {
     "an error does not hand off": "has 0 ends",
     "recovery forgets the queue": "has 0 ends",
     "recovery forgets the mark": "has start after 0 starts",
-    "recovery runs a stopped turn again": "has start after 1 starts",
+    "recovery runs a stopped turn again": r"has start after \d+ starts",
 }
 
 OUT_OF_SIGHT: Mapping[str, str] = {
@@ -206,16 +229,16 @@ OUT_OF_SIGHT: Mapping[str, str] = {
 }
 
 MORE_BUGS = {
-    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "has (start|folded) after 0 starts",
+    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "after 0 starts; allowed: nothing",
     changed("a covered prompt that fails ends with an error", rows_with(
         Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR),
         without=is_row(Trigger.FAIL))): "has error after 0 starts; allowed: canceled",
     changed("a turn ends canceled unasked", rows_with(
         Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
-        without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn, error",
+        without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn",
     changed("a stopping turn goes on after a summary", rows_with(
         Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED),
-        without=is_row(Trigger.REQUEUE))): "has start after 1 starts",
+        without=is_row(Trigger.REQUEUE))): r"has start after \d+ starts",
     changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
         "has end_turn after 1 starts",
 }
@@ -231,7 +254,7 @@ def oracle_alone(bug: Protocol) -> type[TwoSessions]:
     *(pytest.param(bug, complaint, id=bug.name) for bug, complaint in MORE_BUGS.items()),
 ])
 def test_the_oracle_complains_about(bug: Protocol, complaint: str) -> None:
-    budget = settings(max_examples=1000, stateful_step_count=30, deadline=None, derandomize=True,
+    budget = settings(max_examples=2000, stateful_step_count=30, deadline=None, derandomize=True,
                       phases=[Phase.generate], print_blob=False)
     with pytest.raises(AssertionError, match=complaint):
         run_state_machine_as_test(oracle_alone(bug), settings=budget)

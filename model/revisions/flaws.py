@@ -4,16 +4,17 @@ Traces are never stored. `Flaw.trace` searches the revision for the shortest int
 in order and the property breaks; a test demands that it is found in exactly the revisions that the flaw declares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..delivery import DELIVERY, delivery_of
 from ..explore import Trace
 from ..properties import PROPERTIES
 from ..session import REFERENCE, Behaviour
 from ..story import find
 from . import REVISIONS
 
-BY_ID = {p.id: p for p in PROPERTIES}
+BY_ID = {p.id: p for p in (*PROPERTIES, DELIVERY)}
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,21 @@ class Flaw:
     repaired: str | None = None  # the revision whose commit repaired it
     victim: int | None = None  # for liveness: the seq of the prompt that is left behind
 
-    def trace(self, behaviour: Behaviour) -> Trace | None:
-        """A shortest trace of this flaw in `behaviour`, or None if it is not there."""
-        return find(behaviour, BY_ID[self.breaks], self.keys, victim=self.victim)
+    def trace(self, revision: str) -> Trace | None:
+        """A shortest trace of this flaw in a revision, or None if it is not there."""
+        return find(self.behaviour(revision), BY_ID[self.breaks], self.keys, victim=self.victim)
+
+    def behaviour(self, revision: str) -> Behaviour:
+        """The model of that revision in which the flaw is to be looked for."""
+        return delivery_of(revision) if self.breaks == DELIVERY.id else DISPATCH[revision]
+
+    @property
+    def where(self) -> str:
+        """The revisions that have it, as people write it: `r0–r3`, or `r0, r2`."""
+        first, last = self.revisions[0], self.revisions[-1]
+        if len(self.revisions) > 1 and self.revisions == _revisions(int(first[1:]), int(last[1:])):
+            return f"{first}–{last}"
+        return ", ".join(self.revisions)
 
     @property
     def latest(self) -> str:
@@ -39,10 +52,9 @@ class Flaw:
         return self.revisions[-1]
 
 
-def behaviours() -> dict[str, Behaviour]:
-    """The revisions and the reference, by name, each accepting every kind of prompt that a story may mention."""
-    everyone = (False, True, "in process")
-    return {**{r.name: replace(r, accepts=everyone) for r in REVISIONS}, REFERENCE.name: REFERENCE}
+# The revisions and the reference, each accepting every kind of prompt that a story may mention.
+DISPATCH: Mapping[str, Behaviour] = {
+    **{r.name: replace(r, accepts=(False, True, "in process")) for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
 
 def _revisions(first: int, last: int) -> tuple[str, ...]:
@@ -286,6 +298,11 @@ FLAWS: Sequence[Flaw] = (
         "B runs inside the call chain that A started, and fails. The error comes back through A's goroutine, which "
         "reports it under A's run id: A's caller is told that A failed.",
         "Each prompt has its own task; nothing of one comes back through another (R11)."),
+    Flaw(
+        "slow-subscriber-loses-end", "delivery", _revisions(0, 4), _keys("accept(A); accept(B); A done; B done"),
+        "A subscriber is slow and its buffer is full. The publisher waits a moment and then drops the event for that "
+        "subscriber, for ever: whoever waits for B's end there waits in vain.",
+        "Terminal events are kept in a log that each subscriber reads from its own place (R18).", victim=2),
 )
 
 FLAWS_BY_NAME = {flaw.name: flaw for flaw in FLAWS}

@@ -26,7 +26,8 @@ class Do(NamedTuple):
 def action_named(name: str) -> Action:
     closes = name == "close"
     return Action(name, ACTOR.get(name, Actor.SERVER), _by_name, guard="", rule="", bound=BOUND.get(name),
-                  while_closing=name not in ("accept", "close"), sets_closing=True if closes else None)
+                  everywhere=closes, while_closing=name not in ("accept", "close"),
+                  sets_closing=True if closes else None)
 
 
 def _by_name(revision: "Revision", method: str, world: World, *arguments: object) -> None:
@@ -79,8 +80,8 @@ class Revision:
 
     def possible(self, agent: Agent, frame: Frame, do: Do) -> bool:
         """Whether a frame that is at the right place may take the step now."""
-        if agent.dead and frame.at in ("dispatched", "begin", "begun"):  # every read of the database fails
-            return do.action in ("enter", "fail")
+        if agent.dead and frame.at == "begin":  # every read of the database fails
+            return do.action == "fail"
         if do.variant is Outcome.CANCELED:
             return frame.stop
         return bool(agent.queue_entries) if do.action == "step" else True

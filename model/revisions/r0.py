@@ -84,6 +84,8 @@ class R0(Revision):
     def fail_early(self, w: World, head: int) -> None:
         """The turn ends before it could begin. On a dead context the error is context.Canceled, and not reported."""
         g = w.goroutine(head)
+        if w.agent.dead:
+            w.reach([g.top.seq], Reach.CANCEL)  # the shutdown that killed the context may still be under way
         w.move(g.top.seq, State.DONE, CANCELED if w.agent.dead else ERROR)
         w.put(g._replace(error=0 if w.agent.dead else g.top.seq))
 
@@ -119,23 +121,32 @@ class R0(Revision):
             w.top(head, at="clean_up")
             w.complete(g.top.hook, g.top.seq, outcome)
 
-    # --- the summary: the context window is full, and the turn must go on after it
+    # --- the summary: the context window is full, and the turn must go on after it. Seed 003 only speaks of the
+    # continuation; the rest is in the code around it, which no revision touches.
 
     def summarize(self, w: World, head: int, _: Variant) -> None:
-        """003 Run, shouldSummarize: activeRequests.Del, without a lock. The session looks idle."""
+        """Run, shouldSummarize: activeRequests.Del, without a lock. The session looks idle."""
         w.unregister()
         w.top(head, at="summarizing")
 
     def begin_summary(self, w: World, head: int, _: Variant) -> None:
-        """003 Summarize: refuses a busy session, else registers a cancel function of its own."""
+        """Summarize refuses a busy session and fails on the turn's context if that is canceled; else it registers a
+        cancel function of its own. Asking and registering are one step here."""
         if w.agent.registered:
             self.finish(w, head, ERROR)
+        elif w.goroutine(head).top.stop:
+            self.finish(w, head, CANCELED)
         else:
             w.register(head)
             w.top(head, at="summary")
 
     def requeue(self, w: World, head: int, _: Variant) -> None:
-        """003 Summarize returns nil, canceled or not; Run appends the call as it is, its OnComplete kept."""
+        """Summarize unregisters and returns nil, canceled or not, unless the workspace's context is dead: then it
+        cannot delete the summary. Run appends the call as it is, its OnComplete kept, here in the same step."""
+        w.unregister()
+        if w.agent.dead:
+            self.finish(w, head, CANCELED)
+            return
         frame = w.goroutine(head).top
         w.set(queue_entries=(*w.agent.queue_entries, Entry(frame.seq, frame.entry_seq, frame.hook)))
         w.move(frame.seq, State.QUEUED)
@@ -156,11 +167,15 @@ class R0(Revision):
             self.end_chain(w, head)
 
     def end_chain(self, w: World, head: int) -> None:
-        """Nothing is queued: the deferred publish runs for this frame's own prompt."""
+        """003 Run: nothing is queued, and the deferred publish runs for this frame's own prompt."""
         frame = w.goroutine(head).top
         w.top(head, at="clean_up")
         w.put(w.goroutine(head)._replace(error=0))
-        w.complete(frame.hook, frame.seq, END_TURN)
+        w.complete(frame.hook, frame.seq, self.ended_well(w))
+
+    def ended_well(self, w: World) -> Outcome:
+        """003 Run: what the event of a turn that ended well says. It asks the caller's context, not the turn."""
+        return CANCELED if w.agent.dead else END_TURN
 
     def pop(self, w: World, head: int, _: Variant) -> None:
         """003 Run (removed lines): messageQueue.Set of the rest; Run calls itself. skipRunComplete: the frame's own

@@ -29,6 +29,7 @@ class R1(R0):
         "dispatched": (Do("enter", "enter"), Do("fail", "fail_to_run")),
         "enter": (Do("enter", "enter"),),
         "begun": (Do("fail", "fail_registered"), *R0.STEPS["stream"]),
+        "doomed": (Do("fail", "fail_registered"),),
         "settle": (Do("settle", "settle"),),
     }
 
@@ -67,7 +68,7 @@ class R1(R0):
         else:
             w.register(head)
             w.move(frame.seq, State.ACTIVE)
-            w.top(head, at="begun", stop=w.agent.dead)
+            w.top(head, at="doomed" if w.agent.dead else "begun", stop=w.agent.dead)
             self.release(w, head)
 
     def canceled_on_entry(self, w: World, frame: Frame) -> bool:
@@ -88,9 +89,8 @@ class R1(R0):
         self.give_back(w, head)
 
     def fail_to_run(self, w: World, head: int, _: Variant) -> None:
-        """coordinator.run fails before it calls Run; the deferred Close gives the reservation back."""
+        """coordinator.run fails before it calls Run."""
         self.fail_early(w, head)
-        self.release(w, head)
         self.give_back(w, head)
 
     def fail_registered(self, w: World, head: int, _: Variant) -> None:
@@ -127,6 +127,11 @@ class R1(R0):
         w.top(head, at="clean_up")
         w.move(first.seq, State.ACCEPTED)
         w.call(head, self.reserve(w, Frame(first.seq, "enter", entry_seq=first.accept_seq, hook=first.hook)))
+
+    def come_back(self, w: World, head: int, _: Variant) -> None:
+        """The deferred Close gives the reservation back, if Run was never entered."""
+        self.release(w, head)
+        super().come_back(w, head, _)
 
     # --- what clients call
 

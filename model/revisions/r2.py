@@ -6,11 +6,9 @@ the drain asks the mark after it has let go of the lock.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..session import Variant
 from .agent import Agent, Entry, Frame, World
-from .machine import Do
 from .r0 import CANCELED
 from .r1 import R1
 
@@ -22,8 +20,6 @@ class R2(R1):
     name = "r2"
     title = "high-water mark: a cancel covers the sequence numbers given out so far"
 
-    STEPS: ClassVar[dict[str, tuple[Do, ...]]] = {**R1.STEPS, "fold": (Do("fold", "fold"),)}
-
     def reserve(self, w: World, frame: Frame) -> Frame:
         """000 BeginAccepted: counts and numbers the handle."""
         w.set(accept_gen=w.agent.accept_gen + 1)
@@ -31,9 +27,9 @@ class R2(R1):
 
     def release(self, w: World, head: int) -> None:
         """000 endAccepted: with the last handle the mark goes too."""
-        super().release(w, head)
-        if not w.agent.accepted:
+        if w.goroutine(head).top.open and w.agent.accepted == 1:
             w.set(mark=0)
+        super().release(w, head)
 
     def covers(self, agent: Agent, accept_seq: int) -> bool:
         """000 canceledBySeq: an untracked call is covered by any mark."""

@@ -13,7 +13,7 @@ from ..lifecycle import State
 from ..session import Reach, Report, Variant
 from .agent import Agent, Caller, Entry, Frame, World
 from .machine import Do
-from .r0 import CANCELED, END_TURN, ERROR
+from .r0 import CANCELED, ERROR
 from .r3 import R3
 
 
@@ -59,7 +59,7 @@ class R4(R3):
         frame = w.goroutine(head).top
         continued = any(e.seq == frame.seq for e in w.agent.queue_entries)
         if w.agent.prompt(frame.seq).run_id and not continued:
-            w.complete(frame.hook, frame.seq, END_TURN)
+            w.complete(frame.hook, frame.seq, self.ended_well(w))
         super().run_next(w, head)
 
     def come_back(self, w: World, head: int, _: Variant) -> None:
@@ -81,7 +81,9 @@ class R4(R3):
         self.publish_drops(w, dropped)
 
     def clear_queue(self, w: World) -> None:
-        """003 clearQueueAndNotify without the lock: messageQueue.Get …"""
+        """003 ClearQueue: if anything is queued, clearQueueAndNotify without the lock: messageQueue.Get …"""
+        if not w.agent.queue_entries:
+            return
         w.reach((e.seq for e in w.agent.queue_entries), Reach.CLEAR)
         w.set(callers=(*w.agent.callers, Caller("clear_queue", read=w.agent.queue_entries)))
 

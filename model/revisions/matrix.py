@@ -1,0 +1,106 @@
+"""The verdict matrix: every revision against every property, and what each repair fixed and left.
+
+A revision is searched within a few *profiles*, each a kind of prompts and a bound, chosen so that together they reach
+every property that a revision can break and stay small. A cell holds if no profile breaks the property; otherwise it
+has the shortest counterexample of all profiles. The reference is searched within the same bounds.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from ..delivery import DELIVERY, delivery_of
+from ..explore import Result, Trace, Watch, explore
+from ..properties import PROPERTIES, Bounds
+from ..session import REFERENCE, Behaviour, Variant
+from . import REVISIONS
+from .flaws import FLAWS
+from .machine import Revision
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a search lets callers do."""
+
+    bounds: Bounds
+    accepts: tuple[Variant, ...]  # kinds of prompts
+    why: str
+
+
+ANY: tuple[Variant, ...] = (False, True, "in process")
+NAMED: tuple[Variant, ...] = (True,)
+
+PROFILES: tuple[Profile, ...] = (
+    Profile(Bounds(2, cancels=1), ANY, "two prompts of any kind and a cancel"),
+    Profile(Bounds(2, clears=1), NAMED, "two prompts with run ids and a clear_queue"),
+    Profile(Bounds(3), NAMED, "three prompts with run ids: order, and who is active"),
+    Profile(Bounds(2, requeues=1), NAMED, "two prompts with run ids, and a turn that goes on after a summary"),
+    Profile(Bounds(1, cancels=1, requeues=1), NAMED, "a turn that goes on after a summary, and a cancel"),
+    Profile(Bounds(2, closes=1), NAMED, "two prompts with run ids and a shutdown"),
+)
+
+
+DELIVERY_BOUNDS = Bounds(2, crashes=1)  # two prompts, and a subscriber that goes away once
+JUDGED = (*PROPERTIES, DELIVERY)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One protocol's verdicts on dispatch, and on delivery, which has a model of its own."""
+
+    name: str
+    title: str
+    violations: dict[str, Trace]  # by property id: the shortest of all profiles
+    states: int
+
+    def cell(self, property: str) -> int | None:
+        """The length of the shortest counterexample, or None if the property holds."""
+        return len(self.violations[property]) if property in self.violations else None
+
+
+def matrix(watch_of: Callable[[str], Watch] | None = None) -> Iterator[Column]:
+    """The verdicts of r0 … r4 and of the reference, one protocol at a time."""
+    everything: tuple[Behaviour, ...] = (*REVISIONS, REFERENCE)
+    for behaviour in everything:
+        results = [search(behaviour, profile, watch_of and watch_of(behaviour.name)) for profile in PROFILES]
+        violations: dict[str, Trace] = {}
+        for result in results:
+            for id, trace in result.violations.items():
+                if id not in violations or len(trace) < len(violations[id]):
+                    violations[id] = trace
+        violations |= explore(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
+        title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
+        yield Column(behaviour.name, title, violations, sum(r.states for r in results))
+
+
+def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -> Result:
+    """Searches one protocol within one profile. Only a search that ran to its end is a verdict."""
+    if isinstance(behaviour, Revision):
+        kinds = tuple(kind for kind in profile.accepts if kind in behaviour.accepts)
+        behaviour = replace(behaviour, accepts=kinds)
+    result = explore(behaviour, profile.bounds, watch=watch)
+    if result.stopped:
+        raise InterruptedError(f"{behaviour.name}: {result.stopped}")
+    return result
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of the repair ladder."""
+
+    before: Column
+    after: Column
+
+    def properties(self, before: bool, after: bool) -> list[str]:
+        """Properties that were broken or not before the repair, and are or are not after it."""
+        return [p.id for p in JUDGED
+                if (p.id in self.before.violations, p.id in self.after.violations) == (before, after)]
+
+    def flaws(self, before: bool, after: bool) -> list[str]:
+        """The same for flaws."""
+        return [f.name for f in FLAWS
+                if (self.before.name in f.revisions, self.after.name in f.revisions) == (before, after)]
+
+
+def ladder(columns: Sequence[Column]) -> list[Rung]:
+    return [Rung(before, after) for before, after in pairwise(columns)]
