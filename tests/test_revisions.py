@@ -4,7 +4,7 @@ import pytest
 
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, ladder, matrix, search
+from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, ladder, search
 
 MUST_FAIL = {
     "r0": "no-lost-cancel some-terminal all-done fifo",
@@ -23,12 +23,7 @@ MUST_HOLD = {
     "ref": " ".join(p.id for p in JUDGED),
 }
 
-pytestmark = pytest.mark.xdist_group("matrix")  # one worker computes it once
-
-
-@pytest.fixture(scope="module")
-def columns() -> dict[str, Column]:
-    return {column.name: column for column in matrix()}
+pytestmark = pytest.mark.xdist_group("matrix")
 
 
 @pytest.mark.parametrize("name", MUST_FAIL)

@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import pytest
-from histories import Recorder
+from histories import Recorder, without_finished
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from seeded import BUGS, is_row, rows_with
 
 from cancelmark.model.lifecycle import ROWS, Outcome, Row, State, Trigger
-from cancelmark.model.oracle import judge
+from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
@@ -129,7 +129,9 @@ class TwoSessions(RuleBasedStateMachine):
 
     @invariant()
     def the_oracle_has_no_complaint(self) -> None:
-        self.judge(complete=False)
+        # What comes later cannot make an end wrong, so those that were judged before can wait for the teardown.
+        now = self.history.now
+        self.judge([p for p in self.history.prompts if not p.ends or p.ends[-1].end == now], complete=False)
 
     def teardown(self) -> None:
         """Callers have stopped and turns end: when the system has nothing left to do, every prompt has ended."""
@@ -143,11 +145,11 @@ class TwoSessions(RuleBasedStateMachine):
                 self.history.enter(call.seq, effects)
             else:
                 self.history.step(effects)
-        self.judge(complete=True)
+        self.judge(self.history.prompts, complete=True)
         assert not [(p, q.id) for p in self.server.prompts for q in self.properties if q.at_rest and not q.at_rest(p)]
 
-    def judge(self, complete: bool) -> None:
-        complaints = judge(self.history.prompts, self.history.calls, complete)
+    def judge(self, prompts: list[Prompt], complete: bool) -> None:
+        complaints = judge(prompts, self.history.calls, complete)
         assert not complaints, "\n".join(complaints)
 
     def take(self, name: str, **arguments: Any) -> tuple[Effect, ...]:
@@ -158,7 +160,7 @@ class TwoSessions(RuleBasedStateMachine):
         steps = [SessionStep.of(self.server.sessions[i], move) for i, move in change.moves]
         assert not [p.id for p in self.properties if (p.on_server and not p.on_server(step))
                     or (p.on_session and not all(map(p.on_session, steps)))], change.call
-        self.server = change.after
+        self.server = without_finished(change)
         self.changes = self.possible_changes()
         return change.effects
 
@@ -172,7 +174,7 @@ def moves(protocol: Protocol, session: Session, seq: int) -> tuple[Move, ...]:
 
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=1000, stateful_step_count=30, deadline=None)
+TestTwoSessions.settings = settings(max_examples=1000, stateful_step_count=25, deadline=None)
 
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ CAUGHT: Mapping[str, str] = {
     "the mark is one too low": "has (start|error) after 0 starts; allowed: canceled",
     "a cancel leaves the queue": "has (start|folded) after 0 starts",
     "a cancel drops the queue in silence": "has 0 ends",
-    "a cancel publishes the end of a turn that still runs": "has 2 ends|was seen out of order",
+    "a cancel publishes the end of a turn that still runs": r"has \d ends|was seen out of order",
     "a cancel reaches every session": "has canceled after",
     "clear_queue raises the mark": "has canceled after",
     "a closing server accepts": "was accepted after a close",
