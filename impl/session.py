@@ -27,6 +27,14 @@ FINISH = {
 }
 
 
+class Effects(list[Effect]):
+    """What one step asks the world to do, in order, and the rows it moved prompts along, for the journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.moved: list[tuple[Prompt, Row]] = []
+
+
 class Counter:
     """The server's sequence numbers: one counter for all sessions. Safe to use from several threads."""
 
@@ -83,7 +91,7 @@ class Session:
         self.queue: list[Prompt] = []  # by seq
         self.active: Prompt | None = None
         self._lock = threading.Lock()
-        self._effects: list[Effect] = []
+        self._effects = Effects()
 
     @classmethod
     def restored(
@@ -99,7 +107,7 @@ class Session:
 
     # --- the actions: one step each
 
-    def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, list[Effect]]:
+    def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
         in order to journal it first. A cancel in between covers it already."""
         with self._step() as effects:
@@ -108,22 +116,22 @@ class Session:
             effects.append(Acknowledge(prompt.seq))
         return prompt, effects
 
-    def enter(self, prompt: Prompt) -> list[Effect]:
+    def enter(self, prompt: Prompt) -> Effects:
         """Canceled on entry, queued, or active."""
         return self._fired(prompt, Trigger.ENTER)
 
-    def fail(self, prompt: Prompt) -> list[Effect]:
+    def fail(self, prompt: Prompt) -> Effects:
         """The prompt could not start."""
         return self._fired(prompt, Trigger.FAIL)
 
-    def settle(self, prompt: Prompt) -> list[Effect]:
+    def settle(self, prompt: Prompt) -> Effects:
         """The record of a prompt canceled on entry is to be written, and the prompt is done."""
         with self._step() as effects:
             self._fire(prompt, Trigger.SETTLE)
             effects.insert(0, Record(prompt.seq))
         return effects
 
-    def step(self, prompt: Prompt) -> list[Effect]:
+    def step(self, prompt: Prompt) -> Effects:
         """The turn takes in the queued prompts without a run id; one that was asked to stop takes in none."""
         with self._step() as effects:
             if prompt is self.active and not prompt.covered:
@@ -132,21 +140,21 @@ class Session:
                     self._fire(queued, Trigger.FOLD)
         return effects
 
-    def requeue(self, prompt: Prompt) -> list[Effect]:
+    def requeue(self, prompt: Prompt) -> Effects:
         """The turn goes on after a summary: back into the queue at its seq, and the first becomes active."""
         with self._step() as effects:
             self._fire(prompt, Trigger.REQUEUE)
             self._hand_off()
         return effects
 
-    def finish(self, prompt: Prompt, outcome: Outcome) -> list[Effect]:
+    def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
         """The turn is over, and the first in the queue becomes active, however it ended."""
         with self._step() as effects:
             self._fire(prompt, FINISH[outcome])
             self._hand_off()
         return effects
 
-    def cancel(self) -> list[Effect]:
+    def cancel(self) -> Effects:
         """Everything accepted so far is covered, the queue is dropped, the active prompt is asked to stop."""
         with self._step() as effects:
             if self.active and not self.active.covered:
@@ -155,13 +163,13 @@ class Session:
             self._drop()
         return effects
 
-    def clear_queue(self) -> list[Effect]:
+    def clear_queue(self) -> Effects:
         """The queue is dropped; the mark and the active prompt stay as they are."""
         with self._step() as effects:
             self._drop()
         return effects
 
-    def recover(self) -> list[Effect]:
+    def recover(self) -> Effects:
         """After a restart: what was active ends with an error, what had not started goes on in order of seq."""
         with self._step(down=True) as effects:
             if self.active:
@@ -175,23 +183,23 @@ class Session:
     # --- machinery
 
     @contextmanager
-    def _step(self, down: bool = False) -> Iterator[list[Effect]]:
-        """One atomic step; the list is filled with its effects."""
+    def _step(self, down: bool = False) -> Iterator[Effects]:
+        """One atomic step; its effects are filled in."""
         with self._lock:
             if self.down is not down:
                 raise RuntimeError(f"session {self.id} is {'down: recover it first' if self.down else 'not down'}")
-            effects: list[Effect] = []
-            self._effects = effects
-            yield effects
+            self._effects = Effects()
+            yield self._effects
 
-    def _fired(self, prompt: Prompt, trigger: Trigger) -> list[Effect]:
+    def _fired(self, prompt: Prompt, trigger: Trigger) -> Effects:
         with self._step() as effects:
             self._fire(prompt, trigger)
         return effects
 
-    def _fire(self, prompt: Prompt, trigger: Trigger) -> Row:
+    def _fire(self, prompt: Prompt, trigger: Trigger) -> None:
         """Moves the prompt along its row, keeps queue, active and prompts in step, and notes what the row means."""
         row = LIFECYCLE.fire(prompt, trigger)
+        self._effects.moved.append((prompt, row))
         if row.source is State.QUEUED:
             del self.queue[bisect_left(self.queue, prompt.seq, key=_seq)]
         elif row.source is State.ACTIVE:
@@ -201,7 +209,6 @@ class Session:
             self._effects.append(Start(prompt.seq))
         elif row.outcome is not None:
             self._effects.append(End(prompt.seq, row.outcome, of=prompt.seq))
-        return row
 
     def _index(self, prompt: Prompt) -> None:
         """Puts the prompt where its state belongs."""

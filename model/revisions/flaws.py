@@ -299,6 +299,12 @@ FLAWS: Sequence[Flaw] = (
         "reports it under A's run id: A's caller is told that A failed.",
         "Each prompt has its own task; nothing of one comes back through another (R11)."),
     Flaw(
+        "ended-well-reported-canceled", "attribution", ("r4",),
+        _keys("accept(A, run id); A active; A end_turn; close; A published"),
+        "A's turn ends well, and before its event is published the server closes. The publisher looks at its context "
+        "instead of at the turn, finds it canceled, and reports a finished answer as canceled.",
+        "The terminal event is published with the outcome of the row that ended the prompt (R14)."),
+    Flaw(
         "slow-subscriber-loses-end", "delivery", _revisions(0, 4), _keys("accept(A); accept(B); A done; B done"),
         "A subscriber is slow and its buffer is full. The publisher waits a moment and then drops the event for that "
         "subscriber, for ever: whoever waits for B's end there waits in vain.",
