@@ -187,6 +187,8 @@ class Explorer:
                 self.judge_progress()
         except KeyboardInterrupt:
             result.stopped, result.interrupted = "interrupted", True
+        except (OverflowError, MemoryError) as error:
+            result.stopped = str(error) or "out of memory"
         result.states = len(parent)
         return result
 

@@ -123,6 +123,17 @@ def test_an_interrupt_keeps_what_was_found() -> None:
     assert result.edges > 0
 
 
+def test_running_out_of_numbers_or_memory_is_a_stop_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cancelmark.model.explore.SITUATION_MASK", 63)
+    result = explore(REFERENCE, Bounds(2, cancels=1))
+    assert (result.verdict, result.stopped) == ("incomplete", "more than 63 situations")
+
+    def exhausted(progress: Progress) -> str | None:
+        raise MemoryError
+
+    assert explore(REFERENCE, Bounds(2, cancels=1), watch=exhausted).stopped == "out of memory"
+
+
 def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
     from seeded import BUGS
     [bug] = [b for b in BUGS if b.name == "the mark is one too high"]
