@@ -16,11 +16,13 @@ from rich.table import Table
 
 from cancelmark.model.explore import Progress, Result, Trace, Watch, explore
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.replay import call_text
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.views.trace import trace_text
 
 from .files import UsageError
+from .terminal import output
 
 PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
@@ -92,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     before = peak_memory()
     started = time.perf_counter()
-    with watching(arguments.max_memory) as watch:
+    with watching(max_memory=arguments.max_memory) as watch:
         result = explore(protocol, bounds, properties=properties, max_states=arguments.max_states, watch=watch)
     seconds = time.perf_counter() - started
     memory = (peak_memory() - before) / result.states
@@ -138,7 +140,7 @@ def peak_memory() -> int:
 
 
 @contextmanager
-def watching(max_memory: int, describe: str = "exploring") -> Iterator[Watch]:
+def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Watch]:
     """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
     started = time.perf_counter()
     bar = Bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn(),
@@ -163,13 +165,16 @@ def watching(max_memory: int, describe: str = "exploring") -> Iterator[Watch]:
 def verdict_of(result: Result, property: Property) -> str:
     if property.id in result.violations:
         return "violated"
+    if result.bounds.sessions == 1 and property.id == "isolation":
+        return "–"  # nothing to keep apart
     return "unknown" if result.stopped else "holds"
 
 
 def report(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> dict[str, Any]:
     """The result for programs."""
     def calls(trace: Trace) -> dict[str, Any]:
-        return {"length": len(trace), "calls": [str(s.call) for s in trace.steps], "loop": trace.loop}
+        told = [call_text(step.call, len(trace.start.sessions)) for step in trace.steps]
+        return {"length": len(trace), "calls": told, "loop": trace.loop}
 
     return {
         "revision": result.protocol.name, "bounds": vars(result.bounds),
@@ -187,12 +192,12 @@ def report(result: Result, properties: Sequence[Property], seconds: float, memor
     }
 
 
-STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow"}
+STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "dim"}
 
 
 def show(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> None:
     """The result for people."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = output()
     console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("property", "verdict", "what it says"):
@@ -203,10 +208,11 @@ def show(result: Result, properties: Sequence[Property], seconds: float, memory:
     console.print(table, soft_wrap=False)
 
     possible = [g.id for g in result.goals if g.possible]
-    console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} rows, outcomes and "
-                  f"actions happen somewhere" + (
-                      f" ({len(result.goals) - len(possible)} more need wider bounds)"
-                      if len(possible) < len(result.goals) else ""))
+    more = len(result.goals) - len(possible)
+    wider = f" ({more} more need wider bounds)" if more else ""
+    if possible:
+        console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} rows, outcomes and "
+                      f"actions happen somewhere{wider}")
     for goal in result.unmet:
         console.print(f"  [bold red]never happens:[/] {goal}")
     for id, trace in result.violations.items():

@@ -1,11 +1,17 @@
-"""The command line. Exit 0: all is well; 1: a property is violated; 2: bad usage, or a limit stopped the work."""
+"""The command line.
+
+Exit 0: all is well; 1: a property is violated; 2: bad usage, or a limit stopped the work; 130: Ctrl-C did.
+"""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import NoReturn
+
+from cancelmark.model.explore import StoppedError
 
 from . import bench, check, diagram, history
 from .files import UsageError
@@ -41,16 +47,27 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow shows a question mark
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except UsageError as error:
         print(f"cancelmark: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader has gone, as with `| head`: not our error, and not worth a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (KeyboardInterrupt, InterruptedError):
+    except OSError as error:  # a full disk, a closed terminal
+        print(f"cancelmark: {error.strerror or error}", file=sys.stderr)
+        return 2
+    except StoppedError as error:
+        print(f"cancelmark: {error}; nothing is claimed", file=sys.stderr)
+        return 130 if error.result.interrupted else 2
+    except KeyboardInterrupt:
         print("cancelmark: interrupted", file=sys.stderr)
         return 130
 

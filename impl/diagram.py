@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cancelmark.model.explore import Trace, explore
+from cancelmark.model.explore import Trace, explored
 from cancelmark.model.properties import Bounds
 from cancelmark.model.replay import replay
 from cancelmark.model.session import REFERENCE
@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     if what == "trace":
         write_to(arguments.output, render(TRACE, what, arguments, lambda draw: draw(trace_of(arguments))))
     elif what in ("lifecycle", "session"):
-        if arguments.calls or arguments.goal:
-            raise UsageError(f"diagram {what} takes no calls and no --goal; did you mean: diagram trace")
+        if arguments.calls or arguments.goal or arguments.revision != REFERENCE.name or arguments.sessions != 1:
+            raise UsageError(f"diagram {what} takes no calls, --goal, --revision or --sessions: diagram trace does")
         forms = LIFECYCLE if what == "lifecycle" else SESSION
         write_to(arguments.output, render(forms, what, arguments, lambda draw: draw()))
     else:
@@ -108,7 +108,7 @@ def render(
     draw: Callable[[Callable[..., Content]], Content],
 ) -> Content:
     """The diagram in the form that was asked for."""
-    form = arguments.format or (arguments.output.suffix[1:] if arguments.output else "")
+    form = arguments.format or (arguments.output.suffix[1:].lower() if arguments.output else "")
     if not form:
         form = "text" if what == "trace" else "svg"
     form = {"mmd": "mermaid", "gv": "dot", "txt": "text", "json": "itf"}.get(form, form)
@@ -127,7 +127,9 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
         raise UsageError("diagram trace: give its calls, such as 'accept A' cancel 'enter A', or --goal")
     protocol = protocol_named(arguments.revision)
     if arguments.goal:
-        met = explore(protocol, GOAL_BOUNDS).met
+        if protocol is not REFERENCE:
+            raise UsageError(f"--goal: only the reference has goals; give the calls of a trace of {protocol.name}")
+        met = explored(protocol, GOAL_BOUNDS).met
         if arguments.goal not in met:
             raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
         return met[arguments.goal]

@@ -1,5 +1,6 @@
 """Writing files so that a failure leaves either the old file or the new one, never half of one."""
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,19 +11,23 @@ class UsageError(Exception):
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces `path` by `content` in one step."""
+    """Replaces a file by `content` in one step, through a link to it, and with the mode it had. What is no file, such
+    as a device or a pipe, is written to as it is."""
     data = content.encode() if isinstance(content, str) else content
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "Is a directory")
-        if path.exists() and not os.access(path, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+            return
+        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o666 & ~_umask()
+        if target.exists() and not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
+            os.chmod(temporary, mode)
+            os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
             raise

@@ -9,7 +9,6 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from cancelmark.model.explore import Trace
@@ -21,6 +20,7 @@ from cancelmark.model.views.tables import matrix_table
 
 from .check import watching
 from .files import UsageError, write
+from .terminal import output
 
 MATRIX_HELP = """\
 Search every revision of the original protocol, and the reference, and show which property each keeps or breaks.
@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
 # --- revisions
 
 def run_revisions(arguments: argparse.Namespace) -> int:
-    with watching(1 << 20, "searching the revisions") as watch:
+    with watching("searching the revisions") as watch:
         columns = list(matrix(lambda name: watch))
     if arguments.json:
         print(json.dumps(report(columns), indent=2, ensure_ascii=False))
@@ -78,7 +78,8 @@ def report(columns: list[Column]) -> dict[str, Any]:
             {"name": c.name, "title": c.title, "states": c.states,
              "properties": {p.id: None if p.id not in c.violations else
                             {"length": len(c.violations[p.id]),
-                             "calls": [str(s.call) for s in c.violations[p.id].steps]} for p in JUDGED}}
+                             "calls": [str(s.call) for s in c.violations[p.id].steps]} for p in JUDGED},
+             "cannot_fail": [p.id for p in JUDGED if c.cell(p.id) == "–"]}
             for c in columns],
         "ladder": [
             {"from": r.before.name, "to": r.after.name,
@@ -91,17 +92,19 @@ def report(columns: list[Column]) -> dict[str, Any]:
     }
 
 
+STYLE = {"holds": "green", "–": "dim"}
+
+
 def show(columns: list[Column]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = output()
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column("property")
     for column in columns:
         grid.add_column(column.name, justify="right")
     for p in JUDGED:
-        lengths = [c.cell(p.id) for c in columns]
-        grid.add_row(p.id, *("[green]holds[/]" if n is None else f"[red]fails {n}[/]" for n in lengths))
+        grid.add_row(p.id, *(f"[{STYLE.get(c.cell(p.id), 'red')}]{c.cell(p.id)}[/]" for c in columns))
     console.print(grid, soft_wrap=False)
-    console.print("\nfails n: the shortest counterexample has n steps\n")
+    console.print("\nfails n: the shortest counterexample has n steps; –: what the property speaks of is not there\n")
     for column in columns:
         console.print(f"{column.name:4} {column.title} ({column.states:,} states)")
     for rung in ladder(columns):

@@ -126,13 +126,33 @@ def explore(
     return Explorer(protocol, bounds, properties).search(max_states, watch)
 
 
+class StoppedError(Exception):
+    """A search was stopped before its end where only a complete one will do."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(f"the search of {result.protocol.name} was stopped: {result.stopped}")
+        self.result = result
+
+
+def explored(
+    protocol: Behaviour, bounds: Bounds, *, properties: Sequence[Property] = PROPERTIES, watch: Watch | None = None,
+) -> Result:
+    """The same for whoever needs the whole answer: raises `StoppedError` if the search does not run to its end."""
+    result = explore(protocol, bounds, properties=properties, watch=watch)
+    if result.stopped:
+        raise StoppedError(result)
+    return result
+
+
 class Explorer:
     """One search, with everything it remembers."""
 
     def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES) -> None:
+        if not properties:
+            raise ValueError("there is no property to judge")
         possible = [a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)]
         self.protocol = protocol.limited(tuple(possible))
-        self.full = protocol.limited(tuple(a for a in possible if a.bound != "prompts"))  # once all are accepted
+        self.without_accept = protocol.limited(tuple(a for a in possible if a.bound != "prompts"))
         self.bounds, self.properties = bounds, properties
         self.on_session = [(p.id, p.on_session) for p in properties if p.on_session]
         self.on_server = [(p.id, p.on_server) for p in properties if p.on_server]
@@ -235,7 +255,7 @@ class Explorer:
     def judged_moves(self, session: AnySession, seq: int) -> tuple[Move, ...]:
         moves = self.moves.get((session, seq))
         if moves is None:
-            protocol = self.protocol if seq < self.bounds.prompts else self.full
+            protocol = self.protocol if seq < self.bounds.prompts else self.without_accept
             moves = self.moves[session, seq] = tuple(
                 self.judged(session, move) for move in protocol.moves(session, seq))
         return moves

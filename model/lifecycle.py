@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-1. Every change of a prompt's state, anywhere in Cancelmark, is a row of `ROWS`. The runtime's machine, the
+1. Every change of a prompt's state, in the model and at run time, is a row of `ROWS`. The runtime's machine, the
    explorer's table, the diagrams and the table in specs/protocol.md are made from these rows.
 2. The world is closed: a trigger without a row for the prompt's state and guards is an error, and changes nothing.
 3. Nothing is implied: rows of one trigger and source have guards that exclude each other, and `compile_rows`
@@ -100,7 +100,7 @@ class Row:
 
     @property
     def condition(self) -> str:
-        """The guards as people read them: `covered`, `not covered, busy`, or nothing."""
+        """The guards as people read them: `covered`, `busy, not covered`, or nothing."""
         return ", ".join([g.value for g in self.when] + [f"not {g.value}" for g in self.unless])
 
     @cached_property

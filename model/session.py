@@ -1,4 +1,4 @@
-"""One session, and several side by side: the reference protocol as atomic actions on immutable values.
+"""One session: the reference protocol as atomic actions on immutable values.
 
 A session is a mark and its prompts; everything else is derived. The queue is the queued prompts by seq, the
 active prompt is the one that is active, and it has been asked to stop if and only if the mark covers it: a prompt
@@ -79,7 +79,10 @@ class AnySession:
         return prompt.seq <= self.mark
 
     def prompt(self, seq: int) -> Prompt:
-        return next(p for p in self.prompts if p.seq == seq)
+        for p in self.prompts:
+            if p.seq == seq:
+                return p
+        raise LookupError(f"the session has no prompt {label(seq)}")
 
     def with_prompts(self, prompts: Iterable[Prompt]) -> Self:
         """The same session with other prompts, which are put in order."""

@@ -133,6 +133,21 @@ bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1)
     cancel={"apply": cancel_answers_at_once})
 
 
+bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), "no-lost-cancel", 5,
+    rows=rows_with(Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.DROP)))
+
+
+def cancel_hands_off(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(mark=arg.seq)
+    for prompt in step.session.active:
+        step.fire(prompt, Trigger.FINISH_CANCELED)
+    s.hand_off(step)
+
+
+bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1), "no-lost-cancel", 5,
+    cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
+
+
 def cancel_stops_nobody(step: Step, arg: Argument) -> None:
     s.cancel(step, arg)
     if not step.session.live and arg.seq:
@@ -231,6 +246,16 @@ def recover_forgets_queue(step: Step, arg: Argument) -> None:
 
 
 bug("recovery forgets the queue", Bounds(2, crashes=1), "no-loss", 6, recover={"apply": recover_forgets_queue})
+
+
+def crash_forgets_accepted(step: Step, arg: Argument) -> None:
+    step.session = step.session._replace(
+        prompts=tuple(p for p in step.session.prompts if p.state is not State.ACCEPTED))
+    s.crash(step, arg)
+
+
+bug("a crash forgets what was accepted", Bounds(2, cancels=1, crashes=1), "no-loss", 2,
+    crash={"apply": crash_forgets_accepted})
 
 
 def recover_forgets_mark(step: Step, arg: Argument) -> None:

@@ -55,7 +55,8 @@ def test_check_ends_with_the_figures_and_says_what_holds() -> None:
 def test_check_json_has_the_same_figures_and_each_property() -> None:
     report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--clears", "1", "--json").stdout)
     assert (report["states"], report["edges"], report["depth"], report["verdict"]) == (1236, 2640, 8, "holds")
-    assert {p["verdict"] for p in report["properties"]} == {"holds"}
+    assert {p["verdict"] for p in report["properties"] if p["id"] != "isolation"} == {"holds"}
+    assert {p["verdict"] for p in report["properties"] if p["id"] == "isolation"} == {"–"}, "one session: no claim"
     assert all(g["met"] for g in report["goals"] if g["possible"])
     assert sum(report["states_by_depth"]) == report["states"]
     assert report["bytes_per_state"] >= 0
@@ -65,6 +66,16 @@ def test_check_of_a_broken_revision_exits_1_and_shows_a_trace() -> None:
     done = run("check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
     assert "no-poisoning is violated; a shortest trace, 4 steps" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("verdict=violated")
+
+
+def test_check_of_a_revision_judges_what_it_says_and_no_goals_of_the_reference() -> None:
+    run("check", "--revision", "r4", "--prompts", "2", "--property", "record")
+
+
+def test_traces_of_several_sessions_say_which() -> None:
+    report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--sessions", "2", "--json").stdout)
+    witness = next(g["witness"]["calls"] for g in report["goals"] if g["id"] == "action cancel")
+    assert witness == ["cancel@1"]
 
 
 def test_check_of_one_property_judges_only_that() -> None:
@@ -127,6 +138,8 @@ def test_progress_and_colour_on_a_terminal() -> None:
     (["diagram", "lifecycle", "--format", "text"], "text"),
     (["diagram", "lifecycle", "--format", "png"], "-o"),
     (["diagram", "lifecycle", "accept A"], "takes no calls"),
+    (["diagram", "session", "--revision", "r4"], "takes no calls"),
+    (["diagram", "trace", "--revision", "r4", "--goal", "action cancel"], "only the reference has goals"),
     (["diagram", "trace"], "give its calls"),
     (["diagram", "trace", "enter A"], "enter A"),
     (["diagram", "trace", "fly A"], "fly A"),
@@ -177,10 +190,42 @@ def test_an_unwritable_file_is_refused_and_nothing_is_left_half_written(tmp_path
     assert os.listdir(tmp_path) == ["old.svg"]
 
 
-def test_output_into_a_closed_pipe_is_no_error() -> None:
-    done = subprocess.run(f"{' '.join(COMMAND)} explain | head -1", shell=True, capture_output=True, text=True,
-                          check=True)
+@pytest.mark.parametrize("command", ["explain", "check --prompts 1", "diagram lifecycle"])
+def test_output_into_a_closed_pipe_is_no_error(command: str) -> None:
+    script = f"set -o pipefail; {' '.join(COMMAND)} {command} | head -1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["explain", "check --prompts 1"])
+def test_output_that_cannot_be_written_is_one_clear_line(command: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{' '.join(COMMAND)} {command} > /dev/full"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_unicode_gets_question_marks() -> None:
+    done = subprocess.run([*COMMAND, "diagram", "trace", "accept A"], capture_output=True, check=True,
+                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert b"?" in done.stdout
+
+
+def test_a_file_is_replaced_through_a_link_and_keeps_its_mode(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real.mmd", tmp_path / "link.mmd", tmp_path / "pipe"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    run("diagram", "lifecycle", "-o", str(link))
+    assert link.is_symlink()
+    assert real.read_text().startswith("stateDiagram")
+    assert real.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        run("diagram", "lifecycle", "--format", "mermaid", "-o", str(pipe))
+        assert reader.communicate()[0].startswith(b"stateDiagram")
+    assert pipe.is_fifo()
 
 
 # --- the history

@@ -89,6 +89,14 @@ def test_traces_are_shortest() -> None:
     assert len(met["row fold→done"]) == 5
 
 
+def test_bounds_and_properties_that_leave_nothing_to_judge_are_refused() -> None:
+    for wrong in ({"prompts": 0}, {"sessions": 0}, {"cancels": -1}):
+        with pytest.raises(ValueError, match="nothing to explore"):
+            Bounds(**wrong)
+    with pytest.raises(ValueError, match="no property"):
+        explore(REFERENCE, Bounds(1), properties=[])
+
+
 # --- stopped searches never claim that anything holds
 
 def test_a_state_limit_is_named_and_leaves_the_verdict_open() -> None:

@@ -75,7 +75,8 @@ FLAWS: Sequence[Flaw] = (
         "is registered or queued, finds nothing, and reports success. A then registers and runs to the end.",
         "A prompt has a seq from acceptance on, and a cancel covers every seq given out so far (R2, R12).", "r1"),
     Flaw(
-        "in-process-cancel-lost", "no-lost-cancel", _revisions(0, 4), _keys("accept(A, in process); cancel; A active"),
+        "in-process-cancel-lost", "no-lost-cancel", _revisions(0, 4),
+        _keys("accept(A, in process); look(A); cancel; A active"),
         "A caller inside the process has no accept handle. Between its busy check and its registration a cancel finds "
         "nobody active, nobody accepted and an empty queue, and does nothing; the prompt runs.",
         "There are no untracked prompts: in-process callers accept too (R1)."),
@@ -191,8 +192,8 @@ FLAWS: Sequence[Flaw] = (
     Flaw(
         "popped-prompt-fails-early", "some-terminal", _revisions(0, 4),
         _keys(_TWO + "A end_turn; hand_off(A); fail(B)"),
-        "A hands off to B, and B fails before its turn starts: the defer that would publish B's end is not installed "
-        "yet. In r4 the goroutine has a fallback, but it belongs to A, and A's marker suppresses it.",
+        "A hands off to B, and B fails before its turn can do anything: the defer that would publish B's end is not "
+        "installed yet. In r4 the goroutine has a fallback, but it belongs to A, and A's marker suppresses it.",
         "A prompt that fails is done with an error, and that publishes its end (R8, R14).", victim=2),
     Flaw(
         "shutdown-in-silence", "some-terminal", ("r4",), _keys("accept(A, run id); close; A done"),
@@ -206,14 +207,14 @@ FLAWS: Sequence[Flaw] = (
         "The handoff makes B active in the same step, and close asks it to stop (R11, R15).", victim=2),
     Flaw(
         "clear-races-handoff", "one-terminal", ("r4",),
-        _keys(_TWO + "A end_turn; clear_queue; hand_off(A); clear_queue…; B active; B done; B published"),
+        _keys(_TWO + "A end_turn; clear_queue; hand_off(A); clear_queue…; B active; B end_turn; B published"),
         "clear_queue takes no lock. It reads [B]; the handoff takes B out of the queue; clear_queue publishes that B "
         "was canceled; B runs and publishes its end again.",
         "clear_queue is one step, like everything that touches the queue (R13)."),
     Flaw(
         "canceled-twice", "one-terminal", ("r4",), _keys(_TWO + "clear_queue; cancel; B canceled; clear_queue…"),
         "clear_queue reads [B] without a lock. A cancel empties the queue and publishes B's end; clear_queue goes on "
-        "with what it read and publishes it again. Nothing ran at all.",
+        "with what it read and publishes it again. B never ran at all.",
         "clear_queue and cancel are one step each; the second finds an empty queue (R12, R13)."),
     Flaw(
         "continuation-ends-twice", "one-terminal", ("r4",),
@@ -258,7 +259,8 @@ FLAWS: Sequence[Flaw] = (
     # --- order and number
     Flaw(
         "overtaken-in-the-window", "fifo", _revisions(0, 4),
-        _keys("accept(A); accept(B, run id); A active; B queued; leave(A); accept(C, run id); C active"),
+        _keys("accept(A); accept(B, run id); A active; B queued; leave(A); accept(C, run id); C active; hand_off(A); "
+              "B accepted; B queued"),
         "A leaves active before it looks at the queue. In that window C enters an apparently idle session and starts, "
         "past B; when the handoff gets to B, the session is busy and B goes to the back.",
         "Finish and the handoff are one step: there is no window (R11)."),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from ..explore import Result
 from ..lifecycle import GUARD_MEANING, ROWS
 from ..revisions.flaws import FLAWS, Flaw
-from ..revisions.matrix import JUDGED, PROFILES, Column, Rung, ladder
+from ..revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
 from ..session import ACTIONS, Variant
 from .sequence import trace_mermaid
 
@@ -47,12 +47,8 @@ KINDS: dict[Variant, str] = {False: "no run id", True: "run id", "in process": "
 
 def matrix_table(columns: Sequence[Column]) -> str:
     """Property by revision; a number is the length of the shortest counterexample."""
-    def cell(column: Column, property: str) -> str:
-        length = column.cell(property)
-        return "holds" if length is None else f"**fails** ({length})"
-
     return table(("property", *(c.name for c in columns)), (
-        (p.id, *(cell(c, p.id) for c in columns)) for p in JUDGED))
+        (p.id, *(c.cell(p.id).replace("fails", "**fails**") for c in columns)) for p in JUDGED))
 
 
 def ladder_text(columns: Sequence[Column]) -> str:
@@ -80,12 +76,13 @@ def revisions_page(columns: Sequence[Column]) -> str:
     revisions = table(("revision", "what it is", "states searched"), (
         (c.name, c.title, f"{c.states:,}") for c in columns), right=(2,))
     profiles = table(("bounds", "prompts", "why"), (
-        (p.bounds, ", ".join(KINDS[kind] for kind in p.accepts), p.why) for p in PROFILES))
+        (p.bounds, ", ".join(KINDS[kind] for kind in p.accepts), p.why) for p in (*PROFILES, REFERENCE_PROFILE)))
     return f"""# The protocol's history, checked
 
 The original protocol was repaired step by step. Each step is modelled at the granularity of its locks
 (`model/revisions/`) and searched exhaustively within the profiles below. A number is the length of the shortest
-counterexample; `cancelmark revisions` computes this table, and [flaws.md](flaws.md) tells the stories behind it.
+counterexample, and – stands where a property cannot fail, because what it speaks of is not there. `cancelmark
+revisions` computes this table in about a minute, and [flaws.md](flaws.md) tells the stories behind it.
 
 {matrix_table(columns)}
 {revisions}

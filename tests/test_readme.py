@@ -1,0 +1,27 @@
+"""The examples in the README run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+SAYS = ["holds", "Outcome.CANCELED"]
+
+
+@pytest.mark.parametrize(("example", "says"), list(zip(EXAMPLES, SAYS, strict=True)), ids=SAYS)
+def test_an_example_runs_and_says_what_it_should(example: str, says: str, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=tmp_path, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    assert says in done.stdout
+
+
+def test_the_trace_in_the_readme_is_what_the_command_prints() -> None:
+    calls = ["accept A", "cancel", "accept B", "enter B", "enter A"]
+    printed = subprocess.run([sys.executable, "-m", "cancelmark.impl.cli", "diagram", "trace", *calls],
+                             capture_output=True, text=True, check=True).stdout
+    assert all(f"    {line}\n" in README for line in printed.splitlines())
