@@ -149,6 +149,15 @@ class Lane:
         self.worker: asyncio.Task[None] | None = None
 
 
+def storable(text: str) -> bool:
+    """Whether the text can be written as UTF-8: what can never be stored must not be accepted."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Runtime:
     """Runs prompts. Use it as `async with Runtime(model) as runtime`, or call `start` and `close`."""
 
@@ -213,6 +222,8 @@ class Runtime:
         and then nothing is accepted. If the caller is canceled meanwhile, the prompt may or may not be accepted."""
         if not text.strip():
             raise Refusal("the prompt is empty; say something")
+        if not storable(text) or not storable(run_id or ""):
+            raise Refusal("the prompt or its run id has half a character in it (a lone surrogate); send whole ones")
         lane = self._lane(session_id)
         self._refuse_if_closing()
         run_id = run_id or None
@@ -291,7 +302,8 @@ class Runtime:
     async def _quiet_within(self, seconds: float) -> bool:
         self._look_quiet()
         try:
-            await asyncio.wait_for(self._quiet.wait(), seconds)
+            async with asyncio.timeout(seconds):  # wait_for can swallow a cancel in Python 3.11
+                await self._quiet.wait()
         except TimeoutError:
             return False
         return True
