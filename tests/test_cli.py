@@ -162,6 +162,11 @@ def test_a_diagram_is_written_in_every_form(what: str, tmp_path: Path) -> None:
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     assert run("diagram", what, "--format", "dot").stdout.startswith("digraph")
     assert "-->" in run("diagram", what, "--format", "mermaid").stdout
+
+
+@pytest.mark.usefixtures("font")
+@pytest.mark.parametrize("what", ["lifecycle", "session"])
+def test_a_diagram_is_written_as_a_picture(what: str, tmp_path: Path) -> None:
     png = tmp_path / "x.png"
     run("diagram", what, "-o", str(png))
     assert png.read_bytes().startswith(b"\x89PNG")
