@@ -15,16 +15,10 @@ from contextlib import contextmanager
 from operator import attrgetter
 
 from cancelmark.model.lifecycle import INITIAL, Lifecycle, Outcome, Row, State, Trigger
-from cancelmark.model.session import Acknowledge, Effect, End, Fold, Record, Start, Stop
+from cancelmark.model.session import FINISH, Acknowledge, Effect, End, Fold, Record, Start, Stop
 
 LIFECYCLE = Lifecycle()
 _seq = attrgetter("seq")
-
-FINISH = {
-    Outcome.END_TURN: Trigger.FINISH_END_TURN,
-    Outcome.ERROR: Trigger.FINISH_ERROR,
-    Outcome.CANCELED: Trigger.FINISH_CANCELED,
-}
 
 
 class Effects(list[Effect]):
