@@ -16,7 +16,8 @@ from random import Random
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Wait, call, say
-from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime import Lane, Runtime
+from cancelmark.impl.session import Prompt
 from cancelmark.impl.store import Batch, SqliteStore
 from cancelmark.impl.turn import ToolRunner
 from cancelmark.model.lifecycle import State
@@ -44,6 +45,20 @@ class Deadly(SqliteStore):
         if fatal:
             die()
         return ids
+
+
+class Hesitant(Runtime):
+    """A runtime that takes its time between acceptance and entry. Only then does a cancel leave prompts behind that
+    nothing but the mark keeps from running after a restart."""
+
+    def __init__(self, store: SqliteStore, random: Random) -> None:
+        tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
+        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0)
+        self._random = random
+
+    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        await asyncio.sleep(self._random.choice([0, 0, 0.02]))
+        await super()._enter(lane, prompt)
 
 
 def die() -> None:
@@ -75,8 +90,7 @@ async def look(arguments: str) -> str:
 async def main(path: str, seed: str, *fate: str) -> None:
     random = Random(int(seed))
     store = Deadly(path, *fate)
-    tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
-    runtime = Runtime(ScriptedModel(scene), store, tools=tools, grace=1.0)
+    runtime = Hesitant(store, Random(int(seed)))
     await runtime.start()
     for session in SESSIONS:
         await runtime.create_session(session)

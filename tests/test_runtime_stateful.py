@@ -379,6 +379,18 @@ class EveryPromptFolds(Held):
         await super()._enter(lane, prompt)
 
 
+# How hard they are to find, with the settings below: the first example that fails, and how many rules are left of it
+# after 25 seconds of shrinking. Only the two shortest are as short as can be: each replay is a server on a disk, and
+# shrinking was cut off for the others. The test prints its own count, which has the final replay in it.
+#
+#   bug                         example   rules left
+#   NoHandoffAfterAnError            46           25
+#   MarkNotKept                      32           12
+#   EndPublishedTwice                 3            2
+#   MarkNotAskedOnEntry              11           12
+#   QueueDroppedInSilence             9           10
+#   CancelReachesEverySession        11           10
+#   EveryPromptFolds                  3            1
 BUGS: dict[type[Held], str] = {
     NoHandoffAfterAnError: "has 0 ends",
     MarkNotKept: "has start after 0 starts",
