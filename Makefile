@@ -40,8 +40,8 @@ serve: review ## look at the review in a browser (this machine only)
 	@echo "serving $(REVIEW) at http://127.0.0.1:8000/ (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
-bench: $(READY) ## measure the explorer: states a second, bytes a state
-	@$(BIN)/cancelmark bench
+bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
+	@$(BIN)/cancelmark bench -o bench/RESULTS.md
 
 constraints: $(READY) ## pin the versions that are installed now
 	@{ echo "# Exact versions of everything that make installs; 'make constraints' writes this file anew."; \

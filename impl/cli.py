@@ -11,9 +11,10 @@ from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
+from cancelmark.bench import command as bench
 from cancelmark.model.explore import StoppedError
 
-from . import bench, check, diagram, history
+from . import check, diagram, history
 from .files import UsageError
 
 DESCRIPTION = """\
@@ -28,6 +29,13 @@ first steps:
   cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
 """
 
+COMMANDS = (
+    check,
+    history,
+    diagram,
+    bench,
+)
+
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
@@ -41,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
                  formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (check, history, diagram, bench):
+    for command in COMMANDS:
         command.add_parser(commands)
     return top
 

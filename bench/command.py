@@ -1,0 +1,75 @@
+"""`cancelmark bench`: every figure that is published, measured again."""
+
+import argparse
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cancelmark.impl.files import UsageError, write
+from cancelmark.impl.terminal import output
+
+from .report import Report
+
+# Each is a module here with a function `measure(rounds)`, imported when it is asked for.
+SUBJECTS: Mapping[str, str] = {
+    "explorer": "The explorer: states a second and bytes a state",
+}
+
+DESCRIPTION = """\
+Measure, and compare with what was promised. Goals are ratios of two things measured in one run, or counts: seconds
+depend on the machine and on what else it does.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "bench", help="measure: every published figure again", description=DESCRIPTION,
+        epilog="subjects:\n" + "".join(f"  {name:12}{about}\n" for name, about in SUBJECTS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="what to measure (default: everything)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often (default: 3)")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE",
+                        help="also write the report to FILE, and as JSON to FILE with the ending .json")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    for name in arguments.subjects:
+        if name not in SUBJECTS:
+            raise UsageError(f"{name}: no such subject; choose from {', '.join(SUBJECTS)}")
+    if arguments.rounds < 1:
+        raise UsageError(f"--rounds {arguments.rounds}: give at least 1")
+    console = output()
+    said: list[str] = []
+    reports: dict[str, Mapping[str, Any]] = {}
+
+    def say(text: str) -> None:
+        said.append(text)
+        if not arguments.json:
+            console.print(text, markup=False)
+
+    say(f"# Benchmarks\n\nMeasured with `cancelmark bench` on {machine()}, {arguments.rounds} rounds.\n")
+    for name in arguments.subjects or SUBJECTS:
+        measure: Callable[[int], Report] = import_module(f"{__package__}.{name}").measure
+        report = measure(arguments.rounds)
+        reports[name] = report.json
+        say(f"## {SUBJECTS[name]}\n\n{report.markdown}")
+    told = json.dumps({"machine": machine(), "rounds": arguments.rounds, "subjects": reports}, indent=2)
+    if arguments.json:
+        console.print(told, markup=False)
+    if arguments.output:
+        write(arguments.output, "".join(f"{text}\n" for text in said))
+        write(arguments.output.with_suffix(".json"), told + "\n")
+    return 0
+
+
+def machine() -> str:
+    """The machine in one line. Its load is told because it is what spoils figures."""
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return (f"{platform.machine()}, {os.cpu_count()} cores{load}, "
+            f"{platform.python_implementation()} {platform.python_version()}")
