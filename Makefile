@@ -5,10 +5,10 @@ READY := .venv/ready
 REVIEW := build/review
 
 .DEFAULT_GOAL := help
-.PHONY: help review test lint diagrams specs serve bench constraints clean
+.PHONY: help review test test-deep lint diagrams specs serve bench constraints clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /  make \1\t/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -26,6 +26,9 @@ review: $(READY) ## the main job: check the protocol, draw it, say where everyth
 
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
+	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import openai_server as wire
 import pytest
+from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai_server import Act, Framing, Reply, Server
@@ -648,7 +649,7 @@ def test_however_an_answer_is_cut_it_is_the_same(runner: asyncio.Runner) -> None
     runner.run(server.__aenter__())
     model = openai_model(server)
 
-    @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+    @settings(deadline=None, max_examples=effort(150), suppress_health_check=[HealthCheck.too_slow])
     @given(_bodies(), st.sampled_from(Framing))
     def check(body: tuple[Message, tuple[bytes, ...]], framing: Framing) -> None:
         message, pieces = body

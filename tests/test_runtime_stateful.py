@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, ClassVar, TypeVar
 
 import pytest
+from effort import effort
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -310,7 +311,7 @@ class Server(RuleBasedStateMachine):
 
 
 TestServer = Server.TestCase
-TestServer.settings = settings(max_examples=50, stateful_step_count=25, deadline=None,
+TestServer.settings = settings(max_examples=effort(50), stateful_step_count=25, deadline=None,
                                suppress_health_check=[HealthCheck.too_slow])
 
 

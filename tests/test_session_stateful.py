@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import pytest
+from effort import effort
 from histories import Recorder, without_finished
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -174,7 +175,7 @@ def moves(protocol: Protocol, session: Session, seq: int) -> tuple[Move, ...]:
 
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=1000, stateful_step_count=25, deadline=None)
+TestTwoSessions.settings = settings(max_examples=effort(1000), stateful_step_count=25, deadline=None)
 
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------

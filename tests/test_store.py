@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pytest
+from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -206,7 +207,7 @@ def assert_equal(store: Store, model: Model) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(groups=GROUPS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
     kind: str, groups: list[list[Batch]], tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
