@@ -22,7 +22,6 @@ from effort import effort
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cancelmark.impl import store as store_module
 from cancelmark.impl.store import (
     MIGRATIONS,
     TERMINAL,
@@ -654,7 +653,7 @@ def test_a_read_only_file_is_found_out_when_it_is_opened(path: Path, monkeypatch
         mode = "rwc" if path.name.endswith("-lock") else "ro"
         return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
 
-    monkeypatch.setattr(store_module, "_connect", connect)
+    monkeypatch.setattr("cancelmark.impl.store.sqlite._connect", connect)
     with pytest.raises(StoreError, match=r"test\.db: the database is read-only; make the file and its directory"):
         SqliteStore(path)
 
@@ -768,11 +767,11 @@ def test_a_database_of_every_older_version_becomes_the_newest(
     all_of_them = MIGRATIONS + LATER
     fresh, path = tmp_path / "fresh.db", tmp_path / "old.db"
     if old:
-        monkeypatch.setattr(store_module, "MIGRATIONS", all_of_them[:old])
+        monkeypatch.setattr("cancelmark.impl.store.schema.MIGRATIONS", all_of_them[:old])
         with closing(SqliteStore(path)) as store:
             write(store, NewSession("s", "kept"))
         assert version(path) == old
-    monkeypatch.setattr(store_module, "MIGRATIONS", all_of_them)
+    monkeypatch.setattr("cancelmark.impl.store.schema.MIGRATIONS", all_of_them)
     SqliteStore(fresh).close()
     with closing(SqliteStore(path)) as store:
         assert [s.title for s in store.sessions()] == ["kept"] * bool(old)
@@ -785,7 +784,8 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkey
         write(store, NewSession("s"))
     before = schema(path)
     with monkeypatch.context() as patch:
-        patch.setattr(store_module, "MIGRATIONS", (*MIGRATIONS, "DROP TABLE events; CREATE TABLE sessions (id TEXT)"))
+        patch.setattr("cancelmark.impl.store.schema.MIGRATIONS",
+                      (*MIGRATIONS, "DROP TABLE events; CREATE TABLE sessions (id TEXT)"))
         with pytest.raises(StoreError, match=r"test\.db: the database failed: table sessions already exists"):
             SqliteStore(path)
     assert schema(path) == before

@@ -1,0 +1,94 @@
+"""What every store promises, and how it says that it cannot keep it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from .operations import Batch, Operation
+from .records import Event, Message, PromptRecord, SessionRecord, Transition
+
+V = TypeVar("V")
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked: where, what the problem is and what to do about it."""
+
+    def __init__(self, where: object, problem: str, remedy: str) -> None:
+        super().__init__(f"{where}: {problem}; {remedy}")
+        self.where, self.problem, self.remedy = str(where), problem, remedy
+
+
+class Refused(StoreError):
+    """A batch contradicts what is stored. Nothing of it is kept, and trying again cannot help."""
+
+    def __init__(self, where: object, operation: Operation) -> None:
+        super().__init__(where, f"refused {operation!r:.200}", f"it needs {operation.needs}")
+        self.operation = operation
+
+
+def closed(where: object) -> StoreError:
+    return StoreError(where, "the store is closed", "open it again")
+
+
+class Store(ABC):
+    """What both stores promise. Reading sees every batch that was committed, and never a part of one."""
+
+    @abstractmethod
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        """Keeps the batch, all of it or none of it, and returns the ids of the events it appended, in order.
+
+        When this returns, the batch is durable and all listeners have been told of its events. Batches are applied in
+        the order in which the calls were made. When it raises `StoreError` nothing of the batch is kept, and the store
+        can be used on. When the awaiting task is canceled the batch may or may not be kept, but never a part of it.
+        (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after a
+        crash that follows at once; it is then found as a whole.)
+        """
+
+    @abstractmethod
+    def prompt(self, run_id: str) -> PromptRecord | None:
+        """The prompt with that run id, done or not."""
+
+    @abstractmethod
+    def unfinished(self) -> list[PromptRecord]:
+        """The prompts that are not done, by seq."""
+
+    @abstractmethod
+    def transitions(self, seq: int) -> list[Transition]:
+        """Every state that the prompt has come to, in order, the first being that of its acceptance."""
+
+    @abstractmethod
+    def latest_seq(self) -> int:
+        """The highest seq that was ever given out, or 0. Marks count: a seq that a cancel has covered was given out,
+        even if its prompt was never journaled, and the prompt that got it next would be canceled by that cancel."""
+
+    @abstractmethod
+    def sessions(self) -> list[SessionRecord]:
+        """All sessions, in the order in which they were made."""
+
+    @abstractmethod
+    def messages(self, session_id: str) -> list[Message]:
+        """The session's messages, in the order in which they were first put."""
+
+    @abstractmethod
+    def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
+               terminal: bool = False, limit: int | None = None) -> list[Event]:
+        """The events above id `after` and up to `until`, by id: of one session, only terminal ones, at most `limit`."""
+
+    @abstractmethod
+    def latest_event(self) -> int:
+        """The highest id in the log, or 0."""
+
+    @abstractmethod
+    def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """From now on calls `listener` with the highest id in the log after each commit that appended events, in the
+        running event loop and before the writers are told. Returns a function that ends this."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finishes the writes that have been asked for and lets go of everything. Closing twice is closing once."""
+
+
+def discard(listeners: list[V], listener: V) -> None:
+    with suppress(ValueError):
+        listeners.remove(listener)

@@ -1,0 +1,75 @@
+"""What is read from a store."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cancelmark.model.lifecycle import Outcome, State
+
+TERMINAL = "run_complete"  # the type of a terminal event
+Json: TypeAlias = Mapping[str, Any]  # a JSON object; it must not be changed once it was handed over
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session."""
+
+    id: str
+    title: str
+    mark: int
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRecord:
+    """A prompt as the journal has it. `outcome` is there if and only if it is done."""
+
+    seq: int
+    session_id: str
+    text: str
+    run_id: str | None
+    state: State
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One line of a prompt's history in the journal: the state that it came to."""
+
+    seq: int
+    state: State
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a session, with the fields that it has on the wire."""
+
+    id: str
+    session_id: str
+    role: str
+    parts: tuple[Json, ...]
+    model: str = ""
+    provider: str = ""
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def finish_reason(self) -> str | None:
+        """The reason in its finish part, or None while it has none."""
+        return next((part["data"]["reason"] for part in self.parts if part["type"] == "finish"), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event in the log. Ids rise in the order of commits and are never given out twice."""
+
+    id: int
+    session_id: str
+    run_id: str | None
+    type: str
+    payload: Json
+
+    @property
+    def terminal(self) -> bool:
+        return self.type == TERMINAL

@@ -1,0 +1,86 @@
+"""The schema of a database file: whose it is, which version it has, and how it becomes the next one."""
+
+import sqlite3
+from pathlib import Path
+
+from .interface import StoreError
+
+APPLICATION_ID = 0x434D_524B  # says in the file's header whose database it is: CMRK
+
+# The script at index n takes a database from version n to n + 1. A script that was released is never changed.
+MIGRATIONS: tuple[str, ...] = (
+    f"""
+    PRAGMA application_id = {APPLICATION_ID};
+    CREATE TABLE sessions (
+        id TEXT NOT NULL PRIMARY KEY,
+        title TEXT NOT NULL,
+        mark INTEGER NOT NULL,
+        created_at INTEGER NOT NULL
+    );
+    CREATE TABLE messages (
+        position INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        session_id TEXT NOT NULL REFERENCES sessions,
+        role TEXT NOT NULL,
+        parts TEXT NOT NULL,
+        model TEXT NOT NULL,
+        provider TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        updated_at INTEGER NOT NULL
+    );
+    CREATE INDEX messages_of_session ON messages (session_id, position);
+    CREATE TABLE prompts (
+        seq INTEGER PRIMARY KEY CHECK (seq > 0),
+        session_id TEXT NOT NULL REFERENCES sessions,
+        run_id TEXT UNIQUE,
+        text TEXT NOT NULL,
+        state TEXT NOT NULL,
+        outcome TEXT,
+        CHECK ((state = 'done') = (outcome IS NOT NULL))
+    );
+    CREATE INDEX unfinished ON prompts (seq) WHERE state <> 'done';
+    CREATE TABLE transitions (
+        position INTEGER PRIMARY KEY,
+        seq INTEGER NOT NULL REFERENCES prompts,
+        state TEXT NOT NULL,
+        outcome TEXT
+    );
+    CREATE INDEX transitions_of_prompt ON transitions (seq, position);
+    CREATE TRIGGER journal_acceptance AFTER INSERT ON prompts BEGIN
+        INSERT INTO transitions (seq, state, outcome) VALUES (new.seq, new.state, new.outcome);
+    END;
+    CREATE TRIGGER journal_move AFTER UPDATE OF state ON prompts BEGIN
+        INSERT INTO transitions (seq, state, outcome) VALUES (new.seq, new.state, new.outcome);
+    END;
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        session_id TEXT NOT NULL REFERENCES sessions,
+        run_id TEXT,
+        type TEXT NOT NULL,
+        payload TEXT NOT NULL
+    );
+    CREATE INDEX events_of_session ON events (session_id, id);
+    """,
+)
+
+
+def check_identity(path: Path, db: sqlite3.Connection) -> None:
+    """Refuses a database that is another program's or a later version's, before anything in it is changed."""
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
+    if not (ours or (empty and version == 0)):
+        raise StoreError(path, "the database belongs to another program", "choose another file")
+    if version > len(MIGRATIONS):
+        raise StoreError(path, f"the database has schema version {version} and this program knows {len(MIGRATIONS)}",
+                         "use a newer Cancelmark, or choose another file")
+
+
+def migrate(db: sqlite3.Connection) -> None:
+    """Brings the schema up to date, one version at a time; a step that fails or is interrupted leaves no trace."""
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    db.execute("BEGIN IMMEDIATE")
+    db.execute(f"PRAGMA user_version = {version}")  # finds out now whether the file can be written
+    db.execute("ROLLBACK")
+    for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
+        db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")

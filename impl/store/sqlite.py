@@ -1,0 +1,393 @@
+"""A store in an SQLite file.
+
+**Group commit.** One thread owns the connection that writes. While it commits, batches gather, and all that have
+gathered go into the next transaction together and share its one fsync. Each is in a savepoint of its own, so a batch
+that is refused fails alone. A refusal is true only of what was committed before it: when the commit fails, the refused
+batches of its group fail with it, or a caller could be told that a run id is in use by a prompt that was never kept.
+"""
+
+import asyncio
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from itertools import groupby
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cancelmark.model.lifecycle import INITIAL, Outcome, State
+
+from .interface import Refused, Store, StoreError, closed, discard
+from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
+from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
+from .schema import check_identity, migrate
+
+V = TypeVar("V")
+
+_TROUBLES: Mapping[int, tuple[str, str]] = {
+    sqlite3.SQLITE_NOTADB: ("the file is not a database", "choose another file, or move this one out of the way"),
+    sqlite3.SQLITE_BUSY: ("the database is locked by another program", "end that program, or wait until it is done"),
+    sqlite3.SQLITE_READONLY: ("the database is read-only", "make the file and its directory writable"),
+    sqlite3.SQLITE_FULL: ("the disk is full", "make room and try again; nothing of the batch was kept"),
+    sqlite3.SQLITE_IOERR: ("the disk could not be read or written",
+                           "check its space, its limits and its health, and try again"),
+    sqlite3.SQLITE_CORRUPT: ("the database is damaged",
+                             "restore a backup, or save what is left: sqlite3 FILE .recover"),
+    sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened",
+                              "choose a file, in a directory that exists and may be written"),
+}
+
+
+def _explained(where: object, error: Exception) -> StoreError:
+    """The error that a caller gets for one that SQLite, or the conversion to and from it, has raised."""
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
+        problem, remedy = _TROUBLES.get(code, (f"the database failed: {error}", "nothing of the batch was kept"))
+    else:
+        problem, remedy = f"the batch has a value that cannot be stored: {error}", "nothing of it was kept"
+    explained = StoreError(where, problem, remedy)
+    explained.__cause__ = error
+    return explained
+
+
+_NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
+_RAISE_MARK = "UPDATE sessions SET mark = max(mark, ?) WHERE id = ?"
+_ACCEPT_PROMPT = "INSERT INTO prompts (seq, session_id, text, run_id, state) VALUES (?, ?, ?, ?, ?)"
+_MOVE_PROMPT = "UPDATE prompts SET state = ?, outcome = ? WHERE seq = ? AND state <> 'done'"
+_PUT_MESSAGE = """
+    INSERT INTO messages (id, session_id, role, parts, model, provider, created_at, updated_at)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
+        role = excluded.role, parts = excluded.parts, model = excluded.model, provider = excluded.provider,
+        created_at = excluded.created_at, updated_at = excluded.updated_at
+        WHERE session_id = excluded.session_id
+"""
+_APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id) VALUES (?, ?, ?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """An operation as SQL. It was allowed if and only if it changed one row."""
+
+    operation: Operation
+    sql: str
+    values: tuple[Any, ...]
+
+
+def _statement(op: Operation) -> _Statement:
+    match op:
+        case NewSession():
+            return _Statement(op, _NEW_SESSION, (op.id, op.title, op.created_at))
+        case RaiseMark():
+            return _Statement(op, _RAISE_MARK, (op.mark, op.session_id))
+        case AcceptPrompt():
+            return _Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value))
+        case MovePrompt():
+            return _Statement(op, _MOVE_PROMPT, (op.state.value, op.outcome and op.outcome.value, op.seq))
+        case PutMessage(m):
+            return _Statement(op, _PUT_MESSAGE, (m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider,
+                                                 m.created_at, m.updated_at))
+        case AppendEvent():
+            return _Statement(op, _APPEND_EVENT, (op.session_id, op.type, _dumps(op.payload), op.run_id))
+
+
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A batch that a caller waits for, and then what came of it."""
+
+    statements: list[_Statement]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[tuple[int, ...]]
+    ids: tuple[int, ...] = ()
+    error: Exception | None = None
+
+
+class _TransactionLost(Exception):
+    """SQLite has rolled back the whole transaction because of one batch."""
+
+    def __init__(self, culprit: _Job) -> None:
+        self.culprit = culprit
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """What the writing thread has done since the store was opened."""
+
+    batches: int  # those that were answered, whatever the answer
+    commits: int  # transactions that were committed, each with one fsync
+
+
+class SqliteStore(Store):
+    """A store in one SQLite file, which belongs to one store at a time. It may be used from any thread.
+
+    Beside the file are SQLite's own `-wal` and `-shm`, and an empty `-lock` that is held while the store is open. Other
+    programs may read the file meanwhile. One that writes to it is waited for, for `timeout` seconds.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, timeout: float = 5.0) -> None:
+        self.path = Path(path).resolve()
+        try:
+            with ExitStack() as connections:
+                self._writer = connections.enter_context(closing(_connect(self.path, timeout)))
+                check_identity(self.path, self._writer)
+                lock = connections.enter_context(closing(_connect(Path(f"{self.path}-lock"), timeout=0)))
+                _hold(self.path, lock)
+                _prepare(self._writer)
+                migrate(self._writer)
+                self._reader = connections.enter_context(closing(_connect(self.path, timeout)))
+                self._reader.execute("PRAGMA query_only = ON")
+                self._connections = connections.pop_all()
+        except sqlite3.Error as error:
+            raise _explained(self.path, error) from error
+        self._reading = threading.Lock()
+        self._changed = threading.Condition()  # guards the three below
+        self._waiting: list[_Job] = []
+        self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
+        self._open = True
+        self._batches = self._commits = 0
+        # A daemon, so that a program which ends without closing ends all the same: for the file that is a crash.
+        self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)
+        self._thread.start()
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        loop = asyncio.get_running_loop()
+        job = _Job([_statement(operation) for operation in batch], loop, loop.create_future())
+        with self._changed:
+            if not self._open:
+                raise closed(self.path)
+            self._waiting.append(job)
+            self._changed.notify()
+        return await job.future
+
+    def prompt(self, run_id: str) -> PromptRecord | None:
+        found = self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE run_id = ?", run_id)
+        return found[0] if found else None
+
+    def unfinished(self) -> list[PromptRecord]:
+        return self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done' ORDER BY seq")
+
+    def transitions(self, seq: int) -> list[Transition]:
+        return self._read(
+            _transition, "SELECT seq, state, outcome FROM transitions WHERE seq = ? ORDER BY position", seq)
+
+    def latest_seq(self) -> int:
+        return max(self._read(int, "SELECT coalesce(max(seq), 0) FROM prompts"
+                                   " UNION ALL SELECT coalesce(max(mark), 0) FROM sessions"))
+
+    def sessions(self) -> list[SessionRecord]:
+        return self._read(SessionRecord, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
+
+    def messages(self, session_id: str) -> list[Message]:
+        return self._read(
+            _message, "SELECT id, session_id, role, parts, model, provider, created_at, updated_at"
+                      " FROM messages WHERE session_id = ? ORDER BY position", session_id)
+
+    def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
+               terminal: bool = False, limit: int | None = None) -> list[Event]:
+        where: list[str] = ["id > ?"]
+        values: list[int | str] = [after]
+        for condition, value in (("id <= ?", until), ("session_id = ?", session), ("type = ?", terminal and TERMINAL)):
+            if value is not None and value is not False:  # until = 0 is a condition
+                where.append(condition)
+                values.append(value)
+        return self._read(
+            _event, f"SELECT id, session_id, run_id, type, payload FROM events WHERE {' AND '.join(where)}"
+                    " ORDER BY id LIMIT ?", *values, -1 if limit is None else limit)
+
+    def latest_event(self) -> int:
+        return self._read(int, "SELECT coalesce(max(id), 0) FROM events")[0]
+
+    def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        entry = (asyncio.get_running_loop(), listener)
+        with self._changed:
+            self._listeners.append(entry)
+
+        def unwatch() -> None:
+            with self._changed:
+                discard(self._listeners, entry)
+
+        return unwatch
+
+    def statistics(self) -> StoreStatistics:
+        """What was written so far."""
+        return StoreStatistics(self._batches, self._commits)
+
+    def close(self) -> None:
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        self._thread.join()
+        with self._reading:
+            self._connections.close()
+
+    def _read(self, make: Callable[..., V], sql: str, *values: Any) -> list[V]:
+        with self._reading:
+            if not self._open:
+                raise closed(self.path)
+            try:
+                return [make(*row) for row in self._reader.execute(sql, values).fetchall()]
+            except ValueError as error:  # a row that no store has written
+                raise StoreError(self.path, *_TROUBLES[sqlite3.SQLITE_CORRUPT]) from error
+            except sqlite3.Error as error:
+                raise _explained(self.path, error) from error
+
+    # --- the writing thread
+
+    def _write_all(self) -> None:
+        while self._wait():
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                group = self._take()
+                self._fail(group, error)
+            else:
+                group = self._take()  # only now: what came while another program held the lock is in it
+                self._commit(group)
+            self._tell(group)
+
+    def _wait(self) -> bool:
+        """Waits for a batch. False if there will be none any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or not self._open)
+            return bool(self._waiting)
+
+    def _take(self) -> list[_Job]:
+        with self._changed:
+            group, self._waiting = self._waiting, []
+        return group
+
+    def _commit(self, group: Iterable[_Job]) -> None:
+        """Commits the open transaction with all batches of the group in it, except for those that fail on their own."""
+        jobs = list(group)
+        error: Exception | None
+        while True:
+            try:
+                for job in jobs:
+                    self._apply(job)
+                self._writer.execute("COMMIT")
+                self._commits += 1
+                return
+            except _TransactionLost as lost:  # a full disk does this; the others may still fit
+                jobs.remove(lost.culprit)
+                error = self._attempt("BEGIN IMMEDIATE")
+            except Exception as failure:
+                error = failure
+            if error is not None:
+                self._fail(jobs, error)
+                return
+
+    def _apply(self, job: _Job) -> None:
+        """Executes the batch within a savepoint; if it fails, the transaction is as it was before."""
+        job.error = None
+        self._writer.execute("SAVEPOINT batch")
+        try:
+            job.ids = self._execute(job.statements)
+        except Exception as error:
+            job.error = _explained(self.path, error)
+            if not self._writer.in_transaction:
+                raise _TransactionLost(job) from error
+            self._writer.execute("ROLLBACK TO batch")
+        self._writer.execute("RELEASE batch")
+
+    def _execute(self, statements: Iterable[_Statement]) -> tuple[int, ...]:
+        ids: list[int] = []
+        for statement in statements:
+            try:
+                cursor = self._writer.execute(statement.sql, statement.values)
+            except sqlite3.IntegrityError as error:
+                raise Refused(self.path, statement.operation) from error
+            if cursor.rowcount != 1:
+                raise Refused(self.path, statement.operation)
+            if isinstance(statement.operation, AppendEvent):
+                assert cursor.lastrowid is not None
+                ids.append(cursor.lastrowid)
+        return tuple(ids)
+
+    def _fail(self, jobs: Iterable[_Job], error: Exception) -> None:
+        """Gives up the transaction: all of these fail with the error."""
+        for job in jobs:
+            job.error = _explained(self.path, error)
+        if self._writer.in_transaction:
+            self._attempt("ROLLBACK")
+
+    def _attempt(self, sql: str) -> sqlite3.Error | None:
+        try:
+            self._writer.execute(sql)
+        except sqlite3.Error as error:
+            return error
+        return None
+
+    def _tell(self, group: Sequence[_Job]) -> None:
+        """Tells the listeners, and after them the callers."""
+        self._batches += len(group)
+        latest = max((job.ids[-1] for job in group if job.error is None and job.ids), default=None)
+        if latest is not None:
+            with self._changed:
+                listeners = list(self._listeners)
+            for loop, listener in listeners:
+                _call(loop, listener, latest)
+        for loop, jobs in groupby(group, key=lambda job: job.loop):
+            _call(loop, _answer, list(jobs))
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[V], None], argument: V) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+        loop.call_soon_threadsafe(function, argument)
+
+
+def _answer(jobs: Iterable[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():  # canceled
+            continue
+        if job.error is None:
+            job.future.set_result(job.ids)
+        else:
+            job.future.set_exception(job.error)
+
+
+def _connect(path: Path, timeout: float) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+
+
+def _hold(path: Path, lock: sqlite3.Connection) -> None:
+    """Makes the database this store's own, until the connection is closed or the process is gone."""
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        raise StoreError(path, "another store has the database open, in this process or another",
+                         "close that one, or choose another file") from error
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA foreign_keys = ON")
+
+
+_PROMPT = "seq, session_id, text, run_id, state, outcome"
+
+
+def _prompt(seq: int, session_id: str, text: str, run_id: str | None, state: str, outcome: str | None) -> PromptRecord:
+    return PromptRecord(seq, session_id, text, run_id, State(state), None if outcome is None else Outcome(outcome))
+
+
+def _transition(seq: int, state: str, outcome: str | None) -> Transition:
+    return Transition(seq, State(state), None if outcome is None else Outcome(outcome))
+
+
+def _message(id: str, session_id: str, role: str, parts: str, *rest: Any) -> Message:
+    return Message(id, session_id, role, tuple(json.loads(parts)), *rest)
+
+
+def _event(id: int, session_id: str, run_id: str | None, type: str, payload: str) -> Event:
+    return Event(id, session_id, run_id, type, json.loads(payload))
