@@ -145,6 +145,10 @@ class Server:
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
+    def reply(self, received: Received) -> Reply:
+        """What this request is answered with."""
+        return self.replies.popleft() if self.replies else refusal(500, {"message": "no reply was given"})
+
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
         connection = asyncio.create_task(self._serve(self._count, reader, writer))
@@ -155,8 +159,7 @@ class Server:
         try:
             while received := await _receive(number, reader):
                 self.received.append(received)
-                reply = self.replies.popleft() if self.replies else refusal(500, {"message": "no reply was given"})
-                if not await self._answer(reply, received, reader, writer):
+                if not await self._answer(self.reply(received), received, reader, writer):
                     break
         finally:
             writer.close()
@@ -211,11 +214,11 @@ async def _receive(number: int, reader: asyncio.StreamReader) -> Received | None
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         request, *lines = head.strip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        body = await reader.readexactly(int(headers["content-length"]))
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     method, path, _ = request.split(" ")
-    return Received(number, method, path, headers, json.loads(body))
+    return Received(number, method, path, headers, json.loads(body) if body else None)
 
 
 def cut(body: bytes, places: Iterable[int]) -> tuple[bytes, ...]:

@@ -1,0 +1,35 @@
+"""A client of a server of prompts: the calls of the wire, its events, and runs that are waited for.
+
+    async with Client("http://127.0.0.1:7337") as client:
+        workspace = await client.open_workspace(os.getcwd())
+        session = await client.create_session(workspace.id, "a talk")
+        async with RunStream(client, workspace.id, session.id, "hello") as run:
+            print((await run.end()).text)
+"""
+
+from .calls import Client
+from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
+from .results import Agent, AgentEvent, Message, Notice, Prompt, RunComplete, Session, Version, Workspace
+from .run import RunStream
+from .stream import Events, Patience
+
+__all__ = [
+    "Agent",
+    "AgentEvent",
+    "BadAnswer",
+    "Client",
+    "ClientError",
+    "EndUnknown",
+    "Events",
+    "Message",
+    "Notice",
+    "Patience",
+    "Prompt",
+    "Refusal",
+    "RunComplete",
+    "RunStream",
+    "Session",
+    "Unreachable",
+    "Version",
+    "Workspace",
+]

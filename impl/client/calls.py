@@ -1,0 +1,210 @@
+"""The calls of the wire (specs/wire.md), one method each, over TCP or a unix socket."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
+from uuid import uuid4
+
+import httpx2
+
+from .errors import BadAnswer, ClientError, Refusal, Unreachable
+from .results import Agent, Json, Message, Session, Version, Workspace, each, one
+
+T = TypeVar("T")
+
+TIMEOUT = httpx2.Timeout(30, connect=5)
+UNIX = "unix:"
+NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+class Client:
+    """One client of one server: `http://HOST:PORT`, or `unix:PATH`. It has a client id, under which it holds claims on
+    workspaces; leaving it releases them.
+
+    Each call raises `Refusal` if the server answers with an error, `Unreachable` if it does not answer, and `BadAnswer`
+    if what answers is something else. Plain HTTP and unix sockets are reached directly, never through a proxy.
+    """
+
+    def __init__(self, server: str, *, token: str | None = None, client_id: str | None = None) -> None:
+        self.server, self.client_id = server, client_id or str(uuid4())
+        self._claims = False
+        headers = {"user-agent": "cancelmark"} | ({"authorization": f"Bearer {token}"} if token else {})
+        base, transport = route(server)
+        self.http = httpx2.AsyncClient(base_url=base, transport=transport, headers=headers, timeout=TIMEOUT)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            if self._claims:
+                with suppress(ClientError):  # a server that has gone holds no claims
+                    await self.release()
+        finally:
+            await self.http.aclose()
+
+    # --- the server
+
+    async def health(self) -> None:
+        await self._ask("GET", "/v1/health")
+
+    async def version(self) -> Version:
+        return await self._get(one(Version.read), "/v1/version")
+
+    async def release(self) -> None:
+        """Gives up all claims of this client."""
+        await self._ask("DELETE", path("clients", self.client_id))
+        self._claims = False
+
+    # --- workspaces and sessions
+
+    async def open_workspace(self, directory: str) -> Workspace:
+        """The workspace of this directory, claimed for this client."""
+        self._claims = True
+        return await self._post(one(Workspace.read), "/v1/workspaces", {"path": directory, "client_id": self.client_id})
+
+    async def workspaces(self) -> tuple[Workspace, ...]:
+        return await self._get(each(Workspace.read), "/v1/workspaces")
+
+    async def workspace(self, id: str) -> Workspace:
+        return await self._get(one(Workspace.read), path("workspaces", id))
+
+    async def delete_workspace(self, id: str) -> None:
+        await self._ask("DELETE", path("workspaces", id))
+
+    async def create_session(self, workspace: str, title: str) -> Session:
+        return await self._post(one(Session.read), path("workspaces", workspace, "sessions"), {"title": title})
+
+    async def sessions(self, workspace: str) -> tuple[Session, ...]:
+        return await self._get(each(Session.read), path("workspaces", workspace, "sessions"))
+
+    async def session(self, workspace: str, id: str) -> Session:
+        return await self._get(one(Session.read), path("workspaces", workspace, "sessions", id))
+
+    async def messages(self, workspace: str, session: str) -> tuple[Message, ...]:
+        return await self._get(each(Message.read), path("workspaces", workspace, "sessions", session, "messages"))
+
+    # --- prompts
+
+    async def init_agent(self, workspace: str, *, interactive: bool = True) -> None:
+        """Prepares the workspace for prompts."""
+        await self._ask("POST", path("workspaces", workspace, "agent", "init"), {"interactive": interactive})
+
+    async def agent(self, workspace: str) -> Agent:
+        return await self._get(one(Agent.read), path("workspaces", workspace, "agent"))
+
+    async def send(self, workspace: str, session: str, prompt: str, run_id: str = "") -> None:
+        """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
+        Without a run id it may be folded into a turn that is running."""
+        body = {"session_id": session, "prompt": prompt} | ({"run_id": run_id} if run_id else {})
+        await self._ask("POST", path("workspaces", workspace, "agent"), body)
+
+    async def agent_session(self, workspace: str, session: str) -> Session:
+        """The session, and whether it is busy."""
+        return await self._get(one(Session.read), of_session(workspace, session))
+
+    async def cancel(self, workspace: str, session: str) -> None:
+        """Cancels everything that was accepted in the session so far, whoever sent it."""
+        await self._ask("POST", of_session(workspace, session, "cancel"))
+
+    async def queued(self, workspace: str, session: str) -> int:
+        """How many prompts are queued."""
+        return await self._get(_number, of_session(workspace, session, "prompts", "queued"))
+
+    async def queue(self, workspace: str, session: str) -> tuple[str, ...]:
+        """The texts of the queued prompts, the next one first."""
+        return await self._get(_texts, of_session(workspace, session, "prompts", "list"))
+
+    async def clear_queue(self, workspace: str, session: str) -> None:
+        """Drops what is queued; the active prompt goes on."""
+        await self._ask("POST", of_session(workspace, session, "prompts", "clear"))
+
+    async def summarize(self, workspace: str, session: str) -> None:
+        await self._ask("POST", of_session(workspace, session, "summarize"))
+
+    # --- asking
+
+    async def _get(self, read: Callable[[Any], T], url: str) -> T:
+        return self._read(read, await self._ask("GET", url))
+
+    async def _post(self, read: Callable[[Any], T], url: str, body: Json) -> T:
+        return self._read(read, await self._ask("POST", url, body))
+
+    async def _ask(self, method: str, url: str, body: Json | None = None) -> httpx2.Response:
+        try:
+            response = await self.http.request(method, url, json=body)
+        except httpx2.TransportError as error:
+            raise self.unreachable(error) from error
+        except (httpx2.DecodingError, httpx2.InvalidURL) as error:
+            raise BadAnswer(f"{self.server} does not answer as a server of prompts does: {error}") from error
+        if not response.is_success:
+            raise refusal(response)
+        return response
+
+    def _read(self, read: Callable[[Any], T], response: httpx2.Response) -> T:
+        try:
+            return read(json.loads(response.content))
+        except (ValueError, RecursionError) as error:
+            raise BadAnswer(f"{self.server} answers, but not in JSON: something else runs there") from error
+        except BadAnswer as error:
+            where = f"{response.request.method} {response.request.url.path}"
+            raise BadAnswer(f"{self.server} answers {where} in another way than expected: {error}") from error
+
+    def unreachable(self, error: httpx2.TransportError) -> Unreachable:
+        """Why nobody answers, in plain words."""
+        sent = not isinstance(error, NOT_SENT)
+        if isinstance(error, httpx2.TimeoutException):
+            return Unreachable(f"{self.server} does not answer in time", sent=sent)
+        if not sent:
+            return Unreachable(f"nobody answers at {self.server}", sent=False)
+        if isinstance(error, httpx2.RemoteProtocolError):
+            return Unreachable(f"{self.server} breaks off without a proper answer; perhaps something else runs there",
+                               sent=True)
+        return Unreachable(f"{self.server} broke the connection", sent=True)
+
+
+def route(server: str) -> tuple[str, httpx2.AsyncBaseTransport | None]:
+    """The base URL of a server, and how to get there if not by the usual way."""
+    if server.startswith(UNIX):
+        if not server.removeprefix(UNIX):
+            raise ValueError(f"{server}: after unix: comes the path of a socket")
+        return "http://localhost", httpx2.AsyncHTTPTransport(uds=server.removeprefix(UNIX), verify=False)
+    parts = urlsplit(server)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{server}: give http://HOST:PORT, https://HOST or unix:PATH")
+    return server, None if parts.scheme == "https" else httpx2.AsyncHTTPTransport(verify=False)
+
+
+def path(*segments: str) -> str:
+    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+def of_session(workspace: str, session: str, *segments: str) -> str:
+    return path("workspaces", workspace, "agent", "sessions", session, *segments)
+
+
+def refusal(response: httpx2.Response) -> Refusal:
+    """An error as the server tells it; if it tells nothing that can be read, its status."""
+    try:
+        message = json.loads(response.content).get("message")
+    except (ValueError, AttributeError, RecursionError):
+        message = None
+    try:
+        after = float(response.headers["retry-after"])
+    except (KeyError, ValueError):
+        after = None
+    return Refusal(response.status_code, message if isinstance(message, str) else "", after)
+
+
+def _number(data: object) -> int:
+    if not isinstance(data, int) or isinstance(data, bool):
+        raise BadAnswer("there should be a number")
+    return data
+
+
+def _texts(data: object) -> tuple[str, ...]:
+    if data is not None and not (isinstance(data, list) and all(isinstance(text, str) for text in data)):
+        raise BadAnswer("there should be a list of texts")
+    return tuple(data or ())

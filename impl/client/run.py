@@ -1,0 +1,134 @@
+"""One prompt, from its posting to its end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Self
+from uuid import uuid4
+
+from .calls import Client
+from .errors import ClientError, EndUnknown, Unreachable
+from .results import AgentEvent, Message, Notice, Prompt, RunComplete
+from .stream import Events, Patience
+
+GRACE = 2.0  # seconds for an end to arrive that should be there
+
+
+class RunStream:
+    """Sends a prompt under a run id of its own, and says what becomes of it. Entering it subscribes first, then posts;
+    when that returns the prompt is accepted. Leaving it does nothing to the prompt.
+
+    The end is the terminal event that carries our run id and nothing else: no other run's, no stream that ends, no
+    idle session. An error event counts only if its run id is ours or, without one, its session is; if then no terminal
+    event follows and the session has nothing left to do, that error is the end. If an end can no longer be learned,
+    because a server that does not resume streams published it while we were cut off, `EndUnknown` says so.
+    """
+
+    def __init__(
+        self, client: Client, workspace: str, session: str, prompt: str, *, run_id: str | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.workspace, self.session, self.prompt = workspace, session, prompt
+        self.run_id = run_id or str(uuid4())
+        self.result: RunComplete | None = None
+        """How it ended, once that is known."""
+        self._client, self._patience = client, patience or Patience()
+        self._events = Events(client, workspace, patience=self._patience)
+        self._error = ""
+        self._next: asyncio.Future[Notice] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._events.__aenter__()
+        self._next = asyncio.ensure_future(anext(self._events))
+        try:
+            await self._post()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._next:
+            self._next.cancel()
+            with suppress(asyncio.CancelledError, ClientError):
+                await self._next
+        await self._events.__aexit__()
+
+    async def _post(self) -> None:
+        """Posts until there is an answer. A prompt that may have arrived is posted again only to a server that tells
+        places, for that one also knows run ids, and runs nothing twice."""
+        attempt, deadline = 0, self._patience.total
+        while True:
+            try:
+                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id)
+            except Unreachable as error:
+                waiting = self._patience.delay(attempt)
+                deadline = None if deadline is None else deadline - waiting
+                if (error.sent and not await self._places()) or (deadline is not None and deadline < 0):
+                    raise
+                attempt += 1
+                await asyncio.sleep(waiting)
+
+    async def _places(self) -> bool:
+        """Whether the server tells places: it does so at the beginning of a stream."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                while not self._events.place:
+                    await asyncio.sleep(0.01)
+        return bool(self._events.place)
+
+    async def cancel(self) -> None:
+        """Cancels everything that was accepted in the session so far, this prompt with it. Its end still comes."""
+        await self._client.cancel(self.workspace, self.session)
+
+    async def end(self) -> RunComplete:
+        """Waits for the end."""
+        async for _ in self.events():
+            pass
+        assert self.result
+        return self.result
+
+    async def events(self) -> AsyncIterator[Notice]:
+        """What happens to this prompt, as far as the server tells whose it is; the terminal event is the last."""
+        idle = 0
+        while not self.result:
+            self._next = self._next or asyncio.ensure_future(anext(self._events))
+            done, _ = await asyncio.wait((self._next,), timeout=GRACE)
+            if not done:
+                idle = idle + 1 if self._doubtful and await self._idle() else 0
+                if idle > 1:  # and the event did not come after we had seen that
+                    self._give_up()
+                continue
+            notice, self._next = self._next.result(), None
+            if self._ours(notice):
+                yield notice
+
+    @property
+    def _doubtful(self) -> bool:
+        """Whether the end might never come by itself."""
+        return bool(self._error) or (not self._events.place and self._events.connections > 1)
+
+    def _ours(self, notice: Notice) -> bool:
+        match notice.payload:
+            case RunComplete(run_id=self.run_id) as end:
+                self.result = replace(end, error=end.error or self._error) if end.outcome == "error" else end
+                return True
+            case AgentEvent(error=error, run_id=run_id, session_id=session) if error:
+                counts = run_id == self.run_id if run_id else session == self.session
+                self._error = error if counts else self._error
+                return counts
+            case Message(run_id=self.run_id) | Prompt(run_id=self.run_id):
+                return True
+        return False
+
+    async def _idle(self) -> bool:
+        try:
+            return (await self._client.agent_session(self.workspace, self.session)).is_busy is False
+        except Unreachable:
+            return False
+
+    def _give_up(self) -> None:
+        if not self._error:
+            raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
+        self.result = RunComplete(self.session, self.run_id, "error", error=self._error)

@@ -1,0 +1,91 @@
+"""Server-sent events from bytes, as the standard has them (WHATWG HTML, 9.2.6), however the bytes were cut.
+
+The HTTP library has a parser too. This one is here because what is half must never be taken for whole: that one hands
+over an event that was cut off between the CR and the LF of its line, and loses the first event after a byte order mark.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+LIMIT = 64 << 20  # bytes of one event: a server that sends more is broken, or not a server of events
+
+_LINE_END = re.compile(rb"\r\n?|\n")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class TooLongError(ValueError):
+    """An event is longer than anybody would send."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One event. Without data it is none for the reader, and only says how far the stream has come."""
+
+    id: str
+    data: str | None
+    type: str = "message"
+
+
+class Parser:
+    """Takes the bytes of one stream in pieces of any size, and gives each event as soon as it is complete. What is not
+    complete when the stream ends was never an event: forget the parser and start another for the next stream."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.retry: int | None = None  # milliseconds that the server wants between attempts to connect
+        self._limit = limit
+        self._size = 0  # bytes of the event so far
+        self._line: list[bytes] = []  # the pieces of the line so far
+        self._after_cr = False
+        self._first = True
+        self._id = self._seen_id = ""
+        self._data: list[str] = []
+        self._type = ""
+
+    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
+        """The events that this piece completes. Take them all before the next piece."""
+        if self._after_cr and piece:
+            piece = piece.removeprefix(b"\n")
+            self._after_cr = False
+        self._after_cr = self._after_cr or piece.endswith(b"\r")
+        *ends, rest = _LINE_END.split(piece)
+        for end in ends:
+            self._keep(end)
+            line = b"".join(self._line)
+            self._line.clear()
+            if not line.startswith(b"data"):  # nothing of it is kept: a stream may be nothing but comments
+                self._size -= len(line)
+            if self._first:
+                line, self._first = line.removeprefix(_BYTE_ORDER_MARK), False
+            if line:
+                self._field(line.decode(errors="replace"))
+            elif (event := self._complete()) is not None:
+                yield event
+        if rest:
+            self._keep(rest)
+
+    def _keep(self, piece: bytes) -> None:
+        self._line.append(piece)
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise TooLongError(f"an event of more than {self._limit:,} bytes")
+
+    def _field(self, line: str) -> None:
+        name, _, value = line.partition(":")  # a comment has no name, and no field has that
+        value = value.removeprefix(" ")
+        if name == "data":
+            self._data.append(value)
+        elif name == "event":
+            self._type = value
+        elif name == "id" and "\0" not in value:
+            self._id = value
+        elif name == "retry" and re.fullmatch("[0-9]{1,9}", value):
+            self.retry = int(value)
+
+    def _complete(self) -> ServerEvent | None:
+        """What an empty line ends."""
+        data = "\n".join(self._data) if self._data else None
+        event = ServerEvent(self._id, data, self._type or "message")
+        moved, self._seen_id = self._id != self._seen_id, self._id
+        self._data, self._type, self._size = [], "", 0
+        return event if moved or data is not None else None
