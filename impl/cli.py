@@ -16,6 +16,7 @@ from cancelmark.model.explore import StoppedError
 
 from . import check, diagram, history
 from .files import UsageError
+from .server import command as serve
 
 DESCRIPTION = """\
 Cancelmark: how an agent server with several clients accepts, queues, cancels and finishes prompts without losing or
@@ -33,6 +34,7 @@ COMMANDS = (
     check,
     history,
     diagram,
+    serve,
     bench,
 )
 

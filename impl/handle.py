@@ -11,6 +11,7 @@ from .session import Prompt
 from .store import Event, Json
 from .turn import Ending, Turn
 
+STATE = "prompt"  # the type of an update that tells to which state a prompt has come
 
 @dataclass(frozen=True)
 class Result:
@@ -59,14 +60,14 @@ class Handle:
         return asyncio.shield(self._done).__await__()
 
     async def events(self) -> AsyncIterator[Notice]:
-        """The prompt's updates from now on, and its terminal event, which is the last. A prompt that is folded has
+        """The prompt's messages from now on, and its terminal event, which is the last. A prompt that is folded has
         none of its own: its events end there."""
         with self._broker.subscribe(self._place, self.session_id) as subscription:
             watch = asyncio.ensure_future(self._over())
             watch.add_done_callback(lambda _: subscription.close())
             try:
                 async for notice in subscription:
-                    if notice.payload.get("seq") == self.seq:
+                    if notice.payload.get("seq") == self.seq and notice.type != STATE:
                         yield notice
                         if isinstance(notice, Event) and notice.terminal:
                             return

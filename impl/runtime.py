@@ -13,13 +13,14 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from time import time
 from typing import Any
 
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import End, Fold, Record, Start, Stop
 
-from .events import Broker
-from .handle import Handle, Result, Run
+from .events import Broker, Update
+from .handle import STATE, Handle, Result, Run
 from .models import Model
 from .session import Counter, Effects, Prompt, Session
 from .store import (
@@ -38,7 +39,7 @@ from .store import (
     Store,
     StoreError,
 )
-from .turn import Ending, ToolRunner, Turn, canceled_messages, uncut, user_message
+from .turn import Ending, ToolRunner, Turn, canceled_messages, uncut, user_message, wire_message
 
 __all__ = ["Closing", "Handle", "Lane", "Refusal", "Result", "Run", "RunIdInUse", "Runtime"]
 
@@ -46,6 +47,7 @@ log = logging.getLogger("cancelmark")
 
 INTERRUPTED = "interrupted by a restart of the server"
 PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
+SHOWN = 280  # characters of a prompt that an update of its state carries
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
 
 
@@ -136,7 +138,7 @@ class Runtime:
 
     async def _created(self, id: str, title: str) -> None:
         with suppress(Refused):  # another caller was faster
-            await self.store.write([NewSession(id, title)])
+            await self.store.write([NewSession(id, title, int(time()))])
         self._lanes.setdefault(id, Lane(Session(id, self._counter)))
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None) -> Handle:
@@ -166,6 +168,7 @@ class Runtime:
         await self.store.write([AcceptPrompt(seq, session.id, text, run_id)])
         prompt, _ = session.accept(text, run_id, seq)
         run = self._known(prompt)
+        self._tell(prompt, prompt.state, None)
         self._spawn(self._enter(lane, prompt))
         return Handle(run, self.broker)
 
@@ -182,6 +185,10 @@ class Runtime:
     def queued(self, session_id: str) -> list[str]:
         """The texts of the queued prompts, the next one first."""
         return [prompt.text for prompt in self._lane(session_id).session.queue]
+
+    def unfinished(self, session_id: str) -> int:
+        """How many prompts of the session are not done."""
+        return len(self._lane(session_id).session.prompts)
 
     def is_busy(self, session_id: str) -> bool:
         """Whether the session has a prompt whose end has not been published."""
@@ -304,22 +311,40 @@ class Runtime:
     async def _work(self, lane: Lane) -> None:
         while lane.steps:
             effects, mark, future = lane.steps[0]
+            await self._record(effects)
             await self._persist(self._operations(lane, effects, mark))
             lane.mark = mark
+            for prompt, row in effects.moved:
+                self._tell(prompt, row.dest, row.outcome)
             self._do(lane, effects)
             lane.steps.popleft()
             future.set_result(None)
         self._look_quiet()
+
+    async def _record(self, effects: Effects) -> None:
+        """Writes and shows the messages of prompts that never ran, before their ends are published. Their ids follow
+        from the prompts, so that doing it again after a crash changes nothing."""
+        for effect in effects:
+            if isinstance(effect, Record):
+                run = self._runs[effect.seq]
+                messages = canceled_messages(run.prompt.session.id, run.prompt.seq, run.prompt.text)
+                await self._persist([PutMessage(message) for message in messages])
+                for message in messages:
+                    run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
+
+    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None) -> None:
+        """Shows that a prompt has come to another state, now that it is durable."""
+        told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value}
+        self.broker.publish(Update(prompt.session.id, STATE, {
+            "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
+            **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
     def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
         """Everything of one step that must survive, to be committed together."""
         session = lane.session
         operations: list[Operation] = [RaiseMark(session.id, mark)] if mark > lane.mark else []
         for effect in effects:
-            if isinstance(effect, Record):
-                prompt = self._runs[effect.seq].prompt
-                operations += map(PutMessage, canceled_messages(session.id, prompt.seq, prompt.text))
-            elif isinstance(effect, Fold):
+            if isinstance(effect, Fold):
                 prompt = self._runs[effect.seq].prompt
                 operations.append(PutMessage(user_message(session.id, prompt.seq, prompt.text)))
         operations += [MovePrompt(prompt.seq, row.dest, row.outcome) for prompt, row in effects.moved]

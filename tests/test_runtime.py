@@ -772,7 +772,7 @@ def test_a_prompt_that_cannot_be_journaled_is_not_accepted() -> None:
 
 
 def test_a_session_that_cannot_be_made_is_not_there() -> None:
-    store = Failing(times(1, lambda batch: batch[0] == NewSession("u")))
+    store = Failing(times(1, lambda batch: isinstance(batch[0], NewSession) and batch[0].id == "u"))
 
     async def story(w: World) -> None:
         with pytest.raises(StoreError, match="disk is full"):

@@ -54,6 +54,10 @@ class Store(ABC):
         """The prompts that are not done, by seq."""
 
     @abstractmethod
+    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+        """The session's prompts that are not done, and so many of those that are, the latest, all by seq."""
+
+    @abstractmethod
     def transitions(self, seq: int) -> list[Transition]:
         """Every state that the prompt has come to, in order, the first being that of its acceptance."""
 

@@ -61,6 +61,16 @@ class MemoryStore(Store):
         self._check_open()
         return sorted((p for p in self._prompts.values() if p.state is not State.DONE), key=lambda p: p.seq)
 
+    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+        self._check_open()
+        found: list[PromptRecord] = []
+        for prompt in reversed(self._prompts.values()):
+            if prompt.session_id == session_id:
+                finished -= prompt.state is State.DONE
+                if prompt.state is not State.DONE or finished >= 0:
+                    found.append(prompt)
+        return sorted(found, key=lambda p: p.seq)
+
     def transitions(self, seq: int) -> list[Transition]:
         self._check_open()
         return list(self._transitions.get(seq, ()))

@@ -174,6 +174,12 @@ class SqliteStore(Store):
     def unfinished(self) -> list[PromptRecord]:
         return self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done' ORDER BY seq")
 
+    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+        return self._read(
+            _prompt, f"SELECT {_PROMPT} FROM prompts WHERE session_id = ? AND (state <> 'done' OR seq IN"
+                     " (SELECT seq FROM prompts WHERE session_id = ? AND state = 'done' ORDER BY seq DESC LIMIT ?))"
+                     " ORDER BY seq", session_id, session_id, finished)
+
     def transitions(self, seq: int) -> list[Transition]:
         return self._read(
             _transition, "SELECT seq, state, outcome FROM transitions WHERE seq = ? ORDER BY position", seq)

@@ -1,0 +1,37 @@
+"""Answers: JSON, as it goes out. A thin response, since the server gives many."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Answer:
+    """A whole answer of bytes."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, kind: bytes = b"application/json",
+                 headers: Mapping[str, str] | None = None) -> None:
+        self.status, self.body = status, body
+        self.headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *ALWAYS]
+        if headers:
+            self.headers += [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+def told(value: Any, status: int = 200) -> Answer:
+    """The value as JSON."""
+    return Answer(status, encode(value).encode())
+
+
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """What went wrong, in the form in which every error goes out."""
+    return Answer(status, encode({"message": message}).encode(), headers=headers)

@@ -1,0 +1,251 @@
+"""One table of calls, from which come the routes and the OpenAPI document."""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import GenericAlias
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from cancelmark.impl.models import ModelError
+from cancelmark.impl.runtime import Closing, Refusal, RunIdInUse
+from cancelmark.impl.store import StoreError
+from cancelmark.impl.workspace import Busy, Full, Unknown
+
+from . import calls, page
+from .answers import Answer, problem
+from .guard import Guard, TooLarge, TooSlow, body
+from .schemas import (
+    Accepted,
+    AgentTold,
+    BadInput,
+    CreateSession,
+    Done,
+    Health,
+    InitAgent,
+    MessageTold,
+    OpenWorkspace,
+    Problem,
+    PromptTold,
+    Released,
+    SendPrompt,
+    Sent,
+    SessionTold,
+    Version,
+    WorkspaceTold,
+    checked,
+    parsed,
+)
+from .site import Site
+
+log = logging.getLogger("cancelmark.server")
+
+Handle = Callable[..., Awaitable[ASGIApp]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: where it is, what it does, what is sent and what is answered."""
+
+    method: str
+    path: str
+    handle: Handle
+    answer: Any = None  # a type; None: something that is no JSON
+    sent: type[Sent] | None = None
+    status: int = 200
+    refusals: tuple[int, ...] = ()  # beyond those that any call may give
+
+    @property
+    def name(self) -> str:
+        return self.handle.__name__
+
+    @property
+    def summary(self) -> str:
+        return self.handle.__doc__ or ""
+
+
+_W = "/v1/workspaces/{id}"
+_S = _W + "/agent/sessions/{sid}"
+
+CALLS: Sequence[Call] = (
+    Call("GET", "/v1/health", calls.health, Health),
+    Call("GET", "/v1/version", calls.get_version, Version),
+    Call("POST", "/v1/workspaces", calls.open_workspace, WorkspaceTold, OpenWorkspace, refusals=(409, 429, 503)),
+    Call("GET", "/v1/workspaces", calls.list_workspaces, list[WorkspaceTold]),
+    Call("GET", _W, calls.get_workspace, WorkspaceTold, refusals=(404,)),
+    Call("DELETE", _W, calls.delete_workspace, Done, refusals=(404,)),
+    Call("GET", _W + "/events", calls.events, refusals=(400, 404)),
+    Call("DELETE", "/v1/clients/{client_id}", calls.release_client, Released, refusals=(400,)),
+    Call("POST", _W + "/sessions", calls.create_session, SessionTold, CreateSession, refusals=(404, 409, 503)),
+    Call("GET", _W + "/sessions", calls.list_sessions, list[SessionTold], refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}", calls.get_session, SessionTold, refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[MessageTold], refusals=(404,)),
+    Call("POST", _W + "/agent/init", calls.init_agent, AgentTold, InitAgent, refusals=(404,)),
+    Call("GET", _W + "/agent", calls.get_agent, AgentTold, refusals=(404,)),
+    Call("POST", _W + "/agent", calls.send_prompt, Accepted, SendPrompt, 202, refusals=(404, 409, 429, 503)),
+    Call("GET", _S, calls.get_session, SessionTold, refusals=(404,)),
+    Call("POST", _S + "/cancel", calls.cancel, Done, refusals=(404,)),
+    Call("GET", _S + "/prompts", calls.list_prompts, list[PromptTold], refusals=(404,)),
+    Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404,)),
+    Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404,)),
+    Call("POST", _S + "/prompts/clear", calls.clear_queue, Done, refusals=(404,)),
+    Call("POST", _S + "/summarize", calls.summarize, Done, refusals=(404, 409, 502, 503)),
+    Call("GET", "/metrics", calls.metrics),
+    Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
+)
+
+# Which status says what went wrong: the first that fits.
+STATUS: Sequence[tuple[type[Exception], int]] = (
+    (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409), (Closing, 409),
+    (Busy, 409), (Refusal, 400), (StoreError, 503), (ModelError, 502),
+)
+RETRY = {429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+
+
+def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
+    """The server as an ASGI application. It answers only to these hosts, if any are given, and only with the token, if
+    one is given. Whoever runs it starts and closes the site's workspaces."""
+    app = Starlette(routes=[*(_route(site, call) for call in CALLS), *page.ROUTES],
+                    exception_handlers={HTTPException: _no_such_call})
+    app.router.redirect_slashes = False
+
+    def seen(scope: Scope, status: int, seconds: float) -> None:
+        call = scope.get("cancelmark.call", "none")
+        site.metrics.requests.labels(scope["method"] if call != "none" else "any", call, status).inc()
+        if call != "events":
+            site.metrics.seconds.observe(seconds)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("answered", extra={"call": call, "status": status, "milliseconds": round(seconds * 1000, 2)})
+
+    return Guard(app, hosts=hosts, token=token, public=page.PATHS, seen=seen)
+
+
+def _route(site: Site, call: Call) -> Route:
+    limit = site.limits.body
+
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["cancelmark.call"] = call.name
+        request = Request(scope, receive)
+        answer: ASGIApp
+        try:
+            if call.sent is None:
+                answer = await call.handle(site, request)
+            else:
+                data = await body(request, limit)
+                answer = await call.handle(site, request, checked(call.sent, parsed(data) if data else {}))
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            answer = _problem(error, call)
+        await answer(scope, receive, send)
+
+    class Endpoint:  # a class, so that Starlette takes it for an application and not for a function of a request
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            await endpoint(scope, receive, send)
+
+    return Route(call.path, Endpoint(), methods=[call.method])
+
+
+def _problem(error: Exception, call: Call) -> Answer:
+    for kind, status in STATUS:
+        if isinstance(error, kind):
+            return problem(status, str(error), RETRY.get(status))
+    log.error("a call failed", extra={"call": call.name}, exc_info=error)
+    return problem(500, f"the server failed: {type(error).__name__}; its log says more")
+
+
+async def _no_such_call(request: Request, error: Exception) -> Any:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        return problem(405, f"{path} cannot be called with {request.method}", dict(error.headers or {}))
+    return problem(error.status_code, f"there is no call {path!r}; /openapi.json lists them")
+
+
+# --- the OpenAPI document
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document of all calls."""
+    models = sorted({model for call in CALLS for model in (call.sent, *_models(call.answer)) if model} | {Problem},
+                    key=lambda model: model.__name__)
+    _, definitions = models_json_schema([(model, "validation") for model in models],
+                                        ref_template="#/components/schemas/{model}")
+    paths: dict[str, dict[str, Any]] = {}
+    for call in CALLS:
+        paths.setdefault(call.path, {})[call.method.lower()] = _operation(call)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Cancelmark", "version": calls.VERSION, "license": {"name": "MIT", "identifier": "MIT"},
+                 "summary": "Prompts that are accepted, queued, canceled and finished without losing any"},
+        "paths": paths,
+        "components": {"schemas": definitions["$defs"],
+                       "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"token": []}],
+    }
+
+
+def _models(answer: Any) -> list[type[BaseModel]]:
+    inner = answer.__args__[0] if isinstance(answer, GenericAlias) and answer.__origin__ is list else answer
+    return [inner] if isinstance(inner, type) and issubclass(inner, BaseModel) else []
+
+
+def _schema(answer: Any) -> dict[str, Any]:
+    if models := _models(answer):
+        reference = {"$ref": f"#/components/schemas/{models[0].__name__}"}
+        return reference if answer is models[0] else {"type": "array", "items": reference}
+    return TypeAdapter(answer).json_schema()
+
+
+def _operation(call: Call) -> dict[str, Any]:
+    names = [part[1:-1] for part in call.path.split("/") if part.startswith("{")]
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True,
+         "schema": {"type": "string", "format": "uuid"} if name == "client_id" else {"type": "string"}}
+        for name in names]
+    kind = "application/json" if call.answer else "text/plain"
+    if call.handle is calls.events:
+        kind = "text/event-stream"
+        parameters += [
+            {"name": "client_id", "in": "query", "required": True, "schema": {"type": "string", "format": "uuid"},
+             "description": "Who watches: made up by the client"},
+            {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"},
+             "description": "The id of the last event that was seen, to go on from there"}]
+    content = {"schema": _schema(call.answer)} if call.answer else {"schema": {"type": "string"}}
+    operation: dict[str, Any] = {
+        "operationId": call.name if call.path != _S else "get_agent_session", "summary": call.summary,
+        **({"parameters": parameters} if parameters else {}),
+        "responses": {str(call.status): {"description": "It is done" if call.status == 200 else "Accepted",
+                                         "content": {kind: content}}}}
+    refusals = {401, 403, *call.refusals, *((400, 408, 413) if call.sent else ())}
+    for status in sorted(refusals):
+        operation["responses"][str(status)] = {
+            "description": REFUSALS[status],
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+    if call.sent:
+        required = any(field.is_required() for field in call.sent.model_fields.values())
+        operation["requestBody"] = {"required": required, "content": {
+            "application/json": {"schema": {"$ref": f"#/components/schemas/{call.sent.__name__}"}}}}
+    return operation
+
+
+REFUSALS = {
+    400: "What was sent cannot be taken; the message names the field",
+    401: "A token is required",
+    403: "The request comes from a page of another origin, or by a name that is not this server's",
+    404: "There is no such workspace or session",
+    408: "The body did not arrive in time",
+    409: "The workspace is closing, the run id is in use by another prompt, or the session is busy",
+    413: "The body is too large",
+    429: "A limit is reached; Retry-After says when to try again",
+    502: "The language model failed",
+    503: "The store cannot be written to at present; Retry-After says when to try again",
+}

@@ -1,0 +1,213 @@
+"""What each call does. A call gets the server and the request, and returns what is to be answered."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from starlette.requests import Request
+
+from cancelmark.impl.store import PromptRecord, SessionRecord
+from cancelmark.impl.turn import wire_message
+from cancelmark.impl.workspace import Workspace
+
+from .answers import Answer, told
+from .schemas import BadInput, CreateSession, InitAgent, OpenWorkspace, SendPrompt, is_client_id
+from .site import Site
+from .stream import EventStream
+
+VERSION = version("cancelmark")
+RECENT = 50  # finished prompts that a list of prompts has
+
+
+# --- the server
+
+async def health(site: Site, request: Request) -> Answer:
+    """Whether the server is there"""
+    return told({"status": "closing" if site.workspaces.closing else "ok"})
+
+
+async def get_version(site: Site, request: Request) -> Answer:
+    """Which server it is"""
+    return told({"version": VERSION, "name": "cancelmark", "protocol": 1})
+
+
+async def metrics(site: Site, request: Request) -> Answer:
+    """Figures for Prometheus"""
+    return Answer(200, site.metrics.text(), b"text/plain; version=0.0.4; charset=utf-8")
+
+
+async def openapi(site: Site, request: Request) -> Answer:
+    """This document"""
+    from .app import document
+
+    return told(document())
+
+
+# --- workspaces and clients
+
+async def open_workspace(site: Site, request: Request, sent: OpenWorkspace) -> Answer:
+    """Open the workspace of a path"""
+    workspace = await site.workspaces.open(sent.path, sent.client_id or "")
+    return told(workspace_told(workspace))
+
+
+async def list_workspaces(site: Site, request: Request) -> Answer:
+    """The workspaces that are open"""
+    return told([workspace_told(workspace) for workspace in site.workspaces])
+
+
+async def get_workspace(site: Site, request: Request) -> Answer:
+    """One workspace"""
+    return told(workspace_told(workspace_of(site, request)))
+
+
+async def delete_workspace(site: Site, request: Request) -> Answer:
+    """Close a workspace: every run is canceled and waited for. Its sessions are kept; its path opens it again"""
+    workspace = workspace_of(site, request)
+    await site.workspaces.delete(workspace.id)
+    return told({})
+
+
+async def events(site: Site, request: Request) -> EventStream:
+    """Watch a workspace: server-sent events"""
+    workspace = workspace_of(site, request)
+    client = request.query_params.get("client_id", "")
+    if not is_client_id(client):
+        raise BadInput(f"client_id: {client!r:.80} is not a UUID; make one up and keep it")
+    return site.stream(workspace, client, request.headers.get("last-event-id"))
+
+
+async def release_client(site: Site, request: Request) -> Answer:
+    """Release a client's claims and end its event streams"""
+    client = request.path_params["client_id"]
+    if not is_client_id(client):
+        raise BadInput(f"client_id: {client!r:.80} is not a UUID")
+    return told({"released": site.workspaces.release(client)})
+
+
+# --- sessions
+
+async def create_session(site: Site, request: Request, sent: CreateSession) -> Answer:
+    """Create a session"""
+    workspace = workspace_of(site, request)
+    return told(session_told(workspace, await workspace.create_session(sent.title)))
+
+
+async def list_sessions(site: Site, request: Request) -> Answer:
+    """The sessions of a workspace"""
+    workspace = workspace_of(site, request)
+    return told([session_told(workspace, session) for session in workspace.sessions()])
+
+
+async def get_session(site: Site, request: Request) -> Answer:
+    """One session, and whether it is busy"""
+    workspace, session = session_of(site, request)
+    return told(session_told(workspace, session))
+
+
+async def list_messages(site: Site, request: Request) -> Answer:
+    """The messages of a session"""
+    workspace, session = session_of(site, request)
+    return told([wire_message(message) for message in workspace.runtime.store.messages(session.id)])
+
+
+# --- the agent
+
+async def init_agent(site: Site, request: Request, sent: InitAgent) -> Answer:
+    """Initialize the agent: from now on it accepts prompts"""
+    workspace = workspace_of(site, request)
+    await site.workspaces.ready(workspace)
+    return told(agent_told(workspace))
+
+
+async def get_agent(site: Site, request: Request) -> Answer:
+    """Whether the agent is ready, and whether any session is busy"""
+    return told(agent_told(workspace_of(site, request)))
+
+
+async def send_prompt(site: Site, request: Request, sent: SendPrompt) -> Answer:
+    """Accept a prompt. The answer comes when it is durable; how it ends is told by the events"""
+    workspace = workspace_of(site, request)
+    size, limit = len(sent.prompt), site.limits.prompt
+    if size > limit:
+        raise BadInput(f"prompt: it has {size:,} characters, and {limit:,} are allowed; send less")
+    run_id = sent.run_id or None
+    seq = await workspace.accept(sent.session_id, sent.prompt, run_id)
+    answer = {"session_id": sent.session_id, "seq": seq}
+    return told({**answer, "run_id": run_id} if run_id else answer, 202)
+
+
+async def cancel(site: Site, request: Request) -> Answer:
+    """Cancel everything that the session has accepted so far. An idle session is left as it is"""
+    workspace, session = session_of(site, request)
+    workspace.claim()
+    await workspace.runtime.cancel(session.id)
+    return told({})
+
+
+async def count_queued(site: Site, request: Request) -> Answer:
+    """How many prompts are queued"""
+    workspace, session = session_of(site, request)
+    return told(len(workspace.runtime.queued(session.id)))
+
+
+async def list_queued(site: Site, request: Request) -> Answer:
+    """The texts of the queued prompts, the next one first"""
+    workspace, session = session_of(site, request)
+    return told(workspace.runtime.queued(session.id))
+
+
+async def clear_queue(site: Site, request: Request) -> Answer:
+    """Drop what is queued; the active prompt goes on"""
+    workspace, session = session_of(site, request)
+    workspace.claim()
+    await workspace.runtime.clear_queue(session.id)
+    return told({})
+
+
+async def list_prompts(site: Site, request: Request) -> Answer:
+    """The prompts that are not done, and those that were done last, by order of acceptance"""
+    workspace, session = session_of(site, request)
+    return told([prompt_told(prompt) for prompt in workspace.runtime.store.prompts(session.id, RECENT)])
+
+
+async def summarize(site: Site, request: Request) -> Answer:
+    """Write a summary, from which the session's next turn goes on"""
+    workspace, session = session_of(site, request)
+    await workspace.summarize(session.id)
+    return told({})
+
+
+# --- what is told of things
+
+def workspace_of(site: Site, request: Request) -> Workspace:
+    return site.workspaces.get(request.path_params["id"])
+
+
+def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
+    workspace = workspace_of(site, request)
+    return workspace, workspace.session(request.path_params["sid"])
+
+
+def workspace_told(workspace: Workspace) -> Mapping[str, Any]:
+    return {"id": workspace.id, "path": workspace.path, "clients": workspace.clients, "is_ready": workspace.ready}
+
+
+def session_told(workspace: Workspace, session: SessionRecord) -> Mapping[str, Any]:
+    return {"id": session.id, "title": session.title, "created_at": session.created_at,
+            "is_busy": workspace.runtime.is_busy(session.id)}
+
+
+def agent_told(workspace: Workspace) -> Mapping[str, Any]:
+    runtime = workspace.runtime
+    return {"is_busy": any(runtime.is_busy(session.id) for session in workspace.sessions()),
+            "is_ready": workspace.ready and not runtime.closing, "model": runtime.model.name,
+            "provider": runtime.model.provider}
+
+
+def prompt_told(prompt: PromptRecord) -> Mapping[str, Any]:
+    told = {"run_id": prompt.run_id, "outcome": prompt.outcome and prompt.outcome.value}
+    return {"seq": prompt.seq, "session_id": prompt.session_id, "text": prompt.text, "state": prompt.state.value,
+            **{name: value for name, value in told.items() if value}}
+
+

@@ -1,0 +1,119 @@
+"""Who may call, and how much: what every request passes before it is looked at.
+
+A web page that its reader did not get from this server must not be able to drive it. So the Host must be one of ours
+(otherwise a name that somebody points to this machine would make their page ours), and a request that a browser sends
+for another page is refused, which it says in Origin or Sec-Fetch-Site. Where others than this machine can connect, a
+token is required as well.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Callable, Collection
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .answers import Answer, problem
+
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+PATIENCE = 30.0  # seconds in which a body must have arrived
+DRAINED = 16  # times the limit: so much of a body that is too large is read, so that its sender gets to see the answer
+
+
+class TooLarge(Exception):
+    """A body is larger than allowed."""
+
+
+class TooSlow(Exception):
+    """A body did not arrive in time."""
+
+
+class Guard:
+    """Lets a request pass to the application, or refuses it. `seen` is told of each answer."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, token: str | None,
+                 public: Collection[str], seen: Callable[[Scope, int, float], None]) -> None:
+        self._app, self._hosts, self._public, self._seen = app, hosts and frozenset(hosts), public, seen
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            refused = self._refusal(scope)
+            await (refused or self._app)(scope, receive, noted)
+        finally:
+            self._seen(scope, status, perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> Answer | None:
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in headers and name in (b"host", b"origin", b"authorization"):
+                return problem(400, f"the header {name.decode()} is there twice; send it once")
+            headers[name] = value
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._hosts is not None and _name(host) not in self._hosts:
+            names = ", ".join(sorted(self._hosts))
+            return problem(403, f"the Host {host[:80]!r} is not this server's; call it by {names}")
+        page = scope["path"] in self._public
+        origin = headers.get(b"origin")
+        if origin is not None and not _same(origin.decode("latin-1").lower(), scope, host):
+            return problem(403, "the request comes from a page of another origin; only this server's own page may call")
+        site = headers.get(b"sec-fetch-site", b"none")
+        if not page and site not in (b"none", b"same-origin"):
+            return problem(403, "the request comes from a page of another site; only this server's own page may call")
+        if self._token is not None and not page and not self._authorized(headers.get(b"authorization", b"")):
+            return problem(401, "a token is required; send it as Authorization: Bearer TOKEN",
+                           {"www-authenticate": "Bearer"})
+        return None
+
+    def _authorized(self, header: bytes) -> bool:
+        assert self._token is not None
+        scheme, _, token = header.partition(b" ")
+        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+
+
+def _name(host: str) -> str:
+    """The host without its port."""
+    name, colon, port = host.rpartition(":")
+    return name if colon and (port.isdigit() or not port) else host
+
+
+def _same(origin: str, scope: Scope, host: str) -> bool:
+    parts = urlsplit(origin)
+    return parts.scheme in ("http", "https") and bool(host) and parts.netloc == host
+
+
+async def body(request: Request, limit: int) -> bytes:
+    """The whole body, if it is not too large and comes in time."""
+    said = request.headers.get("content-length", "0")
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await _body(request, limit, int(said) if said.isdigit() else 0)
+    except TimeoutError:
+        raise TooSlow(f"the body did not arrive within {PATIENCE:g} seconds") from None
+
+
+async def _body(request: Request, limit: int, said: int) -> bytes:
+    data, size = bytearray(), 0
+    if said <= DRAINED * limit:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                data += chunk
+            elif size > DRAINED * limit:
+                break
+    if max(size, said) > limit:
+        raise TooLarge(f"the body is larger than {limit:,} bytes; send less")
+    return bytes(data)

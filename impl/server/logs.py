@@ -1,0 +1,35 @@
+"""Logs as lines of key=value on standard error: a time, a level, what happened, and to what.
+
+Ids and figures only: no header, no query, no text of a prompt or answer, so no secret either.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+
+
+class Line(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()}
+        fields |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return " ".join(f"{key}={_value(value)}" for key, value in fields.items())
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    plain = text and text.isprintable() and not set(text) & set(' "=\\')
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def start(level: str) -> None:
+    """From now on everything from this level on is written."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Line())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("cancelmark").setLevel(level.upper())

@@ -1,0 +1,49 @@
+"""Figures for Prometheus: what was asked and answered, and what each open workspace is doing now."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cancelmark.impl.workspace import Workspaces
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self, workspaces: Workspaces) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(Now(workspaces))
+        self.requests = Counter("cancelmark_requests", "Requests that were answered, by call and status",
+                                ["method", "call", "status"], registry=self._registry)
+        self.seconds = Histogram("cancelmark_request_seconds", "How long answers took, streams apart",
+                                 registry=self._registry, buckets=BUCKETS)
+
+    def text(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class Now(Collector):
+    """What is read only when somebody asks."""
+
+    def __init__(self, workspaces: Workspaces) -> None:
+        self._workspaces = workspaces
+
+    def collect(self) -> Iterator[Metric]:
+        open_now = list(self._workspaces)
+        brokers = [workspace.runtime.broker.statistics() for workspace in open_now]
+        unfinished = sum(workspace.runtime.unfinished(session.id) for workspace in open_now
+                         for session in workspace.sessions())
+        yield GaugeMetricFamily("cancelmark_workspaces", "Workspaces that are open", len(open_now))
+        yield GaugeMetricFamily("cancelmark_sessions", "Sessions of the open workspaces",
+                                sum(len(workspace.sessions()) for workspace in open_now))
+        yield GaugeMetricFamily("cancelmark_prompts_unfinished", "Prompts that are not done", unfinished)
+        yield GaugeMetricFamily("cancelmark_streams", "Event streams that are open",
+                                sum(workspace.attached for workspace in open_now))
+        yield CounterMetricFamily("cancelmark_updates_published", "Updates of the open workspaces",
+                                  sum(broker.published for broker in brokers))
+        yield CounterMetricFamily("cancelmark_updates_skipped", "Updates that a slow reader has missed",
+                                  sum(broker.skipped for broker in brokers))

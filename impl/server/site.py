@@ -1,0 +1,41 @@
+"""What the calls of one server share: its workspaces, its limits and its figures."""
+
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from cancelmark.impl.workspace import Workspace, Workspaces
+
+from .metrics import Metrics
+from .schemas import PROMPT
+from .stream import HEARTBEAT, STALL, Encoder, EventStream
+
+BODY = 1_048_576  # bytes
+CONNECTIONS = 2048
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one client may ask for."""
+
+    body: int = BODY  # bytes of a body
+    prompt: int = PROMPT  # characters of a prompt
+    connections: int = CONNECTIONS  # open at a time, streams included
+    heartbeat: float = HEARTBEAT  # seconds of silence on a stream
+    stall: float = STALL  # seconds in which a stream's reader must take something
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    workspaces: Workspaces
+    limits: Limits = field(default_factory=Limits)
+    encoders: WeakKeyDictionary[Workspace, Encoder] = field(default_factory=WeakKeyDictionary)
+    metrics: Metrics = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", Metrics(self.workspaces))
+
+    def stream(self, workspace: Workspace, client: str, last_event_id: str | None) -> EventStream:
+        """Everything that happens in the workspace from now on, or from the place that the client has come to."""
+        encoder = self.encoders.setdefault(workspace, Encoder(workspace.log))
+        return EventStream(workspace, encoder, client, encoder.after(last_event_id),
+                           heartbeat=self.limits.heartbeat, stall=self.limits.stall)
