@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-import httpx
+import httpx2 as httpx
 
 from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, Wait, say
 from cancelmark.impl.server.app import application

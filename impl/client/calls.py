@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx2
 
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
-from .results import Agent, Json, Message, Session, Version, Workspace, each, one
+from .results import Agent, Json, Message, Prompt, Session, Version, Workspace, each, one
 
 T = TypeVar("T")
 
@@ -108,6 +108,10 @@ class Client:
     async def cancel(self, workspace: str, session: str) -> None:
         """Cancels everything that was accepted in the session so far, whoever sent it."""
         await self._ask("POST", of_session(workspace, session, "cancel"))
+
+    async def prompts(self, workspace: str, session: str) -> tuple[Prompt, ...]:
+        """The prompts that are not done, and those that were done last, in order of acceptance."""
+        return await self._get(each(Prompt.read), of_session(workspace, session, "prompts"))
 
     async def queued(self, workspace: str, session: str) -> int:
         """How many prompts are queued."""

@@ -56,11 +56,15 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class Version:
+    """Which server it is. One that does not say its name and protocol may be the original."""
+
     version: str
+    name: str = ""
+    protocol: int = 0
 
     @classmethod
     def read(cls, data: Json) -> "Version":
-        return cls(field(data, "version", str))
+        return cls(field(data, "version", str), field(data, "name", str, ""), field(data, "protocol", int, 0))
 
 
 @dataclass(frozen=True)
@@ -102,19 +106,20 @@ class Agent:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a session as it is now. Only a server that tells it says which run the message belongs to."""
+    """A message of a session as it is now. Not every server says which prompt it belongs to."""
 
     id: str
     session_id: str
     role: str
     parts: Sequence[Json] = ()
     run_id: str = ""
+    seq: int = 0
 
     @classmethod
     def read(cls, data: Json) -> "Message":
         parts = tuple(map(mapping, field(data, "parts", list, [])))
         return cls(field(data, "id", str), field(data, "session_id", str), field(data, "role", str), parts,
-                   field(data, "run_id", str, ""))
+                   field(data, "run_id", str, ""), field(data, "seq", int, 0))
 
     @property
     def text(self) -> str:
@@ -141,6 +146,7 @@ class RunComplete:
     text: str = ""
     error: str = ""
     message_id: str = ""
+    seq: int = 0
 
     @classmethod
     def read(cls, data: Json) -> "RunComplete":
@@ -148,7 +154,7 @@ class RunComplete:
         canceled = field(data, "cancelled", bool, False)
         outcome = field(data, "outcome", str, "canceled" if canceled else "error" if error else "end_turn")
         return cls(field(data, "session_id", str, ""), field(data, "run_id", str, ""), outcome,
-                   field(data, "text", str, ""), error, field(data, "message_id", str, ""))
+                   field(data, "text", str, ""), error, field(data, "message_id", str, ""), field(data, "seq", int, 0))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from uuid import uuid4
 from .calls import Client
 from .errors import ClientError, EndUnknown, Unreachable
 from .results import AgentEvent, Message, Notice, Prompt, RunComplete
-from .stream import Events, Patience
+from .stream import Changed, Events, Patience
 
 GRACE = 2.0  # seconds for an end to arrive that should be there
 
@@ -27,14 +27,14 @@ class RunStream:
 
     def __init__(
         self, client: Client, workspace: str, session: str, prompt: str, *, run_id: str | None = None,
-        patience: Patience | None = None,
+        patience: Patience | None = None, changed: Changed = lambda trouble: None,
     ) -> None:
         self.workspace, self.session, self.prompt = workspace, session, prompt
         self.run_id = run_id or str(uuid4())
         self.result: RunComplete | None = None
         """How it ended, once that is known."""
         self._client, self._patience = client, patience or Patience()
-        self._events = Events(client, workspace, patience=self._patience)
+        self._events = Events(client, workspace, patience=self._patience, changed=changed)
         self._error = ""
         self._next: asyncio.Future[Notice] | None = None
 

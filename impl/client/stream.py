@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from random import uniform
-from typing import Self
+from typing import Self, TypeAlias
 
 import httpx2
 
@@ -22,6 +22,8 @@ from .sse import Parser, ServerEvent, TooLongError
 
 REMEMBERED = 16_384  # terminal events that would be recognized if they came again
 UNREADABLE = 5  # times that the same place may give something unreadable
+
+Changed: TypeAlias = Callable[[ClientError | None], None]  # told why a connection was lost, or None when it is there
 
 
 @dataclass(frozen=True)
@@ -50,16 +52,17 @@ class Events:
     its end. Canceling the reader loses nothing.
     """
 
-    def __init__(self, client: Client, workspace: str, after: str = "", patience: Patience | None = None) -> None:
-        self.client, self.workspace, self.patience = client, workspace, patience or Patience()
+    def __init__(
+        self, client: Client, workspace: str, *, after: str = "", patience: Patience | None = None,
+        changed: Changed = lambda trouble: None,
+    ) -> None:
+        self.client, self.workspace, self.patience, self.changed = client, workspace, patience or Patience(), changed
         self.place = after
         """The last place seen, to come back with; empty while the server has told none."""
         self.connections = 0
         """How often it has connected."""
         self.trouble: ClientError | None = None
         """Why it is not connected, while it is not."""
-        self.changed: Callable[[], None] = lambda: None
-        """Called whenever it loses or finds its connection."""
         self._arrived: deque[Notice] = deque()
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
         self._parser = Parser()
@@ -159,13 +162,13 @@ class Events:
         self._body, self._parser = aiter(response.aiter_bytes()), Parser()
         self.connections += 1
         self.trouble = None
-        self.changed()
+        self.changed(self.trouble)
 
     async def _lost(self, error: ClientError) -> None:
         self._body, self.trouble = None, error
         self._since = asyncio.get_running_loop().time() if self._since is None else self._since
         await self._stream.aclose()
-        self.changed()
+        self.changed(self.trouble)
 
     async def _reconnect(self) -> None:
         """Connects again, or raises if there is no hope."""
