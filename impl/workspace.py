@@ -124,7 +124,8 @@ class Workspace:
     @property
     def clients(self) -> list[str]:
         """The clients that hold a claim."""
-        return [client for client in self._claims if client]
+        now = asyncio.get_running_loop().time()
+        return [client for client, until in self._claims.items() if client and until > now]
 
     @property
     def attached(self) -> int:
@@ -178,7 +179,6 @@ class Workspace:
     # --- sessions
 
     async def create_session(self, title: str) -> SessionRecord:
-        self.claim()
         id = str(uuid4())
         await self.runtime.create_session(id, title)
         session = self._sessions[id] = SessionRecord(id, title, 0, int(time()))
@@ -203,7 +203,6 @@ class Workspace:
             raise NotReady("the agent is not initialized; POST to its init first")
         if session_id not in self._sessions:
             raise NoSession(f"session_id: there is no session {session_id!r:.80}; create it first")
-        self.claim()
         try:
             if self.runtime.unfinished(session_id) + self._accepting[session_id] >= self.queue:
                 raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
@@ -232,7 +231,6 @@ class Workspace:
         and only one that has been told something."""
         self.session(session_id)
         self._refuse_if_busy(session_id)
-        self.claim()
         runtime = self.runtime
         history = since_summary(runtime.store.messages(session_id))
         if not any(message.role != Role.SYSTEM for message in history):
@@ -281,11 +279,14 @@ class Workspaces:
         """Opens the workspaces that the last life has left open, each of which goes on where it was."""
         for record in self._index.all().values():
             if record.open:
-                self._open[record.id] = await self._opened(record)
+                try:
+                    self._open[record.id] = await self._opened(record)
+                except StoreError as error:  # the others are not to wait for this one
+                    log.error("a workspace cannot be opened", extra={"workspace": record.id, "problem": error})
 
     async def open(self, path: str, client: str = "") -> Workspace:
         """The workspace of this path, wherever links in it lead. It is opened if it is not open."""
-        resolved = realpath(path)
+        resolved = await asyncio.to_thread(realpath, path)  # it may ask a disk that is slow
         id = str(uuid5(NAMESPACE_URL, f"file://{resolved}"))
         async with self._lock(id):
             workspace = self._open.get(id)
@@ -304,14 +305,15 @@ class Workspaces:
         return iter(list(self._open.values()))
 
     def get(self, id: str) -> Workspace:
-        try:
-            return self._open[id]
-        except KeyError:
-            raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first") from None
+        """The open workspace with this id. That somebody asks for it keeps it open for a while."""
+        workspace = self._open.get(id)
+        if workspace is None:
+            raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
+        workspace.claim()
+        return workspace
 
     async def ready(self, workspace: Workspace) -> None:
         """Initializes the workspace's agent: from now on it accepts prompts."""
-        workspace.claim()
         if not workspace.ready:
             await self._put(Record(workspace.id, workspace.path, workspace.log, True, True))
             workspace.ready = True

@@ -9,10 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import models_json_schema
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cancelmark.impl.models import ModelError
@@ -113,9 +111,7 @@ RETRY = {429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
 def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
     """The server as an ASGI application. It answers only to these hosts, if any are given, and only with the token, if
     one is given. Whoever runs it starts and closes the site's workspaces."""
-    app = Starlette(routes=[*(_route(site, call) for call in CALLS), *page.ROUTES],
-                    exception_handlers={HTTPException: _no_such_call})
-    app.router.redirect_slashes = False
+    app = Router([*_routes(site), *page.ROUTES], redirect_slashes=False, default=_no_such_call)
 
     def seen(scope: Scope, status: int, seconds: float) -> None:
         call = scope.get("cancelmark.call", "none")
@@ -128,30 +124,41 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
     return Guard(app, hosts=hosts, token=token, public=page.PATHS, seen=seen)
 
 
-def _route(site: Site, call: Call) -> Route:
-    limit = site.limits.body
+class Endpoint:
+    """All calls of one path."""
 
-    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["cancelmark.call"] = call.name
-        request = Request(scope, receive)
+    def __init__(self, site: Site, calls: Sequence[Call]) -> None:
+        self._site = site
+        self._calls = {call.method: call for call in calls}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = self._calls.get(scope["method"])
         answer: ASGIApp
-        try:
-            if call.sent is None:
-                answer = await call.handle(site, request)
-            else:
-                data = await body(request, limit)
-                answer = await call.handle(site, request, checked(call.sent, parsed(data) if data else {}))
-        except ClientDisconnect:
-            return
-        except Exception as error:
-            answer = _problem(error, call)
+        if call is None:
+            allowed = ", ".join(sorted(self._calls))
+            answer = problem(405, f"{scope['method']} is no call here; try {allowed}", {"allow": allowed})
+        else:
+            scope["cancelmark.call"] = call.name
+            try:
+                answer = await self._answer(call, Request(scope, receive))
+            except ClientDisconnect:
+                return
+            except Exception as error:
+                answer = _problem(error, call)
         await answer(scope, receive, send)
 
-    class Endpoint:  # a class, so that Starlette takes it for an application and not for a function of a request
-        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-            await endpoint(scope, receive, send)
+    async def _answer(self, call: Call, request: Request) -> ASGIApp:
+        if call.sent is None:
+            return await call.handle(self._site, request)
+        data = await body(request, self._site.limits.body)
+        return await call.handle(self._site, request, checked(call.sent, parsed(data) if data else {}))
 
-    return Route(call.path, Endpoint(), methods=[call.method])
+
+def _routes(site: Site) -> list[Route]:
+    by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the busiest is looked at first
+    for call in CALLS:
+        by_path.setdefault(call.path, []).append(call)
+    return [Route(path, Endpoint(site, calls)) for path, calls in by_path.items()]
 
 
 def _problem(error: Exception, call: Call) -> Answer:
@@ -162,12 +169,9 @@ def _problem(error: Exception, call: Call) -> Answer:
     return problem(500, f"the server failed: {type(error).__name__}; its log says more")
 
 
-async def _no_such_call(request: Request, error: Exception) -> Any:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:200]
-    if error.status_code == 405:
-        return problem(405, f"{path} cannot be called with {request.method}", dict(error.headers or {}))
-    return problem(error.status_code, f"there is no call {path!r}; /openapi.json lists them")
+async def _no_such_call(scope: Scope, receive: Receive, send: Send) -> None:
+    answer = problem(404, f"there is no call {scope['path']!r:.200}; /openapi.json lists them")
+    await answer(scope, receive, send)
 
 
 # --- the OpenAPI document

@@ -11,7 +11,7 @@ from cancelmark.impl.turn import wire_message
 from cancelmark.impl.workspace import Workspace
 
 from .answers import Answer, told
-from .schemas import BadInput, CreateSession, InitAgent, OpenWorkspace, SendPrompt, is_client_id
+from .schemas import BadInput, CreateSession, InitAgent, OpenWorkspace, SendPrompt, client_id
 from .site import Site
 from .stream import EventStream
 
@@ -71,18 +71,13 @@ async def delete_workspace(site: Site, request: Request) -> Answer:
 async def events(site: Site, request: Request) -> EventStream:
     """Watch a workspace: server-sent events"""
     workspace = workspace_of(site, request)
-    client = request.query_params.get("client_id", "")
-    if not is_client_id(client):
-        raise BadInput(f"client_id: {client!r:.80} is not a UUID; make one up and keep it")
+    client = client_of(request.query_params.get("client_id", ""))
     return site.stream(workspace, client, request.headers.get("last-event-id"))
 
 
 async def release_client(site: Site, request: Request) -> Answer:
     """Release a client's claims and end its event streams"""
-    client = request.path_params["client_id"]
-    if not is_client_id(client):
-        raise BadInput(f"client_id: {client!r:.80} is not a UUID")
-    return told({"released": site.workspaces.release(client)})
+    return told({"released": site.workspaces.release(client_of(request.path_params["client_id"]))})
 
 
 # --- sessions
@@ -140,7 +135,6 @@ async def send_prompt(site: Site, request: Request, sent: SendPrompt) -> Answer:
 async def cancel(site: Site, request: Request) -> Answer:
     """Cancel everything that the session has accepted so far. An idle session is left as it is"""
     workspace, session = session_of(site, request)
-    workspace.claim()
     await workspace.runtime.cancel(session.id)
     return told({})
 
@@ -160,7 +154,6 @@ async def list_queued(site: Site, request: Request) -> Answer:
 async def clear_queue(site: Site, request: Request) -> Answer:
     """Drop what is queued; the active prompt goes on"""
     workspace, session = session_of(site, request)
-    workspace.claim()
     await workspace.runtime.clear_queue(session.id)
     return told({})
 
@@ -182,6 +175,13 @@ async def summarize(site: Site, request: Request) -> Answer:
 
 def workspace_of(site: Site, request: Request) -> Workspace:
     return site.workspaces.get(request.path_params["id"])
+
+
+def client_of(text: str) -> str:
+    try:
+        return client_id(text)
+    except ValueError as error:
+        raise BadInput(f"client_id: {error}") from None
 
 
 def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:

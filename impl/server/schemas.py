@@ -1,8 +1,8 @@
 """What goes over the wire, as types: they judge what is sent, and the OpenAPI document is made from them."""
 
 import json
+import re
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
-from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -38,10 +38,15 @@ def _absolute(path: str) -> str:
     return path
 
 
+def _none(attachments: list[Any]) -> list[Any]:
+    if attachments:
+        raise ValueError("this server takes none; put what they say into the prompt")
+    return attachments
+
+
 Whole = Annotated[str, AfterValidator(_whole)]
 Short = Annotated[Whole, Field(max_length=ID)]
-Client = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
-                              json_schema_extra={"format": "uuid"})]
+Client = Annotated[str, AfterValidator(lambda text: client_id(text)), Field(json_schema_extra={"format": "uuid"})]
 
 
 class Sent(BaseModel):
@@ -75,7 +80,7 @@ class SendPrompt(Sent):
     session_id: Annotated[Short, Field(min_length=1)]
     prompt: Annotated[Whole, AfterValidator(_said), Field(min_length=1)]
     run_id: Short | None = None
-    attachments: Annotated[list[Any], Field(max_length=0)] | None = None
+    attachments: Annotated[list[Any], AfterValidator(_none), Field(json_schema_extra={"maxItems": 0})] | None = None
 
 
 class Problem(Told):
@@ -173,12 +178,11 @@ def checked(kind: type[S], value: Any) -> S:
         raise BadInput("; ".join(map(_complaint, error.errors(include_url=False, include_context=False)))) from None
 
 
-def is_client_id(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return len(text) == 36
+def client_id(text: str) -> str:
+    """The client's id in the form in which ids are compared. Raises ValueError if it is none."""
+    if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
+        raise ValueError(f"{text!r:.80} is not a UUID; make one up and keep it")
+    return text.lower()
 
 
 def _complaint(error: Any) -> str:

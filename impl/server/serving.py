@@ -30,6 +30,7 @@ log = logging.getLogger("cancelmark.server")
 DRAIN = 10.0  # seconds
 LINGER = 2  # seconds for the last bytes to go out
 BACKLOG = 1024
+SEND_BUFFER = 65_536  # bytes that the system holds for a reader that takes nothing; without this, megabytes
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -38,6 +39,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of each connection
         listener.bind((host, port))
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
@@ -83,18 +85,27 @@ def _answers(path: Path) -> bool:
 
 
 class Connection(H11Protocol):
-    """One connection. Beyond the limit it is told so and closed; a request can cut it off."""
+    """One connection. Beyond the limit it is told so and closed; one that asks for nothing is closed after a while; a
+    request can cut it off."""
 
     limit = 0
+    refused = False
 
     def connection_made(self, transport: Any) -> None:
-        if len(self.connections) >= self.limit:
-            transport.write(_FULL)
-            transport.close()
-            return
+        self.refused = len(self.connections) >= self.limit
         super().connection_made(transport)
-        self.app_state = {**self.app_state, "abort": transport.abort}
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        if self.refused:
+            transport.write(_FULL)
+            transport.write_eof()
+            self.loop.call_later(LINGER, transport.abort)  # what it sends is read until then, or it might not listen
+        else:
+            self.app_state = {**self.app_state, "abort": transport.abort}
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.refused:
+            super().data_received(data)
 
 
 _BODY = encode({"message": "the server has too many connections; try again later"}).encode()

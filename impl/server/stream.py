@@ -7,6 +7,7 @@ events; one that takes nothing for a while is cut off, and can come back. Nobody
 
 import asyncio
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from starlette.types import Receive, Scope, Send
 from cancelmark.impl.events import Notice, Subscription
 from cancelmark.impl.store import Event
 from cancelmark.impl.workspace import Workspace
+
+log = logging.getLogger("cancelmark.server")
 
 HEARTBEAT = 15.0  # seconds of silence after which a comment says that the server is there
 STALL = 60.0  # seconds without taking anything after which a reader is cut off
@@ -88,7 +91,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as subscription:
-            abort = scope.get("state", {}).get("abort", _nothing)
+            abort: Callable[[], None] = scope["state"]["abort"]
             leaving = asyncio.ensure_future(_left(receive, subscription))
             try:
                 async with asyncio.timeout(self._stall):
@@ -99,7 +102,9 @@ class EventStream:
                 async with asyncio.timeout(self._stall):
                     await send({"type": "http.response.body", "body": b""})
             except TimeoutError:
+                log.info("a reader took nothing and was cut off")
                 abort()
+                await leaving
             finally:
                 leaving.cancel()
 
@@ -134,6 +139,3 @@ async def _left(receive: Receive, subscription: Subscription) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     subscription.close()
-
-
-_nothing: Callable[[], None] = lambda: None  # noqa: E731

@@ -5,7 +5,7 @@ from importlib.resources import files
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from cancelmark.impl.server.answers import Answer
+from cancelmark.impl.server.answers import Answer, problem
 
 # Nothing from elsewhere, no inline script, and nobody may frame it.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -28,8 +28,12 @@ class File:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["cancelmark.call"] = "page"
-        data = files(__package__).joinpath(self._name).read_bytes()
-        await Answer(200, data, self._kind, HEADERS)(scope, receive, send)
+        if scope["method"] in ("GET", "HEAD"):
+            data = files(__package__).joinpath(self._name).read_bytes()
+            answer = Answer(200, data, self._kind, HEADERS)
+        else:
+            answer = problem(405, "this is a page; GET it", {"allow": "GET, HEAD"})
+        await answer(scope, receive, send)
 
 
-ROUTES = [Route(path, File(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
+ROUTES = [Route(path, File(name, kind)) for path, (name, kind) in FILES.items()]
