@@ -15,6 +15,8 @@ from cancelmark.bench import command as bench
 from cancelmark.model.explore import StoppedError
 
 from . import check, diagram, history
+from .commands import cancel, queue, send, watch
+from .commands import run as run_command
 from .files import UsageError
 from .server import command as serve
 
@@ -35,6 +37,11 @@ COMMANDS = (
     history,
     diagram,
     serve,
+    run_command,
+    send,
+    cancel,
+    queue,
+    watch,
     bench,
 )
 

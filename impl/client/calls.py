@@ -1,5 +1,6 @@
 """The calls of the wire (specs/wire.md), one method each, over TCP or a unix socket."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from .results import Agent, Json, Message, Prompt, Session, Version, Workspace, 
 T = TypeVar("T")
 
 TIMEOUT = httpx2.Timeout(30, connect=5)
+LAST_CALL = 2.0  # seconds
 UNIX = "unix:"
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
@@ -37,11 +39,12 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if self._claims:
-                with suppress(ClientError):  # a server that has gone holds no claims
-                    await self.release()
+            if self._claims and kind is not asyncio.CancelledError:  # who is in a hurry leaves them to expire
+                with suppress(ClientError, TimeoutError):  # a server that has gone holds none
+                    async with asyncio.timeout(LAST_CALL):
+                        await self.release()
         finally:
             await self.http.aclose()
 

@@ -1,0 +1,40 @@
+"""`cancelmark cancel`: cancels everything that a session has accepted so far."""
+
+import argparse
+import json
+from typing import Any
+
+from .connect import add_place, carry_out, connected
+
+DESCRIPTION = """\
+Cancel everything that the session has accepted so far: the prompt that is running, those that are queued, and those
+that are on their way. What is accepted later is not touched, and a session that is idle is left as it is.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("cancel", help="cancel everything that a session has accepted so far",
+                                 description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    add_place(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return carry_out(cancel(arguments))
+
+
+async def cancel(arguments: argparse.Namespace) -> int:
+    async with connected(arguments) as place:
+        session = await place.session(arguments.session)
+        busy = False
+        if session:
+            busy = bool((await place.client.agent_session(place.workspace.id, session.id)).is_busy)
+            await place.client.cancel(place.workspace.id, session.id)
+    if arguments.json:
+        print(json.dumps({"session_id": session and session.id, "was_busy": busy}))
+    elif busy:
+        print(f"canceled everything that session {arguments.session} had accepted")
+    else:
+        print(f"session {arguments.session} is idle: nothing to cancel")
+    return 0

@@ -1,0 +1,52 @@
+"""`cancelmark send`: has a prompt accepted, and does not wait for its end."""
+
+import argparse
+import json
+from typing import Any
+
+from .connect import add_place, carry_out, connected, prompt_of
+
+DESCRIPTION = """\
+Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
+id, under which its end will be told (see cancelmark watch).
+"""
+
+EPILOG = """\
+examples:
+  cancelmark send "summarize the log"
+  cancelmark send --session talks - < prompt.txt
+  cancelmark send --fold "and in French, please"      (joins the turn that is running)
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("send", help="send a prompt and do not wait for its end", description=DESCRIPTION,
+                                 epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to say; - reads it from standard input")
+    naming = parser.add_mutually_exclusive_group()
+    naming.add_argument("--run-id", metavar="ID",
+                        help="the run id (default: a new one). The same prompt under the same id is accepted once")
+    naming.add_argument("--fold", action="store_true",
+                        help="no run id: if a turn is running the prompt joins it, and has no end of its own")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    add_place(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return carry_out(send(arguments, prompt_of(arguments.prompt)))
+
+
+async def send(arguments: argparse.Namespace, prompt: str) -> int:
+    from uuid import uuid4
+
+    run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
+    async with connected(arguments) as place:
+        session = await place.session(arguments.session, create=True)
+        assert session
+        await place.client.send(place.workspace.id, session.id, prompt, run_id)
+    if arguments.json:
+        print(json.dumps({"run_id": run_id or None, "session_id": session.id, "workspace_id": place.workspace.id}))
+    else:
+        print(run_id or "accepted")
+    return 0
