@@ -204,7 +204,8 @@ class Workspace:
         if session_id not in self._sessions:
             raise NoSession(f"session_id: there is no session {session_id!r:.80}; create it first")
         try:
-            if self.runtime.unfinished(session_id) + self._accepting[session_id] >= self.queue:
+            waiting = self.runtime.unfinished(session_id) + self._accepting[session_id]
+            if waiting >= self.queue and not self.runtime.closing:
                 raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
             self._accepting[session_id] += 1
             try:

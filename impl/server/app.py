@@ -103,9 +103,9 @@ CALLS: Sequence[Call] = (
 # Which status says what went wrong: the first that fits.
 STATUS: Sequence[tuple[type[Exception], int]] = (
     (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409), (Closing, 409),
-    (Busy, 409), (Refusal, 400), (StoreError, 503), (ModelError, 502),
+    (Busy, 409), (Refusal, 400), (ModelError, 502),
 )
-RETRY = {429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+RETRY = {"retry-after": "1"}
 
 
 def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
@@ -162,9 +162,12 @@ def _routes(site: Site) -> list[Route]:
 
 
 def _problem(error: Exception, call: Call) -> Answer:
+    if isinstance(error, StoreError):
+        log.error("the store failed", extra={"call": call.name, "problem": error})
+        return problem(503, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are
     for kind, status in STATUS:
         if isinstance(error, kind):
-            return problem(status, str(error), RETRY.get(status))
+            return problem(status, str(error), RETRY if status == 429 else None)
     log.error("a call failed", extra={"call": call.name}, exc_info=error)
     return problem(500, f"the server failed: {type(error).__name__}; its log says more")
 
