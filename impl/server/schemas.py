@@ -4,7 +4,7 @@ import json
 import re
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 ID = 200  # characters of a run id, a title or the like
 PATH = 4096  # characters of a path
@@ -15,7 +15,9 @@ class BadInput(Exception):
     """What was sent cannot be taken; the message names the field."""
 
 
-def _whole(text: str) -> str:
+def _whole(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
     if not text.isascii():
         try:
             text.encode()
@@ -44,8 +46,8 @@ def _none(attachments: list[Any]) -> list[Any]:
     return attachments
 
 
-Whole = Annotated[str, AfterValidator(_whole)]
-Short = Annotated[Whole, Field(max_length=ID)]
+Whole = BeforeValidator(_whole)
+Short = Annotated[str, Field(max_length=ID), Whole]
 Client = Annotated[str, AfterValidator(lambda text: client_id(text)), Field(json_schema_extra={"format": "uuid"})]
 
 
@@ -62,7 +64,8 @@ class Told(BaseModel):
 
 
 class OpenWorkspace(Sent):
-    path: Annotated[Whole, AfterValidator(_absolute), Field(min_length=1, max_length=PATH, pattern="^/")]
+    path: Annotated[str, Field(min_length=1, max_length=PATH, json_schema_extra={"pattern": "^/"}), Whole,
+                    AfterValidator(_absolute)]
     client_id: Client | None = None
 
 
@@ -77,8 +80,8 @@ class InitAgent(Sent):
 class SendPrompt(Sent):
     """A prompt. The same again under the same run id is accepted once."""
 
-    session_id: Annotated[Short, Field(min_length=1)]
-    prompt: Annotated[Whole, AfterValidator(_said), Field(min_length=1)]
+    session_id: Annotated[str, Field(min_length=1, max_length=ID), Whole]
+    prompt: Annotated[str, Whole, AfterValidator(_said), Field(json_schema_extra={"minLength": 1})]
     run_id: Short | None = None
     attachments: Annotated[list[Any], AfterValidator(_none), Field(json_schema_extra={"maxItems": 0})] | None = None
 
