@@ -31,6 +31,12 @@ QUICK = Patience(first=0.001, longest=0.01, total=5.0, silence=5.0)
 SOON = Patience(first=0.001, longest=0.01, total=0.1, silence=5.0)
 
 
+@pytest.fixture(autouse=True)
+def mine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that are not named have the id `mine`, so that servers can be told what to say about them."""
+    monkeypatch.setattr(run_module, "uuid4", lambda: "mine")
+
+
 def check(test: Awaitable[None]) -> None:
     async def guarded() -> None:
         async with asyncio.timeout(60):
@@ -39,7 +45,7 @@ def check(test: Awaitable[None]) -> None:
     asyncio.run(guarded())
 
 
-async def run(server: Hostile, patience: Patience = QUICK, run_id: str = "mine") -> RunComplete:
+async def run(server: Hostile, patience: Patience = QUICK, run_id: str | None = None) -> RunComplete:
     async with Client(server.address) as client, \
             RunStream(client, "w", "s", "hello", run_id=run_id, patience=patience) as stream:
         return await stream.end()
@@ -89,7 +95,7 @@ def test_202_and_200_both_count_as_accepted(status: int) -> None:
     (500, b'{"message": "oh"}', "the server refused (500 Internal Server Error): oh"),
     *((status, body, f"the server refused ({status} ") for status in (401, 404, 409, 429, 500, 503) for body in (
         b"", b"not json", b"<html><body>proxy error</body></html>", b'{"message": 7}', b'{"message": null}', b"[1]",
-        b'"text"', b"\xff\xfe", b"{" * 5000, b"[" * 50_000)),
+        b'"text"', b"\xff\xfe", b"{" * 5000)),
     (302, b"", "the server refused (302 Found)"),
 ])
 def test_error_bodies_are_decoded_and_when_malformed_or_empty_the_status_is_shown(
@@ -301,7 +307,7 @@ def test_a_run_shows_what_is_its_own() -> None:
         events = open_stream(place(0), message("mine", "a"), message("other", "b"), message("", "c"),
                              message("mine", "ad"), event(None, "message", id="m"), ended(1, "mine", text="ad"))
         async with Hostile({EVENTS: events, POST: ACCEPTED}) as server, Client(server.address) as client, \
-                RunStream(client, "w", "s", "hello", run_id="mine") as stream:
+                RunStream(client, "w", "s", "hello") as stream:
             shown = [notice.payload async for notice in stream.events()]
         assert [p.text for p in shown if isinstance(p, Message | RunComplete)] == ["a", "ad", "ad"]
         assert len(shown) == 3
@@ -378,7 +384,7 @@ def test_ends_without_a_run_id_are_told_apart_by_their_places() -> None:
 
 
 GARBAGE = [b"data: not json\n\n", b"data: {}\n\n", b"data: []\n\n", b'data: {"type": "run_complete"}\n\n',
-           b'data: {"type": "x", "payload": 7}\n\n', b"data: \xff\xfe\n\n", b"data: " + b"[" * 50_000 + b"\n\n",
+           b'data: {"type": "x", "payload": 7}\n\n', b"data: \xff\xfe\n\n",
            b'data: {"type": "run_complete", "payload": {"type": "updated", "payload": {"run_id": 7}}}\n\n']
 
 
@@ -489,6 +495,28 @@ def test_a_server_without_places_may_still_publish_the_end_after_we_were_cut_off
     assert ran([stream(), open_stream(ended(None, "mine", text="t"))]).text == "t"
 
 
+def test_an_end_that_came_before_the_first_place_is_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream breaks before it has told a place; the run ends; whoever comes back without a place is told only what
+    comes after."""
+    monkeypatch.setattr(run_module, "GRACE", 0.05)
+
+    async def test() -> None:
+        idle = says(200, {"id": "s", "title": "", "is_busy": False})
+        events = [stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"), ended(2, "mine", text="t"))]
+        async with Hostile({EVENTS: events, POST: ACCEPTED, STATUS: idle}) as server:
+            assert (await run(server)).text == "t"
+            assert [r.headers.get("last-event-id") for r in server.to(EVENTS)] == [None, None, "0"]
+
+    check(test())
+
+
+def test_an_end_that_is_in_no_log_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "GRACE", 0.05)
+    with pytest.raises(EndUnknown):
+        ran([stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"))],
+            status=says(200, {"id": "s", "title": "", "is_busy": False}))
+
+
 def test_canceling_the_reader_loses_nothing() -> None:
     async def test() -> None:
         async with Hostile({EVENTS: resumed(*ENDS, cuts=[WHOLE - 3])}) as server, Client(server.address) as client, \
@@ -563,6 +591,16 @@ def test_leaving_a_run_leaves_no_task_behind() -> None:
         assert asyncio.all_tasks() == before
 
     check(test())
+
+
+def test_json_that_is_too_deep_is_no_answer() -> None:
+    deep = b"[" * 50_000
+    with pytest.raises(BadAnswer):
+        calls(says(200, deep), lambda client: client.version())
+    with pytest.raises(Refusal):
+        calls(says(500, deep), lambda client: client.version())
+    with pytest.raises(BadAnswer):
+        ran(stream(place(0), b"data: " + deep + b"\n\n"))
 
 
 def test_every_error_is_a_client_error() -> None:

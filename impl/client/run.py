@@ -8,11 +8,11 @@ from typing import Self
 from uuid import uuid4
 
 from .calls import Client
-from .errors import ClientError, EndUnknown, Unreachable
+from .errors import EndUnknown, Unreachable
 from .results import AgentEvent, Message, Notice, Prompt, RunComplete
 from .stream import Changed, Events, Patience
 
-GRACE = 2.0  # seconds for an end to arrive that should be there
+GRACE = 1.0  # seconds for an end to arrive that should be there
 
 
 class RunStream:
@@ -21,8 +21,11 @@ class RunStream:
 
     The end is the terminal event that carries our run id and nothing else: no other run's, no stream that ends, no
     idle session. An error event counts only if its run id is ours or, without one, its session is; if then no terminal
-    event follows and the session has nothing left to do, that error is the end. If an end can no longer be learned,
-    because a server that does not resume streams published it while we were cut off, `EndUnknown` says so.
+    event follows and the session has nothing left to do, that error is the end.
+
+    An end may have been published before we could listen: if the prompt was sent before under the same run id, or if
+    the stream broke before it had told a place. Then, when the session has nothing left to do, the end is looked for in
+    the server's log; `EndUnknown` if the server keeps none.
     """
 
     def __init__(
@@ -31,11 +34,13 @@ class RunStream:
     ) -> None:
         self.workspace, self.session, self.prompt = workspace, session, prompt
         self.run_id = run_id or str(uuid4())
+        self._perhaps_over = run_id is not None  # as far as we know
         self.result: RunComplete | None = None
         """How it ended, once that is known."""
         self._client, self._patience = client, patience or Patience()
         self._events = Events(client, workspace, patience=self._patience, changed=changed)
         self._error = ""
+        self._looked_back = False
         self._next: asyncio.Future[Notice] | None = None
 
     async def __aenter__(self) -> Self:
@@ -49,10 +54,7 @@ class RunStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._next:
-            self._next.cancel()
-            with suppress(asyncio.CancelledError, ClientError):
-                await self._next
+        await self._stop_reading()
         await self._events.__aexit__()
 
     async def _post(self) -> None:
@@ -98,16 +100,35 @@ class RunStream:
             if not done:
                 idle = idle + 1 if self._doubtful and await self._idle() else 0
                 if idle > 1:  # and the event did not come after we had seen that
-                    self._give_up()
+                    await self._look_back()
+                    idle = 0
                 continue
-            notice, self._next = self._next.result(), None
+            notice, self._next, idle = self._next.result(), None, 0
             if self._ours(notice):
+                self._perhaps_over = False
                 yield notice
 
     @property
     def _doubtful(self) -> bool:
         """Whether the end might never come by itself."""
-        return bool(self._error) or (not self._events.place and self._events.connections > 1)
+        return bool(self._error) or self._perhaps_over or self._events.gap or self._looked_back
+
+    async def _look_back(self) -> None:
+        """Looks for the end in the log, once; if that cannot help, ends in the error that counts, or gives up."""
+        if self._events.place and (self._perhaps_over or self._events.gap) and not self._looked_back:
+            self._looked_back = True
+            await self._stop_reading()
+            await self._events.rewind()
+        elif self._error:
+            self.result = RunComplete(self.session, self.run_id, "error", error=self._error)
+        else:
+            raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
+
+    async def _stop_reading(self) -> None:
+        if self._next:
+            self._next.cancel()
+            await asyncio.wait((self._next,))
+            self._next = None
 
     def _ours(self, notice: Notice) -> bool:
         match notice.payload:
@@ -127,8 +148,3 @@ class RunStream:
             return (await self._client.agent_session(self.workspace, self.session)).is_busy is False
         except Unreachable:
             return False
-
-    def _give_up(self) -> None:
-        if not self._error:
-            raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
-        self.result = RunComplete(self.session, self.run_id, "error", error=self._error)

@@ -21,6 +21,7 @@ from .results import Notice, RunComplete
 from .sse import Parser, ServerEvent, TooLongError
 
 REMEMBERED = 16_384  # terminal events that would be recognized if they came again
+BEGINNING = "0"  # a place in no log: the server shows all of its own
 UNREADABLE = 5  # times that the same place may give something unreadable
 
 Changed: TypeAlias = Callable[[ClientError | None], None]  # told why a connection was lost, or None when it is there
@@ -61,6 +62,8 @@ class Events:
         """The last place seen, to come back with; empty while the server has told none."""
         self.connections = 0
         """How often it has connected."""
+        self.gap = False
+        """It had to come back without a place: something may have been published meanwhile that it does not know."""
         self.trouble: ClientError | None = None
         """Why it is not connected, while it is not."""
         self._arrived: deque[Notice] = deque()
@@ -92,6 +95,12 @@ class Events:
                 await self._reconnect()
             else:
                 await self._receive(self._body)
+
+    async def rewind(self) -> None:
+        """Goes back to the beginning of the server's log: every terminal event that was not seen comes. Not while
+        somebody reads."""
+        await self._stream.aclose()
+        self._body, self.place, self.gap = None, BEGINNING, False
 
     # --- receiving
 
@@ -160,6 +169,7 @@ class Events:
             raise BadAnswer(f"{self.client.server} answers with {kind or 'no content type'} instead of events: "
                             "something else runs there")
         self._body, self._parser = aiter(response.aiter_bytes()), Parser()
+        self.gap = self.gap or bool(self.connections and not self.place)
         self.connections += 1
         self.trouble = None
         self.changed(self.trouble)

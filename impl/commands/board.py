@@ -93,7 +93,8 @@ class Board:
         card = self.cards.get(prompt.seq) or Card(prompt.seq, prompt.session_id, text, prompt.state)
         if (card.state, card.outcome) != (prompt.state, prompt.outcome):
             card = replace(card, state=prompt.state, outcome=prompt.outcome, since=monotonic())
-        self.cards[card.seq] = card = replace(card, been=card.been | {prompt.state})
+        been = {prompt.state, "active"} if prompt.outcome == "end_turn" else {prompt.state}
+        self.cards[card.seq] = card = replace(card, been=card.been | been)
         self._forget()
         return card
 
@@ -145,7 +146,8 @@ def _sessions(board: Board, cards: list[Card], width: int, wide: bool, unicode: 
 
 
 def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
-    row = Text(f"{card.seq:5} ", "dim", end="", no_wrap=True)
+    row = Text(no_wrap=True)
+    row.append(f"{card.seq:5} ", "dim")
     row.append_text(_track(card, unicode) if wide else Text(f"{_mark(card, unicode)} {card.word:9}", card.style))
     row.append("  ")
     room = width - row.cell_len
@@ -158,7 +160,7 @@ def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
         row.append("  ")
         told = Text(said, "red" if card.error else "dim")
         if not card.done and told.cell_len > (left := width - row.cell_len):  # the latest words of an answer on its way
-            told = Text(said[-max(1, left - 1):], "dim")
+            told = Text(("…" if unicode else "") + said[-max(1, left - 2):], "dim")
         row.append_text(told)
     return row
 

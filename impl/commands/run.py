@@ -79,7 +79,7 @@ async def waited(arguments: argparse.Namespace, prompt: str, view: "View") -> in
     except asyncio.CancelledError:
         if not interrupts.leaving:
             raise
-        view.say("left; the prompt is the server's now")
+        view.say("left; the prompt is the server's now", pressed=True)
         return LEFT
 
 
@@ -103,7 +103,7 @@ class Interrupts:
             assert self._main
             self._main.cancel()
         else:
-            self._view.say("canceling; Ctrl-C again leaves without waiting for the end")
+            self._view.say("canceling; Ctrl-C again leaves without waiting for the end", pressed=True)
             self._asked.set()
 
     async def _cancel(self, cancel: Callable[[], Awaitable[None]]) -> None:
@@ -166,10 +166,12 @@ class View:
         elif result.outcome == "canceled":
             self.say("canceled")
 
-    def say(self, text: str) -> None:
-        """A line on standard error."""
+    def say(self, text: str, *, pressed: bool = False) -> None:
+        """A line on standard error. If a key was pressed, the terminal has shown it at the beginning of the line."""
         if self._spinner:
             self._spinner.stop()
+        if pressed and not self._open and not self._spinner and sys.stderr.isatty():
+            print(file=sys.stderr)
         self._close()
         print(f"cancelmark: {plain(text)}", file=sys.stderr, flush=True)
         if self._spinner:

@@ -166,9 +166,9 @@ class Screen(View):
 
         self._place, self._board, self._over = place, board, over
         self._console = Console(highlight=False)
-        self._live = Live(console=self._console, screen=True, auto_refresh=False, get_renderable=self._picture)
         self._news = asyncio.Event()
         self._trouble: ClientError | None = None
+        self._live = Live(console=self._console, screen=True, auto_refresh=False, get_renderable=self._picture)
 
     def show(self, notice: "Notice") -> None:
         self._news.set()
