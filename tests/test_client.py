@@ -293,6 +293,24 @@ def test_a_terminal_event_says_more_than_an_error_event(monkeypatch: pytest.Monk
     check(test())
 
 
+def test_an_end_that_is_on_its_way_when_the_session_turns_idle_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "GRACE", 0.2)
+
+    async def test() -> None:
+        def status(received: Received) -> Reply:
+            server.released.set()
+            return says(200, {"id": "s", "title": "", "is_busy": False})
+
+        boom = event(None, "agent_event", type="error", error="the neighbour's", session_id="s")
+        routes = {EVENTS: stream(place(0), boom, Act.HOLD, ended(1, "mine", text="fine"), Act.HOLD), POST: ACCEPTED,
+                  STATUS: status}
+        async with Hostile(routes) as server:
+            assert (await run(server)).outcome == "end_turn"
+            assert len(server.to(STATUS)) == 1
+
+    check(test())
+
+
 def test_an_error_event_fills_in_what_the_end_leaves_out() -> None:
     boom = event(None, "agent_event", type="error", error="boom", run_id="mine")
     assert ran(open_stream(place(0), boom, ended(1, "mine", outcome="error"))).error == "boom"
@@ -440,6 +458,21 @@ def test_a_server_that_does_not_come_back_is_given_up_and_success_is_not_claimed
                 await asyncio.sleep(0.01)
         with pytest.raises(Unreachable, match="nobody answers"):
             await running
+
+    check(test())
+
+
+def test_trouble_that_was_overcome_is_not_counted_again() -> None:
+    async def test() -> None:
+        patience = Patience(first=0.001, longest=0.01, total=0.3)
+        routes = {EVENTS: [stream(place(0)), stream(place(0), Act.HOLD), open_stream(ended(1, "mine", text="t"))],
+                  POST: ACCEPTED}
+        async with Hostile(routes) as server:
+            running = asyncio.create_task(run(server, patience))
+            await server.holding.wait()
+            await asyncio.sleep(0.5)
+            server.released.set()
+            assert (await running).text == "t"
 
     check(test())
 
