@@ -29,7 +29,7 @@ from time import time
 from typing import NamedTuple
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
-from .events import Subscription, Update
+from .events import Broker, Notice, Update
 from .files import UsageError
 from .models import Draft, Model, Role, Text
 from .models import Message as Said
@@ -106,6 +106,41 @@ class Index:
         self._database.close()
 
 
+class Watch:
+    """The notices of a workspace for one reader, as an async iterator. It can rest: until it resumes nobody has to care
+    for it, and it misses updates, but no events."""
+
+    def __init__(self, broker: Broker, after: int | None) -> None:
+        self._broker, self._subscription = broker, broker.subscribe(after)
+        self._closed = False
+
+    async def __anext__(self) -> Notice:
+        return await anext(self._subscription)
+
+    @property
+    def place(self) -> int:
+        """What to come back with: every event up to this id has been seen."""
+        return self._subscription.place
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a notice is here already."""
+        return self._subscription.held > 0
+
+    def rest(self) -> None:
+        self._subscription.close()
+
+    def resume(self) -> None:
+        self._subscription = self._broker.subscribe(self.place)
+        if self._closed:
+            self._subscription.close()
+
+    def close(self) -> None:
+        """Ends it for good, also for a reader that waits."""
+        self._closed = True
+        self._subscription.close()
+
+
 class Workspace:
     """One open workspace."""
 
@@ -116,7 +151,8 @@ class Workspace:
         self._sessions = {session.id: session for session in runtime.store.sessions()}
         self._accepting: Counter[str] = Counter()  # prompts of a session that are being written
         self._claims: dict[str, float] = {}  # until when, by client; for ever while it is attached
-        self._streams: dict[str, list[Subscription]] = {}
+        self._watches: dict[str, set[Watch]] = {}  # by client
+        self.attached = 0  # how many watch
         self._left, self._alarm = left, asyncio.get_running_loop().call_later(grace, self._look)
 
     # --- who keeps it open
@@ -127,37 +163,35 @@ class Workspace:
         now = asyncio.get_running_loop().time()
         return [client for client, until in self._claims.items() if client and until > now]
 
-    @property
-    def attached(self) -> int:
-        """How many streams are open."""
-        return sum(map(len, self._streams.values()))
-
     def claim(self, client: str = "") -> None:
         """The workspace stays for the grace period from now on, for this client or for nobody in particular."""
         if self._claims.get(client) != inf:
             self._claims[client] = asyncio.get_running_loop().time() + self.grace
 
     @contextmanager
-    def watch(self, client: str, after: int | None) -> Iterator[Subscription]:
-        """A stream of notices, which keeps the workspace open while it lasts. It ends when the client is released."""
-        with self.runtime.broker.subscribe(after) as subscription:
-            self._claims[client] = inf
-            self._streams.setdefault(client, []).append(subscription)
-            try:
-                yield subscription
-            finally:
-                if client in self._streams:
-                    self._streams[client].remove(subscription)
-                    if not self._streams[client]:
-                        del self._streams[client]
-                        del self._claims[client]
-                        self.claim(client)
+    def watch(self, client: str, after: int | None) -> Iterator[Watch]:
+        """Everything that happens, also what came after that event. It keeps the workspace open while it lasts, and
+        ends when the client is released."""
+        watch = Watch(self.runtime.broker, after)
+        self._claims[client] = inf
+        self._watches.setdefault(client, set()).add(watch)
+        self.attached += 1
+        try:
+            yield watch
+        finally:
+            watch.close()
+            self.attached -= 1
+            others = self._watches.get(client, set())
+            others.discard(watch)
+            if not others and self._watches.pop(client, None) is not None:
+                del self._claims[client]
+                self.claim(client)
 
     def release(self, client: str) -> bool:
         """Takes the client's claim back and ends its streams. False if it had none."""
         known = self._claims.pop(client, None) is not None
-        for subscription in self._streams.pop(client, []):
-            subscription.close()
+        for watch in self._watches.pop(client, ()):
+            watch.close()
         if known:
             self.claim()
         return known

@@ -148,7 +148,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     from .app import application
     from .calls import VERSION
     from .guard import LOOPBACK
-    from .serving import bind, bind_unix, served, signals
+    from .serving import bind, bind_unix, make_room, served, signals
     from .site import Limits, Site
 
     token = token_in(arguments.token_file) if arguments.token_file else None
@@ -173,6 +173,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         local = is_loopback(arguments.host)
         hosts = [*LOOPBACK, name, *arguments.allow_host] if local or arguments.allow_host else None
     limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=arguments.max_connections)
+    make_room(limits.connections)
     site = Site(workspaces, limits)
     await workspaces.start()
     asked = asyncio.Event()

@@ -8,6 +8,7 @@ have to be abandoned. A second signal ends the process at once, which is a crash
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import stat
@@ -30,13 +31,26 @@ log = logging.getLogger("cancelmark.server")
 DRAIN = 10.0  # seconds
 LINGER = 2  # seconds for the last bytes to go out
 BACKLOG = 1024
+FILES = 512  # that a server opens apart from its connections
 SEND_BUFFER = 65_536  # bytes that the system holds for a reader that takes nothing; without this, megabytes
+
+
+def make_room(connections: int) -> None:
+    """Lets the process open as many files as so many connections need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < wanted:
+            log.warning("the system allows fewer files than there may be connections", extra={
+                "files": most, "connections": connections})
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens on this address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # unnamed, Nagle's delay would stay on
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of each connection

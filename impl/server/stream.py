@@ -2,29 +2,35 @@
 
 What a subscription gives is sent as it comes, each with the id to come back with. The first thing sent is such an id
 alone, so that also who has seen nothing yet can come back to its place. A reader that is slow skips updates, never
-events; one that takes nothing for a while is cut off, and can come back. Nobody else waits for either.
+events: after a second in which it takes nothing it is left alone until it does, so that a thousand such readers cost
+nobody anything, and after a minute it is cut off, and can come back. Nobody waits for it.
 """
 
 import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from cancelmark.impl.events import Notice, Subscription
-from cancelmark.impl.store import Event
-from cancelmark.impl.workspace import Workspace
+from cancelmark.impl.events import Notice
+from cancelmark.impl.store import Event, StoreError
+from cancelmark.impl.workspace import Watch, Workspace
 
 log = logging.getLogger("cancelmark.server")
 
 HEARTBEAT = 15.0  # seconds of silence after which a comment says that the server is there
-STALL = 60.0  # seconds without taking anything after which a reader is cut off
-CHUNK = 32_768  # bytes that are sent together
+BRIEF = 1.0  # seconds without taking anything after which nobody cares for a reader until it does
+STALL = 60.0  # and after which it is cut off
+CHUNK = 32_768  # bytes that are sent at a time; a reader that takes nothing keeps about three times that here
+TOGETHER = 128  # pieces that are sent together
+GATHER = 0.00005  # seconds for each stream of a workspace: where many watch, notices are gathered for a moment, since
+NOTICEABLE = 0.005  # to wake all of them for each would take longer than that; where few watch, there is no delay
+MOST = 0.1
 REMEMBERED = 4096  # messages that are known to have been shown before
-SHARED = 256  # notices that are kept in the form in which they are sent
+SHARED = 4_194_304  # bytes of notices that are kept in the form in which they are sent, for the next who wants them
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no")]
@@ -39,6 +45,8 @@ class Encoder:
         self._log = log
         self._shown: OrderedDict[str, None] = OrderedDict()  # messages, the latest last
         self._ready: OrderedDict[int, tuple[Notice, bytes]] = OrderedDict()  # events by id, updates by identity
+        self._size = 0  # of those
+        self.keen = 0  # streams that are not held up by their readers
 
     def place(self, event: int) -> bytes:
         """The line that says where a client is."""
@@ -57,8 +65,9 @@ class Encoder:
         found = self._ready.get(key)
         if found is None:
             found = self._ready[key] = (notice, f"data: {_dumps(self._envelope(notice))}\n\n".encode())
-            if len(self._ready) > SHARED:
-                self._ready.popitem(last=False)
+            self._size += len(found[1])
+            while self._size > SHARED:
+                self._size -= len(self._ready.popitem(last=False)[1][1])
         return found[1]
 
     def _envelope(self, notice: Notice) -> dict[str, Any]:
@@ -88,54 +97,90 @@ class EventStream:
                  heartbeat: float = HEARTBEAT, stall: float = STALL) -> None:
         self._encoder, self._heartbeat, self._stall = encoder, heartbeat, stall
         self._watching = workspace.watch(client, after)
+        self._resting: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._watching as subscription:
+        with self._watching as watch:
+            leaving = asyncio.ensure_future(_left(receive, watch))
             abort: Callable[[], None] = scope["state"]["abort"]
-            leaving = asyncio.ensure_future(_left(receive, subscription))
             try:
-                async with asyncio.timeout(self._stall):
-                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                await self._send(send, b"retry: 1000\n" + self._encoder.place(subscription.place) + b"\n")
-                while (chunk := await self._chunk(subscription)) is not None:
-                    await self._send(send, chunk)
-                async with asyncio.timeout(self._stall):
-                    await send({"type": "http.response.body", "body": b""})
-            except TimeoutError:
-                log.info("a reader took nothing and was cut off")
-                abort()
-                await leaving
+                await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                told = [b"retry: 1000\n", self._encoder.place(watch.place), b"\n"]
+                while told:
+                    for chunk in _chunks(told):
+                        await self._sent(watch, abort, send({
+                            "type": "http.response.body", "body": chunk, "more_body": True}))
+                    told = await self._told(watch)
+                await self._sent(watch, abort, send({"type": "http.response.body", "body": b""}))
             finally:
                 leaving.cancel()
 
-    async def _chunk(self, subscription: Subscription) -> bytes | None:
-        """What there is to send, or a heartbeat if there is nothing for a while, or None at the end."""
+    async def _sent(self, watch: Watch, abort: Callable[[], None], sending: Awaitable[None]) -> None:
+        """Waits until there is room for more. If that takes long the watch rests; if it takes too long, the reader is
+        cut off, and then there is nobody to wait for."""
+        def rest() -> None:
+            watch.rest()
+            self._resting = loop.call_later(self._stall - BRIEF, cut_off)
+
+        def cut_off() -> None:
+            log.info("a reader took nothing and was cut off")
+            abort()
+
+        loop = asyncio.get_running_loop()
+        soon = loop.call_later(min(BRIEF, self._stall), rest)
+        try:
+            await sending
+        finally:
+            soon.cancel()
+            if self._resting:
+                self._resting.cancel()
+                self._resting = None
+                watch.resume()
+
+    async def _told(self, watch: Watch) -> list[bytes]:
+        """What there is to send, or a heartbeat if there is nothing for a while, or nothing at the end."""
+        told: list[bytes] = []
+        self._encoder.keen += 1
         try:
             async with asyncio.timeout(self._heartbeat):
-                notice = await anext(subscription)
+                self._tell(told, watch, await anext(watch))
+            if (pause := self._encoder.keen * GATHER) > NOTICEABLE:
+                await asyncio.sleep(min(pause, MOST))
+            while watch.waiting and len(told) < TOGETHER:
+                self._tell(told, watch, await anext(watch))
         except TimeoutError:
-            return b":\n\n"
-        except StopAsyncIteration:
-            return None
-        chunk = self._told(subscription, notice)
-        while subscription.held and len(chunk) < CHUNK:
-            try:
-                chunk += self._told(subscription, await anext(subscription))
-            except StopAsyncIteration:
-                break
-        return chunk
+            return [b":\n\n"]
+        except (StopAsyncIteration, StoreError):  # the store is closed: what is left in it can be had after a restart
+            pass
+        finally:
+            self._encoder.keen -= 1
+        return told
 
-    def _told(self, subscription: Subscription, notice: Notice) -> bytes:
-        place = notice.id if isinstance(notice, Event) else subscription.place
-        return self._encoder.place(place) + self._encoder.encoded(notice)
-
-    async def _send(self, send: Send, chunk: bytes) -> None:
-        async with asyncio.timeout(self._stall):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    def _tell(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
+        place = notice.id if isinstance(notice, Event) else watch.place
+        told += (self._encoder.place(place), self._encoder.encoded(notice))
 
 
-async def _left(receive: Receive, subscription: Subscription) -> None:
-    """Ends the subscription when the client leaves."""
+def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:
+    """All of it in pieces that are not too large, and not smaller than need be. What is large is not copied as a whole:
+    it is shared by all who wait for it."""
+    small: list[bytes] = []
+    size = 0
+    for data in told:
+        if small and size + len(data) > CHUNK:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(data) > CHUNK:
+            yield from (data[start:start + CHUNK] for start in range(0, len(data), CHUNK))
+        else:
+            small.append(data)
+            size += len(data)
+    if small:
+        yield b"".join(small)
+
+
+async def _left(receive: Receive, watch: Watch) -> None:
+    """Ends the watch when the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    subscription.close()
+    watch.close()
