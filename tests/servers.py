@@ -35,6 +35,11 @@ PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
 COMMAND = [sys.executable, "-m", "cancelmark.impl.cli"]
 
 
+def web(url: str, **options: Any) -> httpx.AsyncClient:
+    """A client of the server at this address. It needs no certificates, which take long to load."""
+    return httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False, **options)
+
+
 class Server:
     """A server in this event loop, and the scenes that its model plays for each prompt's text; others it echoes."""
 
@@ -60,7 +65,7 @@ class Server:
         return self.model.gate(text)
 
     def client(self, **options: Any) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE, **options)
+        return web(self.url, **options)
 
     async def workspace(self, http: httpx.AsyncClient, path: str = "/tmp/cancelmark-test") -> "Place":
         """The workspace of this path, with its agent initialized, and a new session in it."""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx2 as httpx
 import pytest
 from effort import effort
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from servers import PATIENCE, Place, Process, Server, serving
+from servers import PATIENCE, Place, Process, Server, serving, web
 
 from cancelmark.impl.server.app import CALLS, document
 from cancelmark.impl.server.command import token_in
@@ -251,13 +250,13 @@ def test_schemathesis_finds_no_500_no_hang_and_no_answer_that_the_document_does_
 
 
 async def one_place(url: str) -> tuple[str, str]:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+    async with web(url) as http:
         place = await Server().workspace(http)
         return place.id, place.session
 
 
 async def accepts(url: str, workspace: str, session: str) -> int:
-    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
+    async with web(url) as http:
         place = Place(http, workspace, session)
         await place.do("cancel")
         return (await place.post("hello")).status_code

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx2 as httpx
 import pytest
 from runtimes import until
-from servers import PATIENCE, Place, Process, Server, serving
+from servers import PATIENCE, Place, Process, Server, serving, web
 
 from cancelmark.impl.events import Update
 from cancelmark.impl.server import stream
@@ -323,7 +322,7 @@ def test_a_thousand_readers_that_are_slow_stalled_or_gone_slow_nobody_down_and_g
     async def main(server: Process) -> None:
         assert server.process is not None
         pid = server.process.pid
-        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as http:
+        async with web(server.url) as http:
             place = await Server().workspace(http)
             flood = await place.new_session()
 
