@@ -109,10 +109,10 @@ class Events:
         try:
             for event in self._parser.feed(await anext(body)):
                 self._take(event)
-        except StopAsyncIteration:
-            await self._lost(Unreachable(f"{self.client.server} ended the stream", sent=True))
-        except httpx2.TransportError as error:
-            await self._lost(self.client.unreachable(error))
+        except httpx2.ReadTimeout:
+            await self._lost(Unreachable(f"{self.client.server} has been silent for too long", sent=True))
+        except (StopAsyncIteration, httpx2.TransportError):
+            await self._lost(Unreachable(f"the connection to {self.client.server} is lost", sent=True))
         except (BadAnswer, TooLongError, httpx2.DecodingError) as error:
             place, times = self._unreadable
             self._unreadable = (self.place, times + 1 if place == self.place else 1)

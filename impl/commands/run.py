@@ -124,6 +124,7 @@ class View:
         self._live = sys.stdout.isatty() and not quiet
         self._spinner: Any = None
         self._shown: dict[str, str] = {}  # what is on the terminal of each message
+        self._troubled = False
         self._open = False  # the terminal's last line has no end yet
 
     def __enter__(self) -> "View":
@@ -138,8 +139,9 @@ class View:
         self._still()
 
     def connection(self, trouble: "ClientError | None") -> None:
-        if trouble:
+        if trouble and not self._troubled:
             self.say(f"{trouble}; trying again")
+        self._troubled = trouble is not None
 
     def show(self, notice: "Notice") -> None:
         from cancelmark.impl.client import Message, Prompt

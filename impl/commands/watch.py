@@ -127,7 +127,7 @@ class Lines(View):
     """One line for each event."""
 
     def __init__(self, board: "Board", raw: bool) -> None:
-        self._board, self._raw = board, raw
+        self._board, self._raw, self._troubled = board, raw, False
 
     def show(self, notice: "Notice") -> None:
         told = json.dumps({"id": notice.id, **notice.envelope}, ensure_ascii=False) if self._raw else self._told(notice)
@@ -135,8 +135,9 @@ class Lines(View):
             print(told, flush=True)
 
     def connection(self, trouble: "ClientError | None") -> None:
-        if trouble:
+        if trouble and not self._troubled:
             print(f"cancelmark: {plain(str(trouble))}; trying again", file=sys.stderr, flush=True)
+        self._troubled = trouble is not None
 
     def _told(self, notice: "Notice") -> str:
         from cancelmark.impl.client import AgentEvent, Message, Prompt, RunComplete, Session
