@@ -3,12 +3,16 @@
 Each rule is something that clients do at the same time, or that a turn does, or that befalls the server. The clients
 write down when each call began and was answered, and which ends they have seen; the oracle judges that history. A rule
 ends when the server has come to rest and every client has seen everything.
+
+Who comes first of those who call at the same time is nobody's to decide, so what is drawn never depends on the server.
 """
 
 import asyncio
+import re
 import shutil
 import sqlite3
 import tempfile
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import replace
@@ -19,7 +23,8 @@ import pytest
 from effort import effort
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from runtimes import fails
 from servers import PATIENCE, Place, Server, Watch, serving
 
@@ -37,6 +42,7 @@ CLIENTS = 3
 SESSIONS = 2
 A_SESSION = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
 A_CLIENT = st.integers(0, CLIENTS - 1)
+SELDOM = st.integers(0, 3).map(lambda n: n == 0)
 TURNS: dict[str, tuple[Beat, ...]] = {"speaks": say("hello"), "fails": fails()}
 DO = st.one_of(
     st.tuples(st.just("accept"), A_CLIENT, A_SESSION, st.booleans(), st.sampled_from(list(TURNS))),
@@ -148,10 +154,10 @@ class Clients(RuleBasedStateMachine):
         self.life.run(self.together([self.do(*call) for call in calls]))
         self.look()
 
-    @precondition(lambda self: self.life.waiting)
-    @rule(data=st.data(), calls=st.lists(DO, max_size=2))
-    def a_turn_goes_on_meanwhile(self, data: st.DataObject, calls: Sequence[tuple[Any, ...]]) -> None:
-        self.life.release(data.draw(st.sampled_from(self.life.waiting)))
+    @rule(session=A_SESSION, calls=st.lists(DO, max_size=2))
+    def a_turn_goes_on_meanwhile(self, session: int, calls: Sequence[tuple[Any, ...]]) -> None:
+        if session in self.life.waiting:
+            self.life.release(session)
         self.life.run(self.together([self.do(*call) for call in calls]))
         self.look()
 
@@ -163,17 +169,18 @@ class Clients(RuleBasedStateMachine):
         self.life.run(self.arrive(client))
         self.look()
 
-    @precondition(lambda self: len(self.life.store.unfinished()) > 1)
-    @rule()
-    def the_server_is_stopped_and_started(self) -> None:
-        begin = self.tick()
-        self.life.run(self.life.server.site.workspaces.close())
-        self.calls.append(Call(begin, self.tick(), "close"))
-        self.restart()
+    @rule(often_enough=SELDOM)
+    def the_server_is_stopped_and_started(self, often_enough: bool) -> None:
+        if often_enough:
+            begin = self.tick()
+            self.life.run(self.life.server.site.workspaces.close())
+            self.calls.append(Call(begin, self.tick(), "close"))
+            self.restart()
 
-    @precondition(lambda self: len(self.life.store.unfinished()) > 1)
-    @rule()
-    def the_server_crashes(self) -> None:
+    @rule(often_enough=SELDOM)
+    def the_server_crashes(self, often_enough: bool) -> None:
+        if not often_enough:
+            return
         old = self.directory
         self.lives += 1
         (self.directory / "workspaces").mkdir(parents=True)
@@ -375,17 +382,21 @@ def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def cancel_is_answered_too_early(patch: pytest.MonkeyPatch) -> None:
-    """A cancel takes effect some time after it was answered: it reaches prompts that came later."""
-    cancel = Runtime.cancel
+    """A cancel takes effect only after the next prompt has been accepted, and reaches that too."""
+    cancel, accept = Runtime.cancel, Runtime.accept
+    late: list[str] = []
 
-    async def late(self: Runtime, session_id: str) -> None:
-        async def later() -> None:
-            await asyncio.sleep(0.05)
-            await cancel(self, session_id)
+    async def answered(self: Runtime, session_id: str) -> None:
+        late.append(session_id)
 
-        self._spawn(later())
+    async def accepted(self: Runtime, *arguments: Any) -> Any:
+        handle = await accept(self, *arguments)
+        while late:
+            await cancel(self, late.pop())
+        return handle
 
-    patch.setattr(Runtime, "cancel", late)
+    patch.setattr(Runtime, "cancel", answered)
+    patch.setattr(Runtime, "accept", accepted)
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -407,7 +418,7 @@ def run_ids_are_lost(patch: pytest.MonkeyPatch) -> None:
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     runs_twice: "that nobody has asked for",
     conflicts_are_ignored: "409",
-    cancel_is_answered_too_early: "canceled after|start after|out of order",
+    cancel_is_answered_too_early: "canceled after|start after",
     places_are_forgotten: "missed an end|has 0 ends",
     everything_is_shown_again: "twice|has 2 ends",
     run_ids_are_lost: "another run id|409|folded",
@@ -422,6 +433,7 @@ def test_the_machine_catches(bug: Callable[[pytest.MonkeyPatch], None], complain
         examples = 0
 
     Buggy.bug = staticmethod(bug)
-    with pytest.raises(AssertionError, match=complaint):
+    with pytest.raises((AssertionError, Flaky)) as caught:  # played again, those who race may finish otherwise
         run_state_machine_as_test(Buggy, settings=budget)
+    assert re.search(complaint, "".join(traceback.format_exception(caught.value)))
     print(f"{bug.__name__}: caught within {Buggy.examples} examples")
