@@ -17,6 +17,7 @@ from .report import Report
 # Each is a module here with a function `measure(rounds)`, imported when it is asked for.
 SUBJECTS: Mapping[str, str] = {
     "explorer": "The explorer: states a second and bytes a state",
+    "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
 }
 
 DESCRIPTION = """\

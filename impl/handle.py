@@ -13,6 +13,7 @@ from .turn import Ending, Turn
 
 STATE = "prompt"  # the type of an update that tells to which state a prompt has come
 
+
 @dataclass(frozen=True)
 class Result:
     """How a prompt ended. The text and error of one that was folded are those of the turn that took it in."""

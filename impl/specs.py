@@ -1,6 +1,7 @@
 """Writes everything in specs/ that is generated: `make specs`. With --check it writes nothing and exits 1 if stale."""
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ from cancelmark.model.views.tables import (
 )
 
 from .files import write
+from .server.app import document
 
 COUNTED = (
     Bounds(1, cancels=1),
@@ -58,6 +60,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "diagrams/session.mmd": session_mermaid,
     "revisions.md": lambda: HEADER + revisions_page(list(matrix())),
     "flaws.md": lambda: HEADER + flaws_page(),
+    "openapi.json": lambda: json.dumps(document(), indent=2, ensure_ascii=False) + "\n",
 }
 
 

@@ -195,9 +195,15 @@ def document() -> dict[str, Any]:
                  "summary": "Prompts that are accepted, queued, canceled and finished without losing any"},
         "paths": paths,
         "components": {"schemas": definitions["$defs"],
+                       "responses": {str(status): _refusal(text) for status, text in REFUSALS.items()},
                        "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
     }
+
+
+def _refusal(text: str) -> dict[str, Any]:
+    return {"description": text,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
 def _models(answer: Any) -> list[type[BaseModel]]:
@@ -234,9 +240,7 @@ def _operation(call: Call) -> dict[str, Any]:
                                          "content": {kind: content}}}}
     refusals = {401, 403, *call.refusals, *((400, 408, 413) if call.sent else ())}
     for status in sorted(refusals):
-        operation["responses"][str(status)] = {
-            "description": REFUSALS[status],
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+        operation["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
     if call.sent:
         required = any(field.is_required() for field in call.sent.model_fields.values())
         operation["requestBody"] = {"required": required, "content": {

@@ -133,8 +133,8 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, connections: int) -> None:
         super().__init__(uvicorn.Config(
             app, http=type("Limited", (Connection,), {"limit": connections}), ws="none", lifespan="off",
-            log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=LINGER,
-            timeout_keep_alive=60))
+            log_config=None, access_log=False, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=LINGER, timeout_keep_alive=60))
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
