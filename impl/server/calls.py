@@ -28,7 +28,7 @@ async def health(site: Site, request: Request) -> Answer:
 
 async def get_version(site: Site, request: Request) -> Answer:
     """Which server it is"""
-    return told({"version": VERSION, "name": "cancelmark", "protocol": 1})
+    return told({"version": VERSION, "name": "cancelmark", "protocol": 1, "directory": str(site.directory)})
 
 
 async def metrics(site: Site, request: Request) -> Answer:

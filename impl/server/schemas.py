@@ -96,6 +96,7 @@ class Health(Told):
 
 class Version(Told):
     version: str
+    directory: str  # where the server was started: a workspace to begin with
 
 
 class WorkspaceTold(Told):

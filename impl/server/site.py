@@ -1,6 +1,7 @@
 """What the calls of one server share: its workspaces, its limits and its figures."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from cancelmark.impl.workspace import Workspace, Workspaces
@@ -28,6 +29,7 @@ class Limits:
 class Site:
     workspaces: Workspaces
     limits: Limits = field(default_factory=Limits)
+    directory: Path = field(default_factory=Path.cwd)  # a workspace for those who have none in mind
     encoders: WeakKeyDictionary[Workspace, Encoder] = field(default_factory=WeakKeyDictionary)
     metrics: Metrics = field(init=False)
 

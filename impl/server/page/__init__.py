@@ -16,6 +16,7 @@ FILES = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/app.js": ("app.js", b"text/javascript; charset=utf-8"),
     "/style.css": ("style.css", b"text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
 PATHS = frozenset(FILES)  # who may see these need not have a token: they hold nothing
 
