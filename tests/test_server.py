@@ -109,17 +109,22 @@ async def until_idle(place: Place) -> None:
     await place.until(lambda session: not session["is_busy"], "")
 
 
-@played
-async def test_the_list_of_prompts_has_all_unfinished_and_the_last_50_finished(server: Server, place: Place) -> None:
-    for n in range(60):
-        await place.send(f"early {n}", f"run-{n}")
-    await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
-    gate = server.holds("late")
-    await place.send("late", "run-late")
-    await gate.reached()
-    prompts = await place.get("prompts")
-    assert [p["text"] for p in prompts] == [*(f"early {n}" for n in range(10, 60)), "late"]
-    gate.open()
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_list_of_prompts_has_all_unfinished_and_the_last_50_finished(durable: bool, tmp_path: Path) -> None:
+    async def story(server: Server, place: Place) -> None:
+        other = await place.new_session()
+        for n in range(60):
+            await place.send(f"early {n}", f"run-{n}")
+            await place.send(f"other {n}", f"other-{n}", other)
+        await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
+        gate = server.holds("late")
+        await place.send("late", "run-late")
+        await gate.reached()
+        prompts = await place.get("prompts")
+        assert [p["text"] for p in prompts] == [*(f"early {n}" for n in range(10, 60)), "late"]
+        gate.open()
+
+    play(story, tmp_path if durable else None)
 
 
 @played
