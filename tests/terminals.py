@@ -24,10 +24,13 @@ class Terminal:
             pytest.skip("tmux is not installed")
         self._socket = str(directory / "tmux")
         variables = {**environment, "PS1": "$ ", "HISTFILE": "", "LC_ALL": "C.UTF-8"}
-        given = [option for name, value in variables.items() for option in ("-e", f"{name}={value}")]
         self._tmux("-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", str(height), "-c", str(directory),
-                   *given, "bash --norc --noprofile")
-        self.until(lambda text: text.startswith("$"))
+                   "env", *(f"{name}={value}" for name, value in variables.items()), "bash", "--norc", "--noprofile")
+        try:
+            self.until(lambda text: text.startswith("$"))
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -41,6 +44,8 @@ class Terminal:
 
     def run(self, *command: str, after: str = "") -> None:
         """Clears the screen and runs a command, and then something else."""
+        self.type("clear", "Enter")
+        self.until(lambda text: text == "$")
         self.type("-l", f"clear; {shlex.join(command)}{after}")
         self.type("Enter")
 
