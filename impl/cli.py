@@ -30,6 +30,7 @@ first steps:
   cancelmark check                                    explore every interleaving, judge every property
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
   cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
+  cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
 COMMANDS = (

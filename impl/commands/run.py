@@ -74,6 +74,7 @@ async def waited(arguments: argparse.Namespace, prompt: str, view: "View") -> in
                         view.say(f"{error}; how run {stream.run_id} ended is not known")
                         return EXIT["error"]
                     assert stream.result
+                    interrupts.over()
                     view.end(stream.result)
                     return EXIT.get(stream.result.outcome, EXIT["error"])
     except asyncio.CancelledError:
@@ -97,10 +98,17 @@ class Interrupts:
         """Says how to cancel the prompt, now that it is accepted."""
         self._canceling = asyncio.ensure_future(self._cancel(cancel))
 
+    def over(self) -> None:
+        """The prompt has ended: there is nothing left to cancel or to leave."""
+        if self._canceling:
+            self._canceling.cancel()
+        self._main = None
+
     def _pressed(self) -> None:
+        if self._main is None:
+            return
         if self._asked.is_set():
             self.leaving = True
-            assert self._main
             self._main.cancel()
         else:
             self._view.say("canceling; Ctrl-C again leaves without waiting for the end", pressed=True)
