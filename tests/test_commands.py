@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
-from hostile import Hostile, says
-from openai_server import Act, Framing, Reply
+from hostile import ACCEPTED, EVENTS, POST, Hostile, open_stream, says
+from hostile import ended as terminal_event
+from openai_server import Act, Framing, Received, Reply
 from servers import COMMAND, Process
 
 from cancelmark.impl.cli import main
@@ -355,6 +356,39 @@ def test_something_else_at_that_address_is_said_plainly(reply: Reply, said: str,
     assert code == 2
     [line] = refused.decode().splitlines()
     assert said in line
+
+
+def test_an_interrupt_after_the_end_changes_nothing() -> None:
+    """The turn has ended, and the command gives back its claim, for which the server takes its time."""
+    class Slow(Hostile):
+        def reply(self, received: Received) -> Reply:
+            if received.method == "DELETE":
+                leaving.set()
+                return Reply((Act.HOLD,))
+            return super().reply(received)
+
+    async def test() -> tuple[int | None, bytes, bytes]:
+        end = terminal_event(1, "mine", text="hi")
+        async with Slow({
+                "GET /v1/version": says(200, {"version": "1"}),
+                "POST /v1/workspaces": says(200, {"id": "w", "path": "/"}),
+                "POST /v1/workspaces/w/agent/init": says(200, {}),
+                "GET /v1/workspaces/w/sessions": says(200, [{"id": "s", "title": "default"}]),
+                EVENTS: open_stream(end), POST: ACCEPTED}) as server:
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND, "run", "--server", server.address, "--run-id", "mine", "hello",
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            await leaving.wait()
+            for _ in range(3):
+                process.send_signal(signal.SIGINT)
+                await asyncio.sleep(0.05)
+            out, err = await process.communicate()
+            return process.returncode, out, err
+
+    leaving = asyncio.Event()
+    code, out, err = asyncio.run(test())
+    assert (out, err) == (b"hi\n", b"")
+    assert code == 0
 
 
 @pytest.mark.parametrize(("arguments", "stdin", "named"), [
