@@ -18,6 +18,7 @@ from .report import Report
 SUBJECTS: Mapping[str, str] = {
     "explorer": "The explorer: states a second and bytes a state",
     "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
+    "spin": "SPIN and the explorer: two models of one protocol, counted side by side",
 }
 
 DESCRIPTION = """\

@@ -82,7 +82,7 @@ byte cancels, clears, requeues, crashes, closes;
 /* ---- What an observer sees of one step ---- */
 
 hidden byte i, j, k, first, called_in;
-hidden byte busy, idle, was_closing, starts, asks, late, foreign, into_stopping, any;
+hidden byte busy, idle, was_closing, starts, asks, late, foreign, into_stopping;
 hidden byte was_mark[SESSIONS];
 hidden mtype was[PROMPTS + 1];
 hidden mtype was_outcome[PROMPTS + 1];
@@ -96,7 +96,7 @@ hidden byte recorded[PROMPTS + 1];
 #define here(p, s)      (state[p] && home[p] == (s))
 #define live(p)         (state[p] && state[p] != DONE)
 #define covered(p)      ((p) <= mark[home[p]])
-#define foldable(p, s)  (here(p, s) && state[p] == QUEUED && (!run_id[p] || BUG == FOLDS_RUN_IDS))
+#define foldable(p, s)  (here(p, s) && state[p] == QUEUED && !run_id[p])
 #define working(p, s)   (state[p] == ACCEPTED || state[p] == CANCELED_ON_ENTRY || state[p] == ACTIVE)
 
 #if PROMPTS == 1
@@ -162,7 +162,6 @@ inline begin(s) {
 }
 
 inline judge() {
-    any = false;
     for (i : 0 .. SESSIONS - 1) {
         JUDGE(isolation, called_in == EVERYWHERE || called_in == i || mark[i] == was_mark[i])
     }
@@ -188,6 +187,7 @@ inline judge() {
         :: else
         fi
     }
+    JUDGE(closed, called_in == EVERYWHERE || closing == was_closing);
     JUDGE(no-poisoning, !into_stopping);
     JUDGE(attribution, !foreign);
     JUDGE(prompt-terminal, !late)
@@ -209,11 +209,11 @@ inline told_in(s) {
 /* R1 */
 inline accept(s, named) {
     begin(s);
-    JUDGE(closed, !closing);
     seq++;
-    state[seq] = ACCEPTED; home[seq] = s; run_id[seq] = named;
     if :: named -> printf("accept(%c, run id)", NAME(seq)) :: else -> printf("accept(%c)", NAME(seq)) fi;
     told_in(s);
+    state[seq] = ACCEPTED; home[seq] = s; run_id[seq] = named;
+    JUDGE(closed, !closing);
     judge()
 }
 
@@ -263,7 +263,10 @@ inline take_in(p) {
     begin(home[p]); printf("step(%c)", NAME(p)); told_in(home[p]);
     into_stopping = (reach[p] != 0);
     for (i : 1 .. PROMPTS) {
-        if :: foldable(i, home[p]) -> end_as(i, folded) :: else fi
+        if
+        :: foldable(i, home[p]) || (BUG == FOLDS_RUN_IDS && here(i, home[p]) && state[i] == QUEUED) -> end_as(i, folded)
+        :: else
+        fi
     }
     judge()
 }
@@ -370,6 +373,7 @@ inline close() {
     closes++;
     closing = true;
     for (i : 0 .. SESSIONS - 1) { cancel_in(i) }
+    JUDGE(closed, closing);
     judge()
 }
 
@@ -378,6 +382,7 @@ inline crash() {
     begin(EVERYWHERE); printf("crash\n");
     crashes++;
     down = true;
+    JUDGE(closed, closing == was_closing);
     judge()
 }
 
