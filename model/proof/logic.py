@@ -1,0 +1,148 @@
+"""The language of the proof: a universe of prompts and sessions, and a state of the server over it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, TypeAlias
+
+import z3
+
+Term: TypeAlias = Any  # of z3; which kind of term is said by the names
+OfOne: TypeAlias = Callable[[Term], Term]  # a function of a prompt or of a session
+
+STATE, (ABSENT, ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE) = z3.EnumSort(
+    "State", ["absent", "accepted", "canceled_on_entry", "queued", "active", "done"])
+OUTCOME, (NONE, END_TURN, ERROR, CANCELED, FOLDED) = z3.EnumSort(
+    "Outcome", ["none", "end_turn", "error", "canceled", "folded"])
+REACH, (NOTHING, CLEAR, CANCEL) = z3.EnumSort("Reach", ["nothing", "clear_queue", "cancel"])
+
+
+def one_of(term: Term, *values: Term) -> Term:
+    return z3.Or(*(term == value for value in values))
+
+
+@cache
+def _sort(name: str, size: int | None, names: str) -> tuple[Term, tuple[Term, ...]]:
+    if size is None:
+        return z3.DeclareSort(name), ()
+    sort, members = z3.EnumSort(f"{name}{size}", list(names[:size]))
+    return sort, tuple(members)
+
+
+class Universe:
+    """All the prompts and sessions there are: any number of them, or just so many.
+
+    In a universe of a known size every quantifier is written out, so that the solver needs none.
+    """
+
+    def __init__(self, prompts: int | None = None, sessions: int | None = None) -> None:
+        self.prompt, self.prompts = _sort("Prompt", prompts, "ABCDEFGH")
+        self.session, self.sessions = _sort("Session", sessions, "1234")
+
+    def every_prompt(self, says: OfOne) -> Term:
+        return self._every(self.prompt, self.prompts, says)
+
+    def every_session(self, says: OfOne) -> Term:
+        return self._every(self.session, self.sessions, says)
+
+    def every_pair(self, says: Callable[[Term, Term], Term]) -> Term:
+        return self.every_prompt(lambda p: self.every_prompt(lambda q: says(p, q)))
+
+    def some_prompt(self, says: OfOne) -> Term:
+        return z3.Not(self.every_prompt(lambda p: z3.Not(says(p))))
+
+    def _every(self, sort: Term, members: tuple[Term, ...], says: OfOne) -> Term:
+        if members:
+            return z3.And(*map(says, members))
+        one = z3.FreshConst(sort, "x")
+        return z3.ForAll([one], says(one))
+
+
+@dataclass(frozen=True)
+class View:
+    """A state of the server. Each field is a function of a prompt, of a session, or a term: free symbols for a state of
+    which nothing is known, and terms over those for the state after a step."""
+
+    state: OfOne
+    outcome: OfOne
+    seq: OfOne
+    home: OfOne  # the prompt's session
+    run_id: OfOne
+    reach: OfOne  # history: the strongest call that reached the prompt between its acceptance and its end
+    ends: OfOne  # history: its terminal events; counting stops at 2
+    mark: OfOne  # of a session
+    latest: Term  # the latest seq given out
+    closing: Term
+    down: Term  # crashed and not yet recovered
+
+    @classmethod
+    def free(cls, universe: Universe, name: str = "") -> "View":
+        def of_prompt(field: str, sort: Term) -> OfOne:
+            function: OfOne = z3.Function(field + name, universe.prompt, sort)
+            return function
+
+        return cls(
+            of_prompt("state", STATE), of_prompt("outcome", OUTCOME), of_prompt("seq", z3.IntSort()),
+            of_prompt("home", universe.session), of_prompt("run_id", z3.BoolSort()), of_prompt("reach", REACH),
+            of_prompt("ends", z3.IntSort()), z3.Function("mark" + name, universe.session, z3.IntSort()),
+            z3.Int("latest" + name), z3.Bool("closing" + name), z3.Bool("down" + name))
+
+    def put(self, prompt: Term, **values: Term) -> "View":
+        """The same state with these fields of one prompt changed."""
+        return replace(self, **{field: put(getattr(self, field), prompt, value) for field, value in values.items()})
+
+    # --- questions
+
+    def is_in(self, p: Term, session: Term, *states: Term) -> Term:
+        return z3.And(self.home(p) == session, one_of(self.state(p), *states))
+
+    def live(self, p: Term) -> Term:
+        return z3.And(self.state(p) != ABSENT, self.state(p) != DONE)
+
+    def covered(self, p: Term) -> Term:
+        return self.seq(p) <= self.mark(self.home(p))
+
+    def same_prompt(self, other: "View", p: Term) -> Term:
+        """Whether everything about the prompt is the same in both."""
+        return z3.And(*(getattr(self, f)(p) == getattr(other, f)(p) for f in OF_PROMPT))
+
+
+OF_PROMPT = tuple(f.name for f in fields(View))[:7]
+
+
+def put(function: OfOne, argument: Term, value: Term) -> OfOne:
+    return lambda x: z3.If(x == argument, value, function(x))
+
+
+def _nobody(_: Term) -> Term:
+    return z3.BoolVal(False)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a step asks the world to do, as functions of a prompt."""
+
+    started: OfOne = _nobody  # its turn begins
+    stopped: OfOne = _nobody  # its turn is asked to stop
+    folded: OfOne = _nobody  # its text is handed to the turn of another
+    takes_in: OfOne = _nobody  # its turn takes others in
+    recorded: OfOne = _nobody  # its user message and a canceled assistant message are written
+    published: OfOne = lambda _: z3.IntVal(0)  # so many terminal events
+    carries: OfOne = lambda p: p  # the prompt whose text and error its event carries
+    late: Term = False  # an event is published after a turn was started
+
+    @classmethod
+    def free(cls, universe: Universe) -> "Seen":
+        def of_prompt(field: str, sort: Term) -> OfOne:
+            function: OfOne = z3.Function(field, universe.prompt, sort)
+            return function
+
+        return cls(
+            **{field: of_prompt(field, z3.BoolSort()) for field in ("started", "stopped", "folded", "takes_in",
+                                                                    "recorded")},
+            published=of_prompt("published", z3.IntSort()), carries=of_prompt("carries", universe.prompt),
+            late=z3.Bool("late"))
+
+    def nothing(self, p: Term) -> Term:
+        return z3.Not(z3.Or(self.started(p), self.stopped(p), self.folded(p), self.takes_in(p), self.recorded(p),
+                            self.published(p) > 0))

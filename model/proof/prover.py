@@ -1,0 +1,148 @@
+"""The obligations of the proof, their verdicts, and the checks that the proof is not empty."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import z3
+
+from .actions import ACTIONS, MOVES, Action, Step
+from .counterexample import Counterexample, picture
+from .instances import instances
+from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, Claim, StateClaim, initial, moves
+from .logic import Seen, Term, Universe, View
+
+ROUNDS = 3  # of instances, at most
+SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2))  # prompts, sessions: smallest first
+
+
+class Verdict(Enum):
+    PROVED = "proved"
+    BROKEN = "broken"
+    UNPROVED = "unproved"  # it rests on an invariant of which something is not proved
+    UNKNOWN = "unknown"  # no answer in time
+
+
+class Obligation(NamedTuple):
+    """One thing to show: the claim holds after the action; or at the start; or wherever the invariant holds."""
+
+    claim: Claim
+    action: Action | None = None
+    start: bool = False
+
+    def __str__(self) -> str:
+        if self.action:
+            return f"{self.claim.name} after {self.action.name}"
+        return f"{self.claim.name} {'at the start' if self.start else 'wherever the invariant holds'}"
+
+
+class Judged(NamedTuple):
+    obligation: Obligation
+    verdict: Verdict
+    counterexample: Counterexample | None = None
+
+
+@dataclass(frozen=True)
+class Prover:
+    """A protocol and an invariant of it."""
+
+    actions: Sequence[Action] = ACTIONS
+    invariant: Sequence[StateClaim] = INVARIANT
+    timeout: float = 20.0  # seconds for one question
+
+    def obligations(self) -> list[Obligation]:
+        """Initiation, consecution for every action, and what must follow."""
+        return [
+            *(Obligation(claim, start=True) for claim in self.invariant),
+            *(Obligation(claim, action) for action in self.actions for claim in (*self.invariant, *STEPS)),
+            *(Obligation(claim) for claim in CONSEQUENCES),
+        ]
+
+    def judge(self, obligation: Obligation) -> Judged:
+        """Proved for any number of prompts; or broken, with the smallest counterexample; or unknown."""
+        universe = Universe()
+        question, _ = self.question(universe, obligation)
+        for rounds in range(1, ROUNDS + 1):
+            if self.solver(instances(universe, question, rounds)).check() == z3.unsat:
+                return Judged(obligation, Verdict.PROVED)
+        for size in SIZES:
+            if found := self.refute(Universe(*size), obligation):
+                return Judged(obligation, Verdict.BROKEN, found)
+        return Judged(obligation, Verdict.UNKNOWN)
+
+    def refute(self, universe: Universe, obligation: Obligation) -> Counterexample | None:
+        """A counterexample in this universe, with small numbers if that is possible."""
+        question, step = self.question(universe, obligation)
+        solver = self.solver(question)
+        for small in (len(universe.prompts), 8):
+            solver.push()
+            solver.add(step.before.latest >= 0, step.before.latest <= small,
+                       universe.every_session(lambda s: step.before.mark(s) >= 0),
+                       universe.every_prompt(lambda p: step.before.seq(p) >= 1))
+            if solver.check() == z3.sat:
+                return picture(obligation.claim.name, obligation.claim.sentence, step, obligation.action,
+                               solver.model())
+            solver.pop()
+        return None
+
+    def question(self, universe: Universe, obligation: Obligation) -> tuple[Term, Step]:
+        """What would have to hold for the claim to fail."""
+        before = View.free(universe)
+        allowed = [initial(universe, before)] if obligation.start else self.allowed(universe, before)
+        if obligation.action:
+            step = obligation.action.step(universe, before, obligation.action.arguments(universe))
+        else:
+            step = Step(universe, "", None, True, before, before, Seen())
+        return z3.And(*allowed, step.guard, z3.Not(obligation.claim.of(step))), step
+
+    def allowed(self, universe: Universe, view: View) -> list[Term]:
+        return [claim.holds(universe, view) for claim in self.invariant]
+
+    def solver(self, *facts: Term) -> z3.Solver:
+        solver = z3.Solver()
+        solver.set(timeout=round(self.timeout * 1000))
+        solver.add(*facts)
+        return solver
+
+    def guarantees(self, judged: Sequence[Judged]) -> Mapping[str, Verdict]:
+        """The verdict on each property, from those on all obligations: its own claims, and the whole invariant on
+        which they rest."""
+        by_claim: dict[str, set[Verdict]] = {}
+        for one in judged:
+            by_claim.setdefault(one.obligation.claim.name, set()).add(one.verdict)
+        invariant = set[Verdict]().union(*(by_claim[claim.name] for claim in self.invariant))
+        found = {}
+        for id, claims in GUARANTEES.items():
+            own = set[Verdict]().union(*(by_claim.get(name, {Verdict.UNPROVED}) for name in claims))
+            if own == {Verdict.PROVED}:
+                found[id] = Verdict.PROVED if invariant == {Verdict.PROVED} else Verdict.UNPROVED
+            else:
+                found[id] = next(v for v in (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.UNPROVED) if v in own)
+        return found
+
+    # --- the proof is not empty
+
+    def impossible_moves(self) -> Iterator[str]:
+        """Actions that no state of the invariant allows, and moves of theirs that never happen. There must be none."""
+        universe = Universe(3, 2)
+        before = View.free(universe)
+        allowed = self.allowed(universe, before)
+        for action in self.actions:
+            step = action.step(universe, before, action.arguments(universe))
+            if self.solver(*allowed, step.guard).check() != z3.sat:
+                yield action.name
+            for source, dest, outcome in MOVES[action.name]:
+                happens = universe.some_prompt(lambda p: moves(step, p, source, dest, outcome))  # noqa: B023
+                if self.solver(*allowed, step.guard, happens).check() != z3.sat:
+                    yield f"{action.name}: {source} → {dest}"
+
+    def irrefutable(self) -> Iterator[str]:
+        """Claims that hold of anything at all, whatever the protocol does. There must be none."""
+        universe = Universe(2, 2)
+        before, after, seen = View.free(universe), View.free(universe, "'"), Seen.free(universe)
+        session = z3.Const("session", universe.session)
+        for claim in (*self.invariant, *STEPS, *CONSEQUENCES):
+            steps = [Step(universe, action.name, session, True, before, after, seen) for action in self.actions]
+            if self.solver(z3.Not(z3.And(*map(claim.of, steps)))).check() != z3.sat:
+                yield claim.name
