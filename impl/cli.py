@@ -14,7 +14,7 @@ from typing import NoReturn
 from cancelmark.bench import command as bench
 from cancelmark.model.explore import StoppedError
 
-from . import check, diagram, history
+from . import check, diagram, history, prove
 from .commands import cancel, queue, send, watch
 from .commands import run as run_command
 from .files import UsageError
@@ -28,6 +28,7 @@ poisoning any. A formal model of the protocol, and the tools to look at it.
 EPILOG = """\
 first steps:
   cancelmark check                                    explore every interleaving, judge every property
+  cancelmark prove                                    the same without a bound, by induction
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
   cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
@@ -35,6 +36,7 @@ first steps:
 
 COMMANDS = (
     check,
+    prove,
     history,
     diagram,
     serve,

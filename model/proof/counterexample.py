@@ -4,14 +4,27 @@ It is a state that the invariant allows and a step that leads out of it, or that
 not be one that the protocol can reach: then it is the invariant that says too little.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import z3
 
 from .actions import Action, Step
-from .logic import Term, Universe, View
+from .logic import (
+    ABSENT,
+    ACCEPTED,
+    ACTIVE,
+    CANCELED,
+    CANCELED_ON_ENTRY,
+    END_TURN,
+    ERROR,
+    NOTHING,
+    QUEUED,
+    Term,
+    Universe,
+    View,
+)
 
 
 class Prompt(NamedTuple):
@@ -33,7 +46,7 @@ class Prompt(NamedTuple):
         if self.reach != "nothing":
             words.append(f"reached by {self.reach}")
         if self.ends != (self.state == "done"):
-            words.append(f"{self.ends} terminal events")
+            words.append(f"{self.ends} terminal event{'s' if self.ends != 1 else ''}")
         return ", ".join(words)
 
 
@@ -54,12 +67,13 @@ class Counterexample:
     action: str  # with its arguments; empty: no action, the state itself is the counterexample
     before: Picture
     after: Picture
+    asked: tuple[str, ...]  # what the action asks the world to do
 
     @property
     def text(self) -> str:
         """A table: one line a prompt, in order of seq."""
         several = len(self.before.marks) > 1
-        rows = [("", "before", self.action or "(no action)")]
+        rows = [("", "before", f"after {self.action}" if self.action else "the same")]
         afters = {p.name: p for p in self.after.prompts}
         for p in sorted(self.before.prompts, key=lambda p: (p.state == "absent", afters[p.name].seq)):
             now = afters[p.name]
@@ -73,9 +87,32 @@ class Counterexample:
             was, now_is = getattr(self.before, name), getattr(self.after, name)
             if was or now_is:
                 rows.append((name, "yes" if was else "no", "yes" if now_is else "no"))
+        if self.asked:
+            rows.append(("asked for", "", ", ".join(self.asked)))
         widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
         lines = [f"  {a:{widths[0]}}   {b:{widths[1]}}   {c}".rstrip() for a, b, c in rows]
         return "\n".join([f"{self.claim} is broken: {self.sentence}", *lines]) + "\n"
+
+
+def wishes(step: Step) -> Iterator[Term]:
+    """What makes a counterexample plain, most wanted first: low numbers, names in order of seq, nothing that happened
+    before and does not matter. The rest leaves the solver no choice, so that the same bug always looks the same."""
+    universe, before = step.universe, step.before
+    yield before.latest <= len(universe.prompts)
+    yield z3.Not(before.closing)
+    yield z3.Not(before.down)
+    for session in universe.sessions:
+        yield before.mark(session) == 0
+    for number, p in enumerate(universe.prompts, 1):
+        yield before.state(p) != ABSENT
+        yield step.after.seq(p) == number
+    for p in universe.prompts:
+        yield before.reach(p) == NOTHING
+        yield z3.Not(step.after.run_id(p))
+        yield step.after.home(p) == universe.sessions[0]
+    for p in universe.prompts:
+        yield from (before.state(p) == state for state in (ACTIVE, QUEUED, ACCEPTED, CANCELED_ON_ENTRY))
+        yield from (step.after.outcome(p) == outcome for outcome in (END_TURN, ERROR, CANCELED))
 
 
 def picture(claim: str, sentence: str, step: Step, action: Action | None, model: z3.ModelRef) -> Counterexample:
@@ -87,13 +124,23 @@ def picture(claim: str, sentence: str, step: Step, action: Action | None, model:
     told = ""
     if action:
         arguments = action.arguments(universe)
-        shown = [value(term) for name, term in arguments.items() if action.parameters[name] in ("prompt", "outcome")
-                 and (name != "first" or value(arguments.get("hands_off", z3.BoolVal(True))) == "True")]
+        shown = [value(term) for name, term in arguments.items() if name in ("p", "how")]
         sessions = [value(term) for name, term in arguments.items() if action.parameters[name] == "session"]
         told = action.name + (f"({', '.join(shown)})" if shown else "")
         told += f" in session {sessions[0]}" if sessions and len(universe.sessions) > 1 else ""
     return Counterexample(claim, sentence, told, _pictured(universe, step.before, value),
-                          _pictured(universe, step.after, value))
+                          _pictured(universe, step.after, value), tuple(_asked(step, value)))
+
+
+def _asked(step: Step, value: Callable[[Term], str]) -> Iterator[str]:
+    asks = {"started": "{} starts", "stopped": "{} is to stop", "folded": "{} is folded", "recorded": "{}'s record"}
+    for p in step.universe.prompts:
+        yield from (words.format(p) for field, words in asks.items() if value(getattr(step.seen, field)(p)) == "True")
+        if value(step.seen.published(p)) != "0":
+            text = value(step.seen.carries(p))
+            yield f"{p}'s terminal event" + ("" if text == str(p) else f" with the text of {text}")
+    if value(step.seen.late) == "True":
+        yield "an event only after a start"
 
 
 def _pictured(universe: Universe, view: View, value: Callable[[Term], str]) -> Picture:

@@ -24,40 +24,51 @@ def instances(universe: Universe, question: Term, rounds: int) -> Term:
 def named(universe: Universe, term: Term) -> dict[int, Term]:
     """The prompts and sessions that a term names: its subterms of those sorts in which no variable occurs."""
     found: dict[int, Term] = {}
-    open_terms: dict[int, bool] = {}  # whether a variable occurs, by term
-
-    def is_open(t: Term) -> bool:
-        key = t.get_id()
-        if key not in open_terms:
-            inner = [is_open(child) for child in ([t.body()] if z3.is_quantifier(t) else t.children())]
-            open_terms[key] = z3.is_var(t) or z3.is_quantifier(t) or any(inner)
-            if not open_terms[key] and t.sort() in (universe.prompt, universe.session):
-                found[key] = t
-        return open_terms[key]
-
-    is_open(term)
+    _is_open(term, (universe.prompt, universe.session), found, {})
     return found
+
+
+def _is_open(term: Term, sorts: tuple[Term, ...], found: dict[int, Term], known: dict[int, bool]) -> bool:
+    """Whether a variable occurs in the term. Terms of these sorts in which none does are put into `found`."""
+    key = term.get_id()
+    if key not in known:
+        parts = [term.body()] if z3.is_quantifier(term) else term.children()
+        inner = [_is_open(part, sorts, found, known) for part in parts]
+        known[key] = z3.is_var(term) or z3.is_quantifier(term) or any(inner)
+        if not known[key] and term.sort() in sorts:
+            found[key] = term
+    return known[key]
 
 
 def applied(term: Term, terms: list[Term]) -> Term:
     """The term with each universal quantifier replaced by its instances for these terms."""
-    done: dict[int, tuple[Term, Term]] = {}  # by id, which is only sure to be a term's own while the term is kept
+    return _applied(term, terms, {})
 
-    def go(t: Term) -> Term:
-        key = t.get_id()
-        if key not in done:
-            done[key] = (t, of_quantifier(t) if z3.is_quantifier(t) else rebuilt(t, [go(c) for c in t.children()]))
-        return done[key][1]
 
-    def of_quantifier(t: Term) -> Term:
-        if not t.is_forall():
-            raise ValueError(f"not in Skolem normal form: {t}")
-        body = t.body()
-        choices = [[x for x in terms if x.sort() == t.var_sort(i)] for i in range(t.num_vars())]
-        found = [z3.substitute_vars(body, *reversed(chosen)) for chosen in product(*choices)]
-        return z3.And(*(map(go, found) if has_quantifier(body) else found))
+# What is done, by id; the term is kept with it, because an id is a term's own only as long as there is the term.
+# No function here is a closure that knows itself: that would be a cycle, which Python frees when and in which thread it
+# likes, and z3 must not be called from two.
+Done = dict[int, tuple[Term, Term]]
 
-    return go(term)
+
+def _applied(term: Term, terms: list[Term], done: Done) -> Term:
+    key = term.get_id()
+    if key not in done:
+        if z3.is_quantifier(term):
+            result = _instances_of(term, terms, done)
+        else:
+            result = rebuilt(term, [_applied(child, terms, done) for child in term.children()])
+        done[key] = (term, result)
+    return done[key][1]
+
+
+def _instances_of(quantifier: Term, terms: list[Term], done: Done) -> Term:
+    if not quantifier.is_forall():
+        raise ValueError(f"not in Skolem normal form: {quantifier}")
+    body = quantifier.body()
+    choices = [[t for t in terms if t.sort() == quantifier.var_sort(i)] for i in range(quantifier.num_vars())]
+    found = [z3.substitute_vars(body, *reversed(chosen)) for chosen in product(*choices)]
+    return z3.And(*([_applied(one, terms, done) for one in found] if has_quantifier(body) else found))
 
 
 def has_quantifier(term: Term) -> bool:

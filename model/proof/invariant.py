@@ -83,14 +83,14 @@ def initial(u: Universe, v: View) -> Term:
 INVARIANT: tuple[StateClaim, ...] = (
     StateClaim(
         "seq-given", "A prompt's seq is one that has been given out.",
-        of_each(lambda v, p: z3.Implies(v.state(p) != ABSENT, v.seq(p) <= v.latest))),
+        of_each(lambda v, p: z3.Implies(v.state(p) != ABSENT, z3.And(v.seq(p) >= 1, v.seq(p) <= v.latest)))),
     StateClaim(
         "seq-unique", "No two prompts have the same seq.",
         lambda u, v: u.every_pair(lambda p, q: z3.Implies(
             z3.And(v.state(p) != ABSENT, v.state(q) != ABSENT, v.seq(p) == v.seq(q)), p == q))),
     StateClaim(
-        "mark-given", "A mark is a seq that has been given out, so it covers nobody who is accepted later.",
-        lambda u, v: u.every_session(lambda s: v.mark(s) <= v.latest)),
+        "mark-given", "A mark is 0 or a seq that has been given out, so it covers nobody who is accepted later.",
+        lambda u, v: z3.And(v.latest >= 0, u.every_session(lambda s: z3.And(v.mark(s) >= 0, v.mark(s) <= v.latest)))),
     StateClaim(
         "covered-is-reached", "The mark covers an unfinished prompt if and only if a cancel came after its acceptance.",
         of_each(lambda v, p: z3.Implies(v.live(p), iff(v.covered(p), v.reach(p) == CANCEL)))),
@@ -290,6 +290,16 @@ GUARANTEES: Mapping[str, tuple[str, ...]] = {
     "all-done": ("rest-is-done",),
     "some-terminal": ("rest-is-told",),
     "progress": ("system-descends",),
+}
+
+# What a guarantee needs beyond its claims, and what no solver was asked.
+REMARKS: Mapping[str, str] = {
+    "attribution": "An event here names the prompt whose text it carries. What the text is, only a runtime knows.",
+    "all-done": "At rest: the server is up, and no prompt is accepted, canceled on entry or active. That just then the "
+                "system has no action left is tested in small universes.",
+    "progress": "The ranks of all prompts, and 1 for a server that is down, add up to a number that falls with every "
+                "step that the system takes by itself, and it cannot fall for ever. That the prompts are finitely many "
+                "is an argument beside the logic.",
 }
 
 # What is not proved here, and why.

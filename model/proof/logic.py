@@ -114,8 +114,11 @@ def put(function: OfOne, argument: Term, value: Term) -> OfOne:
     return lambda x: z3.If(x == argument, value, function(x))
 
 
+NO = z3.BoolVal(False)
+
+
 def _nobody(_: Term) -> Term:
-    return z3.BoolVal(False)
+    return NO
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class Seen:
     recorded: OfOne = _nobody  # its user message and a canceled assistant message are written
     published: OfOne = lambda _: z3.IntVal(0)  # so many terminal events
     carries: OfOne = lambda p: p  # the prompt whose text and error its event carries
-    late: Term = False  # an event is published after a turn was started
+    late: Term = NO  # an event is published after a turn was started
 
     @classmethod
     def free(cls, universe: Universe) -> "Seen":

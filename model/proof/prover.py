@@ -8,7 +8,7 @@ from typing import NamedTuple
 import z3
 
 from .actions import ACTIONS, MOVES, Action, Step
-from .counterexample import Counterexample, picture
+from .counterexample import Counterexample, picture, wishes
 from .instances import instances
 from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, Claim, StateClaim, initial, moves
 from .logic import Seen, Term, Universe, View
@@ -72,19 +72,18 @@ class Prover:
         return Judged(obligation, Verdict.UNKNOWN)
 
     def refute(self, universe: Universe, obligation: Obligation) -> Counterexample | None:
-        """A counterexample in this universe, with small numbers if that is possible."""
+        """A counterexample in this universe, as plain as it can be."""
         question, step = self.question(universe, obligation)
         solver = self.solver(question)
-        for small in (len(universe.prompts), 8):
+        if solver.check() != z3.sat:
+            return None
+        for wish in wishes(step):
             solver.push()
-            solver.add(step.before.latest >= 0, step.before.latest <= small,
-                       universe.every_session(lambda s: step.before.mark(s) >= 0),
-                       universe.every_prompt(lambda p: step.before.seq(p) >= 1))
-            if solver.check() == z3.sat:
-                return picture(obligation.claim.name, obligation.claim.sentence, step, obligation.action,
-                               solver.model())
-            solver.pop()
-        return None
+            solver.add(wish)
+            if solver.check() != z3.sat:
+                solver.pop()
+        solver.check()
+        return picture(obligation.claim.name, obligation.claim.sentence, step, obligation.action, solver.model())
 
     def question(self, universe: Universe, obligation: Obligation) -> tuple[Term, Step]:
         """What would have to hold for the claim to fail."""
