@@ -161,3 +161,9 @@ def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest
 def test_without_spin_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert spin.measure(1).remarks == ["not measured: spin is not installed (Debian: apt-get install spin gcc)"]
+
+
+def test_the_published_counts_are_those_that_were_compared() -> None:
+    published = (spin.SPEC.parent / "formal.md").read_text()
+    for bounds, (states, edges, _) in PINNED.items():
+        assert f"| {bounds} | {states:,} | {edges:,} |\n" in published
