@@ -193,6 +193,7 @@ def play(store: Store, seed: int, make: Callable[..., Broker] = Broker, steps: i
     return asyncio.run(run())
 
 
+@pytest.mark.rule("R18a", "R29d")
 @pytest.mark.parametrize(("kind", "seeds"), [("memory", range(200)), ("sqlite", range(50))])
 def test_whatever_happens_each_event_is_seen_once_and_in_order(kind: str, seeds: range, tmp_path: Path) -> None:
     seen = missed = 0
@@ -291,6 +292,7 @@ def test_notices_come_in_the_order_of_their_publication() -> None:
     with_memory(run)
 
 
+@pytest.mark.rule("R18b")
 def test_a_subscriber_that_never_reads_holds_a_buffer_and_no_more() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)

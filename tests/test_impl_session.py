@@ -89,6 +89,11 @@ def shape(session: Session) -> View:
     return session.mark, {p.seq: p.state.value for p in prompts}
 
 
+@pytest.mark.rule(
+    "R1a", "R2", "R3a", "R3b", "R4", "R5a", "R5b", "R6a", "R6b", "R8a", "R8b", "R9a", "R9b", "R9c", "R10a", "R10b",
+    "R10c", "R10d", "R11a", "R11b", "R12a", "R12b", "R12c", "R12d", "R12e", "R13a", "R13b", "R15b", "R17a", "R17b",
+    "R17c", "R17d", "R19b", "R19c", "R20",
+)
 @pytest.mark.parametrize(("bounds", "edges"), [
     (Bounds(3, cancels=2, clears=1), 124_573),
     (Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1), 76_879),
@@ -99,6 +104,7 @@ def test_every_edge_of_the_model_is_an_edge_of_the_runtime(bounds: Bounds, edges
     assert replay(Sessions, bounds) == edges
 
 
+@pytest.mark.rule("R12d", "R19c")
 def test_an_illegal_call_changes_nothing() -> None:
     session = Session("s", Counter())
     prompt, _ = session.accept("hello", "run-1")
@@ -134,6 +140,7 @@ def test_finished_prompts_leave_memory() -> None:
     assert not session.queue
 
 
+@pytest.mark.rule("R19a")
 def test_threads_cannot_break_a_session() -> None:
     """Many threads on one session: every prompt ends once, and never two are active."""
     session = Session("s", Counter())

@@ -39,6 +39,7 @@ class Prompt:
         return "P"
 
 
+@pytest.mark.rule("R19c")
 @pytest.mark.parametrize("trigger", Trigger, ids=lambda t: t.value)
 @pytest.mark.parametrize("state", State, ids=lambda s: s.value)
 def test_both_engines_agree_on_every_guard_valuation(state: State, trigger: Trigger) -> None:

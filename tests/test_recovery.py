@@ -75,6 +75,7 @@ def quiet(w: World) -> Callable[[], bool]:
     return lambda: not any(map(w.runtime.is_busy, ("s", "t")))
 
 
+@pytest.mark.rule("R14a", "R17a", "R23a")
 def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_closed(crashes: Crashes) -> None:
     async def main() -> None:
         async with world(crashes.open()) as w:
@@ -116,6 +117,7 @@ def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.rule("R17b", "R17d")
 def test_what_was_accepted_and_queued_goes_on_in_order(crashes: Crashes) -> None:
     async def main() -> None:
         async with world(crashes.open()) as w:
@@ -139,6 +141,7 @@ def test_what_was_accepted_and_queued_goes_on_in_order(crashes: Crashes) -> None
     asyncio.run(main())
 
 
+@pytest.mark.rule("R2", "R16a", "R17c")
 def test_an_acknowledged_cancel_still_holds(crashes: Crashes) -> None:
     async def main() -> None:
         async with world(crashes.open()) as w:
@@ -157,6 +160,7 @@ def test_an_acknowledged_cancel_still_holds(crashes: Crashes) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.rule("R17c", "R21")
 def test_what_was_canceled_on_entry_is_settled(crashes: Crashes) -> None:
     async def main() -> None:
         await crashes.journal(
@@ -189,6 +193,7 @@ def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.rule("R17e")
 def test_a_cancel_of_seqs_that_were_never_journaled_does_not_reach_a_prompt_after_the_restart(crashes: Crashes) -> None:
     async def main() -> None:
         await crashes.journal(RaiseMark("s", 7))
@@ -242,6 +247,7 @@ def test_the_answer_of_another_prompt_is_not_taken_for_its_own(crashes: Crashes)
     asyncio.run(main())
 
 
+@pytest.mark.rule("R15c", "R17e")
 def test_closing_leaves_nothing_to_recover(crashes: Crashes) -> None:
     async def main() -> None:
         async with world(crashes.open()) as w:
@@ -323,6 +329,7 @@ async def clean_run(path: Path) -> None:
         await until(lambda: not any(map(runtime.is_busy, "st")))
 
 
+@pytest.mark.rule("R1b", "R14a", "R16a", "R21")
 def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_prompt_twice(tmp_path: Path) -> None:
     path = tmp_path / "test.db"
     random, observer = Random(1), Observer()

@@ -67,6 +67,7 @@ async def burn(arguments: str) -> str:
 
 # --- Turns and tools ------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R6a", "R23a")
 def test_a_turn_without_tools_is_a_user_message_and_an_answer(open_store: OpenStore) -> None:
     async def story(w: World) -> None:
         w.plays("a", say("hello there", chunks=3))
@@ -109,6 +110,7 @@ def test_an_unknown_tool_is_told_to_the_model_as_an_error() -> None:
     play(MemoryStore(), story)
 
 
+@pytest.mark.rule("R23a", "R23b")
 def test_tool_calls_left_open_by_a_cancel_are_closed_with_an_error_result(open_store: OpenStore) -> None:
     started = asyncio.Event()
 
@@ -169,6 +171,7 @@ def test_a_stop_that_the_model_swallows_still_ends_the_turn_before_its_tools(ope
     play(open_store(), story, [tool("read", read)])
 
 
+@pytest.mark.rule("R12d", "R23b")
 @on_both_stores
 async def test_a_cancel_while_the_complete_answer_is_written_lets_the_turn_end_as_it_ended(w: World) -> None:
     handle = await w.accept("a")
@@ -192,6 +195,7 @@ async def test_what_was_said_before_the_cancel_is_kept(w: World) -> None:
 
 # --- Folding --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R9a", "R9b", "R14d")
 def test_folded_follow_ups_reach_the_models_next_step(open_store: OpenStore) -> None:
     async def story(w: World) -> None:
         w.plays("a", (Wait("a"), *calls("c1")))
@@ -263,6 +267,7 @@ def test_the_message_of_a_folded_prompt_is_kept_when_a_cancel_comes_while_it_fol
     play(store, story, [tool("read", read)])
 
 
+@pytest.mark.rule("R9a", "R16b")
 def test_a_message_is_folded_in_the_same_batch_as_its_prompt() -> None:
     """Otherwise a crash in between would lose what the user said."""
     batches: list[Batch] = []
@@ -286,6 +291,7 @@ def test_a_message_is_folded_in_the_same_batch_as_its_prompt() -> None:
 
 # --- Failures -------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R11a", "R14c", "R23b")
 @pytest.mark.parametrize("failure", [f for f in Failure if f is not Failure.CONTEXT_TOO_LONG])
 def test_a_model_error_ends_the_turn_and_the_queue_goes_on(failure: Failure) -> None:
     async def story(w: World) -> None:
@@ -303,6 +309,7 @@ def test_a_model_error_ends_the_turn_and_the_queue_goes_on(failure: Failure) -> 
     play(MemoryStore(), story)
 
 
+@pytest.mark.rule("R23a", "R23b")
 @pytest.mark.parametrize("error", [ZeroDivisionError("oops"), TimeoutError("late"), StopAsyncIteration(), KeyError(1)])
 def test_an_unexpected_exception_ends_the_turn_with_an_error(error: Exception) -> None:
     async def story(w: World) -> None:
@@ -352,6 +359,7 @@ def test_a_turn_whose_ending_cannot_be_written_still_ends() -> None:
 TOO_LONG = fails(Failure.CONTEXT_TOO_LONG, "too long")
 
 
+@pytest.mark.rule("R10a")
 @on_both_stores
 async def test_a_turn_that_is_too_long_is_summarized_and_goes_on(w: World) -> None:
     w.plays("a", TOO_LONG, say("went on"))
@@ -366,6 +374,7 @@ async def test_a_turn_that_is_too_long_is_summarized_and_goes_on(w: World) -> No
         State.ACCEPTED, State.ACTIVE, State.QUEUED, State.ACTIVE, State.DONE]
 
 
+@pytest.mark.rule("R10a", "R10b")
 @on_both_stores
 async def test_a_turn_that_goes_on_after_a_summary_comes_before_what_was_queued_meanwhile(w: World) -> None:
     w.plays("a", TOO_LONG, say("went on"))
@@ -379,6 +388,7 @@ async def test_a_turn_that_goes_on_after_a_summary_comes_before_what_was_queued_
     assert (await a).text == "went on"
 
 
+@pytest.mark.rule("R10c")
 @on_both_stores
 async def test_a_cancel_during_the_summary_ends_the_turn_canceled(w: World) -> None:
     w.plays("a", TOO_LONG, say("went on"))
@@ -391,6 +401,7 @@ async def test_a_cancel_during_the_summary_ends_the_turn_canceled(w: World) -> N
     assert w.ends() == [("run-a", "canceled")]
 
 
+@pytest.mark.rule("R10c")
 def test_a_cancel_while_the_summary_is_written_ends_the_turn_canceled() -> None:
     store = Slow(lambda batch: any(isinstance(op, PutMessage) and op.message.role == "system" for op in batch))
 
@@ -431,6 +442,7 @@ STUBBORN: tuple[Beat, ...] = (
     *say("half "), Stubborn((Wait("a"), *say("too late"), *calls("c1")[:-1])), Finish(FinishReason.TOOL_USE))
 
 
+@pytest.mark.rule("R24a", "R24b")
 def test_a_stubborn_turn_is_abandoned_and_its_late_output_goes_nowhere(open_store: OpenStore) -> None:
     used: list[str] = []
 
@@ -480,6 +492,7 @@ def test_the_turn_after_an_abandoned_one_ends_its_own_message() -> None:
 
 # --- Closing --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R15b", "R15c")
 def test_close_ends_everything_in_every_session(tmp_path: Path) -> None:
     path = tmp_path / "test.db"
 
@@ -584,6 +597,7 @@ async def test_who_watches_sees_the_ends_that_a_close_brings(w: World) -> None:
     assert sorted(map(str, await watching)) == ["run-a", "run-b"]
 
 
+@pytest.mark.rule("R25b")
 @troubled
 def test_a_close_without_a_working_store_keeps_its_deadline_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     store = Failing(lambda batch: any(isinstance(op, MovePrompt) and op.outcome for op in batch))
@@ -602,6 +616,7 @@ def test_a_close_without_a_working_store_keeps_its_deadline_and_says_so(caplog: 
 
 # --- Watching -------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R29d")
 @on_both_stores
 async def test_a_handles_events_are_its_updates_and_at_last_its_terminal_event(w: World) -> None:
     w.plays("a", (Wait("a"), *say("hello there", chunks=4)))
@@ -629,6 +644,7 @@ async def test_the_events_of_a_prompt_that_is_done_are_its_terminal_event(w: Wor
     assert [(n.run_id, n.type) async for n in handle.events()] == [("run-a", "run_complete")]
 
 
+@pytest.mark.rule("R14d")
 @on_both_stores
 async def test_the_events_of_a_folded_prompt_end_without_a_terminal_event(w: World) -> None:
     active, gate = await w.active("a", "run-a")
@@ -653,6 +669,7 @@ async def test_releasing_a_handle_ends_its_events_and_nothing_else(w: World) -> 
     assert w.runtime.broker.statistics().subscriptions == 0
 
 
+@pytest.mark.rule("R26")
 @on_both_stores
 async def test_dropping_a_handle_or_canceling_who_waits_for_it_does_not_touch_the_run(w: World) -> None:
     handle, gate = await w.active("a", "run-a")
@@ -728,6 +745,7 @@ def times(n: int, chosen: Callable[[Batch], bool]) -> Callable[[Batch], bool]:
     return lambda batch: chosen(batch) and next(left, None) is not None
 
 
+@pytest.mark.rule("R25a")
 @troubled
 @pytest.mark.parametrize("kind", [MovePrompt, PutMessage, AppendEvent])
 def test_a_store_that_fails_for_a_while_loses_nothing(kind: type) -> None:
@@ -745,6 +763,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing(kind: type) -> None:
     play(store, story)
 
 
+@pytest.mark.rule("R16c", "R25a")
 @troubled
 def test_a_cancel_that_cannot_be_written_is_not_acknowledged_until_it_is() -> None:
     store = Failing(times(2, moves_to(State.DONE, Outcome.CANCELED)))
@@ -759,6 +778,7 @@ def test_a_cancel_that_cannot_be_written_is_not_acknowledged_until_it_is() -> No
     play(store, story)
 
 
+@pytest.mark.rule("R1c")
 def test_a_prompt_that_cannot_be_journaled_is_not_accepted() -> None:
     store = Failing(times(1, lambda batch: isinstance(batch[0], AcceptPrompt)))
 
@@ -794,6 +814,7 @@ def test_two_callers_who_make_the_same_session_at_once_both_have_it() -> None:
     play(Suspending(), story)
 
 
+@pytest.mark.rule("R24b")
 @troubled
 def test_an_abandoned_turns_write_cannot_undo_its_ending() -> None:
     """The turn's first, unfinished answer is being tried again while the ending wants to take its place."""
@@ -841,6 +862,7 @@ CALLERS: dict[str, Act] = {
 }
 
 
+@pytest.mark.rule("R26")
 @pytest.mark.parametrize("name", CALLERS)
 def test_a_caller_may_be_canceled_at_any_point(name: str) -> None:
     async def story(w: World, point: int) -> bool:
@@ -872,6 +894,7 @@ def test_a_caller_may_be_canceled_at_any_point(name: str) -> None:
     assert point > 3
 
 
+@pytest.mark.rule("R1c", "R22a")
 def test_a_refusal_leaves_nothing_behind(open_store: OpenStore) -> None:
     async def story(w: World) -> None:
         attempts = await asyncio.gather(*(w.accept("a", "run-a") for _ in range(3)), return_exceptions=True)

@@ -58,6 +58,7 @@ async def test_releasing_a_prompt_that_is_done_is_safe(w: World) -> None:
 
 # --- Cancel ---------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R12e")
 @on_both_stores
 async def test_an_idle_cancel_leaves_nothing_pending_and_changes_no_state(w: World) -> None:
     await w.runtime.cancel("s")
@@ -65,6 +66,7 @@ async def test_an_idle_cancel_leaves_nothing_pending_and_changes_no_state(w: Wor
     assert not w.runtime.is_busy("s")
 
 
+@pytest.mark.rule("R12b")
 @on_both_stores
 async def test_a_cancel_with_an_accepted_prompt_is_pending(w: World) -> None:
     w.runtime.holding = True
@@ -85,6 +87,7 @@ async def test_a_second_cancel_while_one_is_pending_changes_nothing(w: World) ->
     assert (mark(w), w.states(), w.store.events()) == (before, [State.ACCEPTED], [])
 
 
+@pytest.mark.rule("R12a", "R12b", "R4")
 @on_both_stores
 async def test_one_cancel_with_an_active_and_an_accepted_prompt_does_both(w: World) -> None:
     active, _ = await w.active("a", "run-a")
@@ -98,6 +101,7 @@ async def test_one_cancel_with_an_active_and_an_accepted_prompt_does_both(w: Wor
     assert w.model.calls == 1
 
 
+@pytest.mark.rule("R4", "R7a", "R7b")
 @on_both_stores
 async def test_two_accepted_one_cancel_both_are_canceled_on_entry(w: World) -> None:
     w.runtime.holding = True
@@ -112,6 +116,7 @@ async def test_two_accepted_one_cancel_both_are_canceled_on_entry(w: World) -> N
     assert (await (await w.accept("c"))).outcome is Outcome.END_TURN  # nothing is pending any more
 
 
+@pytest.mark.rule("R4", "R12b")
 @on_both_stores
 async def test_a_later_prompt_that_enters_first_does_not_consume_the_cancel(w: World) -> None:
     w.runtime.holding = True
@@ -125,6 +130,7 @@ async def test_a_later_prompt_that_enters_first_does_not_consume_the_cancel(w: W
     assert w.model.calls == 1
 
 
+@pytest.mark.rule("R12c", "R14d")
 @on_both_stores
 async def test_a_queued_prompt_with_a_run_id_that_a_cancel_drops_publishes_one_cancelled_run_complete(w: World) -> None:
     active, _ = await w.active("a", "run-a")
@@ -136,6 +142,7 @@ async def test_a_queued_prompt_with_a_run_id_that_a_cancel_drops_publishes_one_c
     assert w.model.calls == 1
 
 
+@pytest.mark.rule("R12c", "R14d")
 @on_both_stores
 async def test_a_queued_prompt_without_a_run_id_that_a_cancel_drops_has_its_end_in_the_journal(w: World) -> None:
     active, _ = await w.active("a", "run-a")
@@ -148,6 +155,7 @@ async def test_a_queued_prompt_without_a_run_id_that_a_cancel_drops_has_its_end_
 
 # --- Entry ----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R7a", "R7b", "R21")
 @on_both_stores
 async def test_canceled_on_entry_writes_both_messages_and_never_calls_the_model(w: World) -> None:
     w.runtime.holding = True
@@ -161,6 +169,7 @@ async def test_canceled_on_entry_writes_both_messages_and_never_calls_the_model(
     assert w.model.calls == 0
 
 
+@pytest.mark.rule("R14a", "R21")
 @on_both_stores
 async def test_canceled_on_entry_publishes_one_run_complete(w: World) -> None:
     w.runtime.holding = True
@@ -174,6 +183,7 @@ async def test_canceled_on_entry_publishes_one_run_complete(w: World) -> None:
     assert len(w.store.events()) == 1
 
 
+@pytest.mark.rule("R3b", "R4")
 @on_both_stores
 async def test_the_cancel_check_precedes_the_busy_check(w: World) -> None:
     w.runtime.holding = True
@@ -188,6 +198,7 @@ async def test_the_cancel_check_precedes_the_busy_check(w: World) -> None:
     assert (await active).outcome is Outcome.END_TURN
 
 
+@pytest.mark.rule("R12e", "R2")
 @on_both_stores
 async def test_after_an_idle_cancel_the_next_prompt_runs_normally_to_end_turn(w: World) -> None:
     await w.runtime.cancel("s")
@@ -196,6 +207,7 @@ async def test_after_an_idle_cancel_the_next_prompt_runs_normally_to_end_turn(w:
     assert "cancelled" not in w.end("run-a")
 
 
+@pytest.mark.rule("R2")
 @on_both_stores
 async def test_a_stale_mark_catches_nobody(w: World) -> None:
     first, _ = await w.active("a")
@@ -205,6 +217,7 @@ async def test_a_stale_mark_catches_nobody(w: World) -> None:
     assert [(await (await w.accept(text))).outcome for text in "bcd"] == [Outcome.END_TURN] * 3
 
 
+@pytest.mark.rule("R23a", "R23b")
 @on_both_stores
 async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before_its_first_step(w: World) -> None:
     await w.accept("a")
@@ -213,6 +226,7 @@ async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before
     assert w.messages() == [USER, CANCELED]
 
 
+@pytest.mark.rule("R23b")
 @on_both_stores
 async def test_if_the_user_message_exists_already_only_the_assistant_message_is_written(w: World) -> None:
     handle, _ = await w.active("a")
@@ -225,6 +239,7 @@ async def test_if_the_user_message_exists_already_only_the_assistant_message_is_
 
 # --- Queue ----------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R9b", "R11b", "R12c")
 @on_both_stores
 async def test_above_the_mark_a_queued_prompt_folds_or_is_kept_in_order_and_below_it_is_dropped(w: World) -> None:
     stopping, _ = await w.active("stopping")
@@ -243,6 +258,7 @@ async def test_above_the_mark_a_queued_prompt_folds_or_is_kept_in_order_and_belo
         ("run-host", "end_turn"), ("run-1", "end_turn"), ("run-2", "end_turn")]
 
 
+@pytest.mark.rule("R9a")
 @on_both_stores
 async def test_without_a_mark_every_queued_prompt_without_a_run_id_folds(w: World) -> None:
     host, gate = await w.active("host")
@@ -265,6 +281,7 @@ async def test_a_queued_prompt_keeps_its_prompt_text_and_run_id(w: World) -> Non
     assert (status.text, status.run_id, status.state) == ("the text", "the run id", State.QUEUED)
 
 
+@pytest.mark.rule("R5a", "R11a", "R14c")
 @on_both_stores
 async def test_a_queued_prompt_with_a_run_id_runs_as_its_own_turn_after_the_active_one(w: World) -> None:
     a, gate = await w.active("a", "run-a")
@@ -279,6 +296,7 @@ async def test_a_queued_prompt_with_a_run_id_runs_as_its_own_turn_after_the_acti
 
 # --- Backend --------------------------------------------------------------------------------------------------------
 
+@pytest.mark.rule("R1c")
 @on_both_stores
 async def test_an_empty_prompt_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     for text in ("", "  \n"):
@@ -287,6 +305,7 @@ async def test_an_empty_prompt_is_a_synchronous_error_and_nothing_is_accepted(w:
     assert (w.states(), w.store.latest_seq(), w.runtime.status("run-a")) == ([], 0, None)
 
 
+@pytest.mark.rule("R1c")
 @on_both_stores
 async def test_a_missing_session_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     for attempt in (w.accept("a", session="nowhere"), w.runtime.cancel("nowhere"), w.runtime.clear_queue("nowhere")):
@@ -295,6 +314,7 @@ async def test_a_missing_session_is_a_synchronous_error_and_nothing_is_accepted(
     assert w.store.latest_seq() == 0
 
 
+@pytest.mark.rule("R1c", "R22a")
 @on_both_stores
 async def test_a_run_id_in_use_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     await w.active("a", "run-a")
@@ -310,6 +330,7 @@ async def test_an_empty_run_id_is_none(w: World) -> None:
     assert [handle.run_id for handle in handles] == [None, None]
 
 
+@pytest.mark.rule("R1c", "R15a")
 def test_a_closing_runtime_is_a_synchronous_error_and_nothing_is_accepted(open_store: OpenStore) -> None:
     async def story(w: World) -> None:
         handle, _ = await w.active("a", "run-a")
@@ -333,6 +354,7 @@ async def test_acceptance_returns_at_once(w: World) -> None:
     await handle
 
 
+@pytest.mark.rule("R15c")
 def test_shutdown_waits_for_the_run(open_store: OpenStore) -> None:
     async def story(w: World) -> None:
         handle, _ = await w.active("a", "run-a")
@@ -371,6 +393,7 @@ def test_an_error_before_the_run_could_start_publishes_one_errored_run_complete(
     play(Unreadable(), story)
 
 
+@pytest.mark.rule("R14a")
 @on_both_stores
 async def test_if_the_end_was_already_published_there_is_no_second_one(w: World) -> None:
     handle, _ = await w.active("a", "run-a")
@@ -392,6 +415,7 @@ async def test_a_canceled_run_publishes_no_error(w: World) -> None:
     assert all(event.terminal for event in w.store.events())
 
 
+@pytest.mark.rule("R14c")
 @on_both_stores
 async def test_an_errored_run_publishes_its_error_and_is_not_cancelled(w: World) -> None:
     w.plays("a", fails(message="the model is down"))
@@ -401,6 +425,7 @@ async def test_an_errored_run_publishes_its_error_and_is_not_cancelled(w: World)
     assert "cancelled" not in w.end("run-a")
 
 
+@pytest.mark.rule("R20")
 def test_a_cancel_in_one_session_changes_no_other(open_store: OpenStore, caplog: pytest.LogCaptureFixture) -> None:
     async def main(store: Store) -> None:
         async with world(store) as w:

@@ -223,6 +223,7 @@ def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
         asyncio.run(run(store))
 
 
+@pytest.mark.rule("R16b")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("refused", [
     NewSession("s"), RaiseMark("x", 1), AcceptPrompt(1, "s", "again"), AcceptPrompt(2, "s", "", "r"),
@@ -261,6 +262,7 @@ def test_a_prompt_ends_once_and_its_whole_history_is_kept(kind: str, tmp_path: P
             Transition(1, State.DONE, Outcome.END_TURN)]
 
 
+@pytest.mark.rule("R17e")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seq_that_only_a_mark_has_seen_is_not_given_out_again(kind: str, tmp_path: Path) -> None:
     """The acceptance of 5 was lost to a full disk, the cancel that covered it was kept."""
@@ -486,6 +488,7 @@ def test_a_full_disk_takes_back_the_batch_that_does_not_fit(store: SqliteStore) 
     assert store.messages("s") == [big]
 
 
+@pytest.mark.rule("R16b")
 def test_a_failing_commit_fails_every_batch_in_it_and_keeps_none(store: SqliteStore, path: Path) -> None:
     """Even one that was refused: it was refused because of a batch that is not kept."""
     with other_program(path) as db:
@@ -716,6 +719,7 @@ CRASHING = """
 """
 
 
+@pytest.mark.rule("R16a", "R16b")
 def test_what_was_reported_as_written_survives_being_killed(path: Path) -> None:
     """Killed right after a write returned, with others under way, again and again on one file."""
     random = Random(1)

@@ -1,0 +1,140 @@
+"""How the protocol appears on the wire: its actions as HTTP calls, its refusals as statuses, its ends as events.
+
+This is the part of the original's surface that the rules speak of, as data: the tables of specs/protocol.md are made
+from it, and the tests hold the runtime and the server to it. A workspace of the wire is what the rules call a server.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .lifecycle import Outcome, State
+
+WORKSPACE = "/v1/workspaces/{id}"
+AGENT = f"{WORKSPACE}/agent"
+SESSION = f"{AGENT}/sessions/{{sid}}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """An HTTP request, what it does in the words of the protocol, and what it is answered when that is done."""
+
+    method: str
+    path: str
+    does: str
+    status: int
+    answer: str = ""
+    rules: tuple[str, ...] = ("R27a",)
+
+
+REQUESTS = (
+    Request("POST", AGENT, "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt}`", 202,
+            "when it is journaled; the same again is answered the same", ("R22b", "R22c", "R27a", "R27b")),
+    Request("POST", f"{SESSION}/cancel", "the action `cancel`", 200, "when it is journaled; also when idle",
+            ("R27a", "R27c")),
+    Request("POST", f"{SESSION}/prompts/clear", "the action `clear_queue`", 200, "when it is journaled",
+            ("R27a", "R27c")),
+    Request("GET", f"{SESSION}/prompts/queued", "how many prompts are queued", 200, "a number"),
+    Request("GET", f"{SESSION}/prompts/list", "what is queued", 200, "the texts, by seq"),
+    Request("GET", SESSION, "whether a prompt of the session is not done", 200,
+            "`is_busy`, beside the session's fields"),
+    Request("GET", f"{WORKSPACE}/events", "a subscription, from `Last-Event-ID` or from now on", 200,
+            "server-sent events, each with an id; the first has no data", ("R29a", "R29b", "R29c")),
+    Request("DELETE", WORKSPACE, "the action `close`", 200, "when every prompt is done"),
+)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A status that says that nothing was accepted."""
+
+    status: int
+    when: str
+    rules: tuple[str, ...] = ("R27b",)
+
+
+REFUSALS = (
+    Refusal(400, "the prompt is empty or malformed, or names no session that exists"),
+    Refusal(404, "there is no such workspace"),
+    Refusal(409, "the server is closing, or the run id is in use by another prompt"),
+    Refusal(429, "a limit of this server is reached; `Retry-After` says when to try again"),
+    Refusal(503, "the acceptance cannot be journaled"),
+)
+
+
+class End(NamedTuple):
+    """What there is to say of a prompt that is done."""
+
+    outcome: Outcome
+    run_id: str | None = None
+    message_id: str | None = None
+    text: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of `run_complete`: when it is there, and what it says. One that is not always there MAY be empty too."""
+
+    name: str
+    says: str
+    when: str
+    there: Callable[[End], bool]
+    rules: tuple[str, ...] = ("R28a",)
+
+
+RUN_COMPLETE = (
+    Field("session_id", "the session", "always", lambda end: True),
+    Field("seq", "the prompt's seq", "always", lambda end: True),
+    Field("outcome", "`end_turn`, `error` or `canceled`", "always", lambda end: True),
+    Field("run_id", "the run id that the caller gave", "the caller gave one", lambda end: bool(end.run_id),
+          ("R28a", "R28b")),
+    Field("message_id", "the last assistant message of its turn", "it was active when it ended",
+          lambda end: end.message_id is not None),
+    Field("text", "the text of that message", "it has any", lambda end: bool(end.text)),
+    Field("error", "what went wrong", "the outcome is `error`", lambda end: end.outcome is Outcome.ERROR),
+    Field("cancelled", "`true`", "the outcome is `canceled`", lambda end: end.outcome is Outcome.CANCELED),
+)
+
+# How a client can tell the state of a prompt.
+SEEN: Mapping[State, str] = {
+    State.ACCEPTED: "the POST is answered 202; the session is busy, and the prompt is not in its queue",
+    State.CANCELED_ON_ENTRY: "as accepted; its two messages are being written",
+    State.QUEUED: "its text is in `prompts/list`",
+    State.ACTIVE: "its messages are streamed",
+    State.DONE: "its `run_complete` is published; if it was folded, that of the turn that took it in",
+}
+
+
+@dataclass(frozen=True)
+class EventType:
+    """A type of event on the stream that says something about a prompt."""
+
+    name: str
+    says: str
+    lost: str
+    rules: tuple[str, ...]
+
+
+EVENTS = (
+    EventType("message", "a message of the session, so far: `{id, role, session_id, parts, …}`",
+              "a slow subscriber MAY miss it", ("R18b",)),
+    EventType("run_complete", "a prompt's terminal event; no message of its turn follows", "never",
+              ("R14d", "R18a", "R28a", "R28b", "R29d")),
+)
+
+
+@dataclass(frozen=True)
+class FinishReason:
+    """The finish reason of the last assistant message of a prompt that had a turn or was settled."""
+
+    outcome: Outcome
+    reason: str
+    rules: tuple[str, ...] = ("R23a", "R23b")
+
+
+FINISH_REASONS = (
+    FinishReason(Outcome.END_TURN, "what the language model said, such as `end_turn`"),
+    FinishReason(Outcome.ERROR, "`error`"),
+    FinishReason(Outcome.CANCELED, "`canceled`"),
+)
