@@ -6,7 +6,8 @@ from ..explore import Result
 from ..lifecycle import GUARD_MEANING, ROWS
 from ..revisions.flaws import FLAWS, Flaw
 from ..revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
-from ..session import ACTIONS, Variant
+from ..session import ACTIONS, Acknowledge, Effect, End, Fold, Record, Start, Stop, Variant
+from ..wire import EVENTS, FINISH_REASONS, REFUSALS, REQUESTS, RUN_COMPLETE, SEEN
 from .sequence import trace_mermaid
 
 
@@ -27,12 +28,53 @@ def guards_table() -> str:
 
 
 def actions_table() -> str:
-    return table(("action", "taken by", "guard", "effect", "rule"), (
+    return table(("action", "taken by", "guard", "what it does", "rule"), (
         (f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule) for a in ACTIONS))
 
 
+EFFECTS: tuple[tuple[type[Effect], str], ...] = (
+    (Acknowledge, "acknowledge *p*"), (Start, "start *p*"), (Stop, "stop *p*"), (Fold, "fold *p* into *q*"),
+    (Record, "record *p*"), (End, "end *p* with an outcome"),
+)
+
+
+def effects_table() -> str:
+    return table(("effect", "what it asks for"), (
+        (name, f"{(effect.__doc__ or '').split('. ')[0].strip().rstrip('.')}.") for effect, name in EFFECTS))
+
+
 def properties_table() -> str:
-    return table(("property", "kind", "what it says"), ((f"**{p.id}**", p.kind.value, p.sentence) for p in JUDGED))
+    return table(("property", "kind", "what it says", "rules"), (
+        (f"**{p.id}**", p.kind.value, p.sentence, ", ".join(p.clauses)) for p in JUDGED))
+
+
+# --- the wire
+
+def requests_table() -> str:
+    return table(("request", "what it does", "answer"), (
+        (f"`{r.method} {r.path}`", r.does, f"{r.status}: {r.answer}") for r in REQUESTS))
+
+
+def refusals_table() -> str:
+    return table(("status", "nothing is accepted, because"), ((r.status, r.when) for r in REFUSALS))
+
+
+def run_complete_table() -> str:
+    return table(("field", "what it says", "when it is there"), (
+        (f"`{f.name}`", f.says, f.when) for f in RUN_COMPLETE))
+
+
+def events_table() -> str:
+    return table(("type", "what it says", "lost"), ((f"`{e.name}`", e.says, e.lost) for e in EVENTS))
+
+
+def finish_reasons_table() -> str:
+    return table(("outcome", "finish reason of the last assistant message"), (
+        (f.outcome.value, f.reason) for f in FINISH_REASONS))
+
+
+def seen_table() -> str:
+    return table(("state", "how a client can tell"), ((state.value, how) for state, how in SEEN.items()))
 
 
 def counts_table(results: Iterable[Result]) -> str:

@@ -49,7 +49,7 @@ def _rules(palette: Palette) -> list[str]:
     rules = [
         f"{root} text {{ fill: {palette.text}; }}",
         f"{root} .faint, {root} .legend text {{ fill: {palette.faint}; }}",
-        f"{root} .guide {{ stroke: {palette.faint}; }}",
+        f"{root} .guide, {root} .lifeline {{ stroke: {palette.faint}; }}",
         f"{root} .start ellipse {{ fill: {palette.text}; stroke: {palette.text}; }}",
     ]
     for path, colour in palette.lines.items():

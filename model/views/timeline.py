@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from textwrap import wrap
 from typing import NamedTuple
-from xml.sax.saxutils import escape
 
 from ..explore import Trace
 from ..lifecycle import State
 from . import telling
 from .render import svg_document
+from .shapes import LETTER, box, line, text
 
-LETTER = 7.2  # the width of a letter in the widest font that may be used, at the size of all text
 LINE = 15
 ROW = 30
 HEAD = 46
@@ -69,45 +68,33 @@ def _grid(
     return Grid(call, marks, places, x, width, list(accumulate(heights, initial=HEAD)))
 
 
-def _text(x: float, y: float, text: str, css: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="12" text-anchor="{anchor}" class="{css}">{escape(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
-    return f'<line class="{css}" x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}"/>'
-
-
-def _box(x: float, y: float, width: float, height: float, css: str) -> str:
-    return f'<g class="{css}"><rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5"/></g>'
-
-
 def _bands(scenes: Sequence[telling.Scene], grid: Grid) -> Iterator[str]:
     """The steps during which the server is down."""
     for i, scene in enumerate(scenes):
         if telling.is_down(scene.after):
-            yield _box(grid.marks[0], grid.rows[i], grid.words - grid.marks[0] - GAP, grid.rows[i + 1] - grid.rows[i],
+            yield box(grid.marks[0], grid.rows[i], grid.words - grid.marks[0] - GAP, grid.rows[i + 1] - grid.rows[i],
                        "down")
 
 
 def _head(trace: Trace, lanes: Sequence[telling.Lane], grid: Grid) -> Iterator[str]:
     y = HEAD - LINE
-    yield _text(grid.call, y, "call", "faint")
-    yield _text(grid.words, y, "what happened", "faint")
+    yield text(grid.call, y, "call", "faint")
+    yield text(grid.words, y, "what happened", "faint")
     for session, x in enumerate(grid.marks):
-        yield _text(x, y, "mark", "faint")
+        yield text(x, y, "mark", "faint")
         if len(trace.start.sessions) > 1:
-            yield _text(x, y - LINE - 2, f"session {session + 1}", "strong")
+            yield text(x, y - LINE - 2, f"session {session + 1}", "strong")
     for lane in lanes:
-        yield _text(grid.lanes[lane.prompt.seq] + LANE / 2, y, lane.title, "strong", "middle")
+        yield text(grid.lanes[lane.prompt.seq] + LANE / 2, y, lane.title, "strong", "middle")
 
 
 def _steps(scenes: Sequence[telling.Scene], said: Sequence[list[str]], grid: Grid) -> Iterator[str]:
     for scene, lines, top in zip(scenes, said, grid.rows):
-        yield _line(GAP, top, grid.width, top, "guide")
-        yield _text(grid.call - GAP, top + 20, str(scene.number), "faint", "end")
-        yield _text(grid.call, top + 20, scene.title)
-        for i, line in enumerate(lines):
-            yield _text(grid.words, top + 20 + i * LINE, line)
+        yield line(GAP, top, grid.width, top, "guide")
+        yield text(grid.call - GAP, top + 20, str(scene.number), "faint", "end")
+        yield text(grid.call, top + 20, scene.title)
+        for i, words in enumerate(lines):
+            yield text(grid.words, top + 20 + i * LINE, words)
 
 
 def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> Iterator[str]:
@@ -119,22 +106,22 @@ def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> It
         cell = seen[start]
         assert cell is not None
         bottom = grid.rows[start + 1] if cell.kind == State.DONE.value else grid.rows[end]
-        yield _box(x + 5, grid.rows[start] + 3, LANE - 10, bottom - grid.rows[start] - 6, cell.kind)
-        yield _text(x + LANE / 2, grid.rows[start] + 20, cell.text, anchor="middle")
+        yield box(x + 5, grid.rows[start] + 3, LANE - 10, bottom - grid.rows[start] - 6, cell.kind)
+        yield text(x + LANE / 2, grid.rows[start] + 20, cell.text, anchor="middle")
 
 
 def _marks(scenes: Sequence[telling.Scene], grid: Grid) -> Iterator[str]:
     for scene, top in zip(scenes, grid.rows):
         for session, x in enumerate(grid.marks):
             if mark := scene.new_mark(session):
-                yield _text(x, top + 20, mark, "strong")
-                yield _line(x, top, x + MARK, top, "cancel")
+                yield text(x, top + 20, mark, "strong")
+                yield line(x, top, x + MARK, top, "cancel")
             for seq in scene.newly_canceled(session):
-                yield _line(grid.lanes[seq], top, grid.lanes[seq] + LANE, top, "cancel")
+                yield line(grid.lanes[seq], top, grid.lanes[seq] + LANE, top, "cancel")
 
 
 def _loop(trace: Trace, grid: Grid) -> Iterator[str]:
     if (words := telling.loop_text(trace)) and trace.loop is not None:
         first = len(grid.rows) - 1 - (len(trace) - trace.loop)
-        yield _line(GAP / 2, grid.rows[first], GAP / 2, grid.rows[-1], "fault")
-        yield _text(GAP / 2, grid.rows[-1] + 20, f"↻ {words}", "strong")
+        yield line(GAP / 2, grid.rows[first], GAP / 2, grid.rows[-1], "fault")
+        yield text(GAP / 2, grid.rows[-1] + 20, f"↻ {words}", "strong")
