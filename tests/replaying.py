@@ -14,6 +14,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from inspect import getsource
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -38,16 +39,16 @@ from cancelmark.model.session import (
 )
 
 Asked: TypeAlias = tuple[str | int, ...]
-"""An effect in plain words: ("acknowledge", seq), ("start", seq), ("stop", seq), ("fold", seq, into), ("record", seq)
-or ("end", seq, outcome)."""
-
 View: TypeAlias = tuple[int, dict[int, str]]
-"""A session as it can be compared: its mark, and the state of each prompt that is not done, by seq."""
 
 
 class Subject(Protocol):
-    """A server, with sessions that are numbered from 0. Each method is one atomic step: it returns the effects that it
-    asks for, in order, or it raises and has changed nothing. Prompts are named by their seq."""
+    """A server, with sessions that are numbered from 0. Prompts are named by their seq.
+
+    Each method is one atomic step. It returns the effects that it asks for, in order, or it raises and has changed
+    nothing. An effect is one of ("acknowledge", seq), ("start", seq), ("stop", seq), ("fold", seq, into_seq),
+    ("record", seq) and ("end", seq, outcome). States and outcomes are strings, as in the tables of protocol.md.
+    """
 
     def accept(self, session: int, run_id: bool) -> Iterable[Asked]: ...
     def enter(self, seq: int) -> Iterable[Asked]: ...
@@ -62,7 +63,8 @@ class Subject(Protocol):
     def crash(self) -> Iterable[Asked]: ...
     def recover(self) -> Iterable[Asked]: ...
 
-    def view(self, session: int) -> View: ...
+    def view(self, session: int) -> View:
+        """The session's mark, and the state of each of its prompts that is not done, by seq."""
 
 
 Make: TypeAlias = Callable[[int], Subject]  # from a number of sessions
@@ -275,11 +277,15 @@ SMALL = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=f"{__doc__}\n{getsource(Subject)}",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("make", metavar="MODULE:CLASS", help="called with a number of sessions, makes a server")
     name, _, attribute = parser.parse_args(arguments).make.partition(":")
     sys.path.insert(0, str(Path.cwd()))
-    make: Any = getattr(importlib.import_module(name), attribute)
+    try:
+        make: Any = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        parser.error(f"{name}:{attribute}: {error}; give a module of this directory and a class in it, as mine:Server")
     for bounds in SMALL:
         try:
             print(f"{bounds}: {replay(make, bounds):,} edges agree", flush=True)

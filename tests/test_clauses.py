@@ -1,6 +1,7 @@
 """Clauses of specs/protocol.md that no other test pins, each by a test that fails when the clause is broken."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -9,13 +10,15 @@ import pytest
 from replaying import Graph
 from runtimes import OpenStore, World, on_both_stores, play, until, world
 
-from cancelmark.impl.runtime import Result, RunIdInUse
-from cancelmark.impl.session import Counter, Session
-from cancelmark.impl.store import AcceptPrompt, AppendEvent, Batch, MemoryStore, MovePrompt, SqliteStore
+from cancelmark.impl.runtime import Closing, Result, RunIdInUse
+from cancelmark.impl.server.app import CALLS, _problem
+from cancelmark.impl.session import Counter, Prompt, Session
+from cancelmark.impl.store import AcceptPrompt, AppendEvent, Batch, MemoryStore, MovePrompt, SqliteStore, StoreError
+from cancelmark.impl.workspace import Full, NoSession, Unknown
 from cancelmark.model import wire
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import End, Fold, Start
+from cancelmark.model.session import Effect, End, Fold, Start, Stop
 
 
 class Gated(MemoryStore):
@@ -106,6 +109,36 @@ def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_p
     asyncio.run(main())
 
 
+# --- Atomic steps ---------------------------------------------------------------------------------------------------
+
+@pytest.mark.rule("R19a")
+def test_no_step_begins_while_another_is_half_done() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Pausing(Session):
+        def _fire(self, prompt: Prompt, trigger: Trigger) -> None:
+            if trigger is Trigger.DROP and not inside.is_set():
+                inside.set()
+                assert go_on.wait(30)
+            super()._fire(prompt, trigger)
+
+    session = Pausing("s", Counter())
+    for _ in range(3):
+        session.enter(session.accept()[0])
+    effects: dict[str, list[Effect]] = {}
+    canceling = threading.Thread(target=lambda: effects.update(cancel=session.cancel()))
+    clearing = threading.Thread(target=lambda: effects.update(clear=session.clear_queue()))
+    canceling.start()
+    assert inside.wait(30)
+    clearing.start()
+    clearing.join(0.05)
+    assert clearing.is_alive()  # it waits until the cancel is whole
+    go_on.set()
+    canceling.join(30)
+    clearing.join(30)
+    assert effects == {"cancel": [Stop(1), *(End(seq, Outcome.CANCELED, of=seq) for seq in (2, 3))], "clear": []}
+
+
 # --- Entry, queue and turn ------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R5b", "R11b")
@@ -186,7 +219,7 @@ def test_a_prompt_that_is_back_in_the_queue_is_a_queued_prompt_like_any_other(en
         assert session.finish(first, Outcome.END_TURN)[-1] == Start(2)
 
 
-@pytest.mark.rule("R11a", "R2")
+@pytest.mark.rule("R11a")
 @on_both_stores
 async def test_a_follow_up_that_was_queued_while_the_turn_stopped_runs_when_it_has(w: World) -> None:
     stopping, _ = await w.active("a", "run-a")
@@ -349,6 +382,18 @@ def test_published_ends_are_what_the_wire_says_and_a_folded_prompt_has_none(open
         assert [event.payload["seq"] for event in w.store.events()] == [1, 2, 5]
 
     play(open_store(), story)
+
+
+@pytest.mark.rule("R27a", "R27b")
+def test_the_server_has_the_calls_and_the_statuses_that_the_wire_says() -> None:
+    calls = {(call.method, call.path): call for call in CALLS}
+    for request in wire.REQUESTS:
+        assert calls[request.method, request.path].status == request.status, request.path
+    refusals = {refusal.status for refusal in wire.REFUSALS}
+    assert {400, *calls["POST", wire.AGENT].refusals} == refusals
+    for status, error in ((400, NoSession("")), (404, Unknown("")), (409, Closing("")), (409, RunIdInUse("")),
+                          (429, Full("")), (503, StoreError("", "", ""))):
+        assert _problem(error, calls["POST", wire.AGENT]).status == status
 
 
 # --- What the specification says of every reachable state -----------------------------------------------------------

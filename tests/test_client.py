@@ -81,6 +81,7 @@ def calls(reply: Reply, call: Callable[[Client], Awaitable[object]]) -> object:
 
 # --- answers
 
+@pytest.mark.rule("R27b")
 @pytest.mark.parametrize("status", [200, 202])
 def test_202_and_200_both_count_as_accepted(status: int) -> None:
     assert ran(open_stream(place(0), ended(1, "mine", text="hi")), says(status, b"")).text == "hi"
@@ -224,6 +225,7 @@ def test_a_run_subscribes_before_it_posts() -> None:
     check(test())
 
 
+@pytest.mark.rule("R28b")
 def test_the_end_of_another_run_is_not_ours() -> None:
     end = ran(open_stream(
         place(0), ended(1, "", text="no run id"), ended(2, "other", text="other"), ended(3, "other", cancelled=True),
@@ -351,6 +353,7 @@ def resumed(*events: bytes, cuts: list[int], ending: Act | None = Act.DROP, over
     return reply
 
 
+@pytest.mark.rule("R28b")
 @pytest.mark.parametrize("ending", [Act.DROP, Act.RESET, None])
 def test_a_stream_that_ends_before_the_terminal_event_is_resumed(ending: Act | None) -> None:
     async def test() -> None:

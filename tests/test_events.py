@@ -317,6 +317,7 @@ def test_a_subscriber_that_never_reads_holds_a_buffer_and_no_more() -> None:
     with_memory(run)
 
 
+@pytest.mark.rule("R18a")
 def test_a_long_log_is_read_page_by_page_and_others_run_in_between() -> None:
     async def run(store: Store) -> None:
         await store.write([terminal() for _ in range(5 * PAGE)])

@@ -140,7 +140,6 @@ def test_finished_prompts_leave_memory() -> None:
     assert not session.queue
 
 
-@pytest.mark.rule("R19a")
 def test_threads_cannot_break_a_session() -> None:
     """Many threads on one session: every prompt ends once, and never two are active."""
     session = Session("s", Counter())

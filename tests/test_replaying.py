@@ -92,3 +92,11 @@ def test_it_can_be_run_on_an_implementation_from_elsewhere(
     monkeypatch.setattr(replaying, "SMALL", (Bounds(1, cancels=1),))
     assert replaying.main([f"{make.__module__}:{make.__name__}"]) == code
     assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["nowhere:Server", "replaying:Nothing", "replaying", ":Server"])
+def test_what_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        replaying.main([name])
+    assert stopped.value.code == 2
+    assert f"{name}" in capsys.readouterr().err

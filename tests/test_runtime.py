@@ -171,7 +171,7 @@ def test_a_stop_that_the_model_swallows_still_ends_the_turn_before_its_tools(ope
     play(open_store(), story, [tool("read", read)])
 
 
-@pytest.mark.rule("R12d", "R23b")
+@pytest.mark.rule("R23b")
 @on_both_stores
 async def test_a_cancel_while_the_complete_answer_is_written_lets_the_turn_end_as_it_ended(w: World) -> None:
     handle = await w.accept("a")
@@ -388,7 +388,6 @@ async def test_a_turn_that_goes_on_after_a_summary_comes_before_what_was_queued_
     assert (await a).text == "went on"
 
 
-@pytest.mark.rule("R10c")
 @on_both_stores
 async def test_a_cancel_during_the_summary_ends_the_turn_canceled(w: World) -> None:
     w.plays("a", TOO_LONG, say("went on"))

@@ -87,7 +87,7 @@ async def test_a_second_cancel_while_one_is_pending_changes_nothing(w: World) ->
     assert (mark(w), w.states(), w.store.events()) == (before, [State.ACCEPTED], [])
 
 
-@pytest.mark.rule("R12a", "R12b", "R4")
+@pytest.mark.rule("R2", "R12a", "R12b")
 @on_both_stores
 async def test_one_cancel_with_an_active_and_an_accepted_prompt_does_both(w: World) -> None:
     active, _ = await w.active("a", "run-a")
@@ -101,7 +101,7 @@ async def test_one_cancel_with_an_active_and_an_accepted_prompt_does_both(w: Wor
     assert w.model.calls == 1
 
 
-@pytest.mark.rule("R4", "R7a", "R7b")
+@pytest.mark.rule("R7a", "R7b")
 @on_both_stores
 async def test_two_accepted_one_cancel_both_are_canceled_on_entry(w: World) -> None:
     w.runtime.holding = True
@@ -116,7 +116,7 @@ async def test_two_accepted_one_cancel_both_are_canceled_on_entry(w: World) -> N
     assert (await (await w.accept("c"))).outcome is Outcome.END_TURN  # nothing is pending any more
 
 
-@pytest.mark.rule("R4", "R12b")
+@pytest.mark.rule("R12b")
 @on_both_stores
 async def test_a_later_prompt_that_enters_first_does_not_consume_the_cancel(w: World) -> None:
     w.runtime.holding = True
@@ -130,7 +130,7 @@ async def test_a_later_prompt_that_enters_first_does_not_consume_the_cancel(w: W
     assert w.model.calls == 1
 
 
-@pytest.mark.rule("R12c", "R14d")
+@pytest.mark.rule("R14d")
 @on_both_stores
 async def test_a_queued_prompt_with_a_run_id_that_a_cancel_drops_publishes_one_cancelled_run_complete(w: World) -> None:
     active, _ = await w.active("a", "run-a")
@@ -198,7 +198,7 @@ async def test_the_cancel_check_precedes_the_busy_check(w: World) -> None:
     assert (await active).outcome is Outcome.END_TURN
 
 
-@pytest.mark.rule("R12e", "R2")
+@pytest.mark.rule("R12e")
 @on_both_stores
 async def test_after_an_idle_cancel_the_next_prompt_runs_normally_to_end_turn(w: World) -> None:
     await w.runtime.cancel("s")
@@ -207,7 +207,6 @@ async def test_after_an_idle_cancel_the_next_prompt_runs_normally_to_end_turn(w:
     assert "cancelled" not in w.end("run-a")
 
 
-@pytest.mark.rule("R2")
 @on_both_stores
 async def test_a_stale_mark_catches_nobody(w: World) -> None:
     first, _ = await w.active("a")
@@ -239,7 +238,7 @@ async def test_if_the_user_message_exists_already_only_the_assistant_message_is_
 
 # --- Queue ----------------------------------------------------------------------------------------------------------
 
-@pytest.mark.rule("R9b", "R11b", "R12c")
+@pytest.mark.rule("R9b", "R11b")
 @on_both_stores
 async def test_above_the_mark_a_queued_prompt_folds_or_is_kept_in_order_and_below_it_is_dropped(w: World) -> None:
     stopping, _ = await w.active("stopping")

@@ -81,6 +81,7 @@ def told(watch: Any, run_id: str) -> list[tuple[str, str | None]]:
     return [(p["state"], p.get("outcome")) for p in watch.of("prompt") if p.get("run_id") == run_id]
 
 
+@pytest.mark.rule("R27a")
 @played
 async def test_a_session_tells_its_queue_its_prompts_and_whether_it_is_busy(server: Server, place: Place) -> None:
     assert (await place.get())["is_busy"] is False
@@ -146,6 +147,7 @@ async def test_prompts_without_a_run_id_fold_into_the_turn_and_have_no_end_of_th
 
 # --- run ids
 
+@pytest.mark.rule("R22b")
 @played
 async def test_the_same_prompt_under_the_same_run_id_is_accepted_once(server: Server, place: Place) -> None:
     gate = server.holds("a")
@@ -169,6 +171,7 @@ async def test_the_same_prompt_many_times_at_once_is_accepted_once(server: Serve
     assert server.model.calls == 1
 
 
+@pytest.mark.rule("R22c")
 @pytest.mark.parametrize("change", ["prompt", "session"])
 def test_another_prompt_under_a_used_run_id_is_refused(change: str) -> None:
     async def story(server: Server, place: Place) -> None:
@@ -199,6 +202,7 @@ def test_a_run_id_is_remembered_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.rule("R22b")
 def test_a_run_id_that_is_known_is_acknowledged_while_the_workspace_closes_and_when_the_queue_is_full() -> None:
     async def story(server: Server, place: Place) -> None:
         gate = server.holds("a")
@@ -438,6 +442,7 @@ async def test_a_prompt_that_comes_while_a_summary_is_made_wins(server: Server, 
 
 # --- limits
 
+@pytest.mark.rule("R27b")
 def test_a_session_with_too_many_prompts_takes_no_more_until_some_are_done() -> None:
     async def story(server: Server, place: Place) -> None:
         gate = server.holds("a")
@@ -519,6 +524,7 @@ async def test_metrics_count_what_was_answered_and_say_what_is_open(server: Serv
     gate.open()
 
 
+@pytest.mark.rule("R27b")
 def test_a_store_that_cannot_be_written_is_503_and_says_to_try_again(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def full(self: SqliteStore, batch: Any) -> tuple[int, ...]:

@@ -87,6 +87,7 @@ async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
     c.nobody_saw_an_error()
 
 
+@pytest.mark.rule("R27c")
 @played
 async def test_an_idle_cancel_does_not_poison_the_next_prompt(c: Cast) -> None:
     for n in range(5):
@@ -172,6 +173,7 @@ async def test_a_canceled_run_never_becomes_a_500(c: Cast) -> None:
     assert {answer.status_code for answer in answers} == {200, 202}
 
 
+@pytest.mark.rule("R26")
 @played
 async def test_dropping_the_posting_request_does_not_touch_the_run(c: Cast) -> None:
     """The poster is gone before it has its answer. What arrived is accepted, and runs."""
@@ -264,6 +266,7 @@ async def workspace_closing(c: Cast) -> tuple[int, str]:
     return answer.status_code, answer.json()["message"]
 
 
+@pytest.mark.rule("R27b")
 @pytest.mark.parametrize(("attempt", "status", "named"), [
     (no_workspace, 404, "workspace 'unknown'"), (not_initialized, 400, "not initialized"),
     (empty_prompt, 400, "prompt: it is empty"), (missing_session, 400, "session_id: field required"),

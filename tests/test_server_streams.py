@@ -33,6 +33,7 @@ def play(story: Callable[[Server, Place], Awaitable[None]], directory: Path | No
 
 # --- coming back
 
+@pytest.mark.rule("R18a", "R29c")
 def test_who_comes_back_to_its_place_sees_each_end_once_and_in_order() -> None:
     async def story(server: Server, place: Place) -> None:
         seen: list[Any] = []
@@ -58,6 +59,7 @@ def test_who_comes_back_to_its_place_sees_each_end_once_and_in_order() -> None:
     play(story)
 
 
+@pytest.mark.rule("R29b")
 def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
     async def story(server: Server, place: Place) -> None:
         await place.send("before", "run-0")
@@ -74,6 +76,7 @@ def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
     play(story)
 
 
+@pytest.mark.rule("R29c")
 @pytest.mark.parametrize("last_event_id", ["other-1", "1", "x", "-", "LOG--1", "LOG-1x", "LOG-²", "LOG-" + "9" * 30])
 def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id: str) -> None:
     async def story(server: Server, place: Place) -> None:
@@ -150,6 +153,7 @@ def test_a_silent_stream_has_comments() -> None:
     play(story, limits=Limits(heartbeat=0.02))
 
 
+@pytest.mark.rule("R29a")
 def test_a_message_is_created_once_and_then_updated() -> None:
     async def story(server: Server, place: Place) -> None:
         async with place.watching() as watch:

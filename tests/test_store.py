@@ -362,6 +362,7 @@ def test_what_is_no_json_is_the_callers_mistake_and_is_not_even_tried(store: Sql
         write(store, AppendEvent("s", TERMINAL, {"no": object()}))
 
 
+@pytest.mark.rule("R16a")
 def test_the_file_is_synchronized_at_every_commit(store: SqliteStore) -> None:
     assert store._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert store._writer.execute("PRAGMA synchronous").fetchone() == (2,)
