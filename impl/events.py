@@ -82,7 +82,7 @@ class Broker:
         return Feed(self, session_id, run_id)
 
     def publish(self, update: Update) -> None:
-        """Passes on an update that belongs to no prompt. Never blocks."""
+        """Passes on an update that belongs to no prompt. Never blocks (R18b)."""
         if self.closed:
             return
         self._published += 1
@@ -114,7 +114,8 @@ class Broker:
 
 
 class Feed:
-    """The updates of one prompt. Close it before the prompt's terminal event is written: nothing comes after that."""
+    """The updates of one prompt. Close it before the prompt's terminal event is written: nothing comes after
+    that (R29d)."""
 
     __slots__ = ("_broker", "_open", "_run_id", "_session_id")
 
@@ -136,7 +137,7 @@ class Subscription:
 
     It ends after `close`, at once, and after the broker's, when it has seen everything. Canceling the reader loses
     nothing: who goes on reading gets the next notice. It holds at most the broker's `buffer` of updates, and a page of
-    events while it is being read.
+    events while it is being read (R18a).
     """
 
     __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_page", "_read", "_updates", "place", "session",

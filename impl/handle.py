@@ -16,7 +16,7 @@ STATE = "prompt"  # the type of an update that tells to which state a prompt has
 
 @dataclass(frozen=True)
 class Result:
-    """How a prompt ended. The text and error of one that was folded are those of the turn that took it in."""
+    """How a prompt ended. The text and error of one that was folded are those of the turn that took it in (R14c)."""
 
     session_id: str
     run_id: str | None
@@ -27,7 +27,7 @@ class Result:
 
     @property
     def payload(self) -> Json:
-        """The terminal event on the wire."""
+        """The terminal event on the wire (R28a)."""
         told = {"run_id": self.run_id, "message_id": self.message_id, "text": self.text, "error": self.error}
         canceled = {"cancelled": True} if self.outcome is Outcome.CANCELED else {}
         return {"session_id": self.session_id, "outcome": self.outcome.value,
@@ -49,7 +49,8 @@ class Run:
 
 
 class Handle:
-    """An accepted prompt, in its caller's hands. Dropping it, or the caller's task, does nothing to the prompt."""
+    """An accepted prompt, in its caller's hands. Dropping it, or the caller's task, does nothing to the
+    prompt (R26)."""
 
     def __init__(self, run: Run, broker: Broker) -> None:
         self.session_id, self.run_id, self.seq = run.prompt.session.id, run.prompt.run_id, run.prompt.seq

@@ -111,7 +111,8 @@ class Runtime:
     # --- what callers do
 
     async def start(self) -> None:
-        """Takes up what a crash or a restart has left: nothing that was accepted is lost, and no end comes twice."""
+        """Takes up what a crash or a restart has left: nothing that was accepted is lost, and no end comes
+        twice (R17e, R21)."""
         left: dict[str, list[PromptRecord]] = {}
         for record in self.store.unfinished():
             left.setdefault(record.session_id, []).append(record)
@@ -143,7 +144,8 @@ class Runtime:
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None) -> Handle:
         """Accepts a prompt; when this returns it is journaled, and its end will come. Raises `Refusal` or `StoreError`,
-        and then nothing is accepted. If the caller is canceled meanwhile, the prompt may or may not be accepted."""
+        and then nothing is accepted. If the caller is canceled meanwhile, the prompt may or may not be
+        accepted (R1a, R1b, R1c, R15a, R22a)."""
         if not text.strip():
             raise Refusal("the prompt is empty; say something")
         if not storable(text) or not storable(run_id or ""):
@@ -173,12 +175,12 @@ class Runtime:
         return Handle(run, self.broker)
 
     async def cancel(self, session_id: str) -> None:
-        """Cancels everything accepted in the session so far. When this returns, that will outlive a crash."""
+        """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
         lane = self._lane(session_id)
         await self._carried(lane, lane.session.cancel())
 
     async def clear_queue(self, session_id: str) -> None:
-        """Drops what is queued; the active prompt goes on."""
+        """Drops what is queued; the active prompt goes on (R27c)."""
         lane = self._lane(session_id)
         await self._carried(lane, lane.session.clear_queue())
 
@@ -202,7 +204,7 @@ class Runtime:
     async def close(self, deadline: float | None = None) -> None:
         """Accepts nothing more, cancels every session, waits until all prompts are done, and closes the store. Turns
         that have not ended by the deadline (seconds; by default the grace period) are abandoned. Closing twice is
-        closing once, and a close goes on when its caller is canceled."""
+        closing once, and a close goes on when its caller is canceled (R15a, R15b, R15c)."""
         if self._close is None:
             self.closing = True
             for lane in self._lanes.values():
@@ -238,7 +240,7 @@ class Runtime:
         return True
 
     def _leave_behind(self) -> None:
-        """Tells those who still wait that they wait in vain: what they wait for could not be written."""
+        """Tells those who still wait that they wait in vain: what they wait for could not be written (R25b)."""
         waiting: list[asyncio.Future[Any]] = [run.done for run in self._runs.values()]
         waiting += [future for lane in self._lanes.values() for _, _, future in lane.steps]
         for future in waiting:
@@ -254,6 +256,7 @@ class Runtime:
         return run
 
     async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
         await self._carried(lane, lane.session.enter(prompt))
         if prompt.state is State.CANCELED_ON_ENTRY:
             await self._carried(lane, lane.session.settle(prompt))
@@ -285,7 +288,7 @@ class Runtime:
         await self._carried(lane, lane.session.finish(run.prompt, ending.outcome))
 
     def _abandon(self, run: Run) -> None:
-        """Ends a prompt whose turn does not stop."""
+        """Ends a prompt whose turn does not stop (R24a)."""
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
             self._spawn(self._abandoned(run, run.turn.abandon()))
@@ -301,7 +304,7 @@ class Runtime:
         await asyncio.shield(self._carry(lane, effects))
 
     def _carry(self, lane: Lane, effects: Effects) -> "asyncio.Future[None]":
-        """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken."""
+        """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         lane.steps.append((effects, lane.session.mark, future))
         if lane.worker is None or lane.worker.done():
@@ -340,7 +343,7 @@ class Runtime:
             **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
     def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
-        """Everything of one step that must survive, to be committed together."""
+        """Everything of one step that must survive, to be committed together (R14a, R14d, R16b)."""
         session = lane.session
         operations: list[Operation] = [RaiseMark(session.id, mark)] if mark > lane.mark else []
         for effect in effects:
@@ -361,6 +364,7 @@ class Runtime:
                       ending.error if outcome is Outcome.ERROR else None)
 
     async def _persist(self, operations: Sequence[Operation]) -> None:
+        """Writes a step, and tries again for as long as that can help (R25a)."""
         attempt = 0
         while operations:
             try:
@@ -375,7 +379,8 @@ class Runtime:
                 attempt += 1
 
     def _do(self, lane: Lane, effects: Effects) -> None:
-        """What is left of a step once it is durable and published: turns to start and stop, waiters to answer."""
+        """What is left of a step once it is durable and published: turns to start and stop, waiters to
+        answer (R14b, R16c)."""
         for effect in effects:
             match effect:
                 case Start(seq):

@@ -30,7 +30,7 @@ class Effects(list[Effect]):
 
 
 class Counter:
-    """The server's sequence numbers: one counter for all sessions. Safe to use from several threads."""
+    """The server's sequence numbers: one counter for all sessions. Safe to use from several threads (R1a)."""
 
     def __init__(self, latest: int = 0) -> None:
         self.latest = latest
@@ -76,7 +76,7 @@ class Prompt:
 
 
 class Session:
-    """The prompts of one session that are not done, its mark, its queue and its active prompt."""
+    """The prompts of one session that are not done, its mark, its queue and its active prompt (R20)."""
 
     def __init__(self, id: str, counter: Counter, mark: int = 0) -> None:
         self.id, self.counter, self.mark = id, counter, mark
@@ -103,7 +103,7 @@ class Session:
 
     def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
-        in order to journal it first. A cancel in between covers it already."""
+        in order to journal it first. A cancel in between covers it already (R1a)."""
         with self._step() as effects:
             prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id)
             self._index(prompt)
@@ -111,22 +111,23 @@ class Session:
         return prompt, effects
 
     def enter(self, prompt: Prompt) -> Effects:
-        """Canceled on entry, queued, or active."""
+        """Canceled on entry, queued, or active (R3a, R3b, R4, R5a, R6a)."""
         return self._fired(prompt, Trigger.ENTER)
 
     def fail(self, prompt: Prompt) -> Effects:
-        """The prompt could not start."""
+        """The prompt could not start (R8a, R8b)."""
         return self._fired(prompt, Trigger.FAIL)
 
     def settle(self, prompt: Prompt) -> Effects:
-        """The record of a prompt canceled on entry is to be written, and the prompt is done."""
+        """The record of a prompt canceled on entry is to be written, and the prompt is done (R7a)."""
         with self._step() as effects:
             self._fire(prompt, Trigger.SETTLE)
             effects.insert(0, Record(prompt.seq))
         return effects
 
     def step(self, prompt: Prompt) -> Effects:
-        """The turn takes in the queued prompts without a run id; one that was asked to stop takes in none."""
+        """The turn takes in the queued prompts without a run id; one that was asked to stop takes in
+        none (R9a, R9b, R9c)."""
         with self._step() as effects:
             if prompt is self.active and not prompt.covered:
                 for queued in [q for q in self.queue if q.run_id is None]:
@@ -135,21 +136,23 @@ class Session:
         return effects
 
     def requeue(self, prompt: Prompt) -> Effects:
-        """The turn goes on after a summary: back into the queue at its seq, and the first becomes active."""
+        """The turn goes on after a summary: back into the queue at its seq, and the first becomes
+        active (R10a, R10b, R10c, R10d)."""
         with self._step() as effects:
             self._fire(prompt, Trigger.REQUEUE)
             self._hand_off()
         return effects
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
-        """The turn is over, and the first in the queue becomes active, however it ended."""
+        """The turn is over, and the first in the queue becomes active, however it ended (R11a, R11b, R12d)."""
         with self._step() as effects:
             self._fire(prompt, FINISH[outcome])
             self._hand_off()
         return effects
 
     def cancel(self) -> Effects:
-        """Everything accepted so far is covered, the queue is dropped, the active prompt is asked to stop."""
+        """Everything accepted so far is covered, the queue is dropped, the active prompt is asked to
+        stop (R2, R12a, R12b, R12c, R12e)."""
         with self._step() as effects:
             if self.active and not self.active.covered:
                 effects.append(Stop(self.active.seq))
@@ -158,13 +161,14 @@ class Session:
         return effects
 
     def clear_queue(self) -> Effects:
-        """The queue is dropped; the mark and the active prompt stay as they are."""
+        """The queue is dropped; the mark and the active prompt stay as they are (R13a, R13b)."""
         with self._step() as effects:
             self._drop()
         return effects
 
     def recover(self) -> Effects:
-        """After a restart: what was active ends with an error, what had not started goes on in order of seq."""
+        """After a restart: what was active ends with an error, what had not started goes on in order of
+        seq (R2, R17a, R17b, R17c, R17d)."""
         with self._step(down=True) as effects:
             if self.active:
                 self._fire(self.active, Trigger.INTERRUPT)
@@ -178,7 +182,7 @@ class Session:
 
     @contextmanager
     def _step(self, down: bool = False) -> Iterator[Effects]:
-        """One atomic step; its effects are filled in."""
+        """One atomic step; its effects are filled in (R19a)."""
         with self._lock:
             if self.down is not down:
                 raise RuntimeError(f"session {self.id} is {'down: recover it first' if self.down else 'not down'}")
@@ -191,7 +195,8 @@ class Session:
         return effects
 
     def _fire(self, prompt: Prompt, trigger: Trigger) -> None:
-        """Moves the prompt along its row, keeps queue, active and prompts in step, and notes what the row means."""
+        """Moves the prompt along its row, keeps queue, active and prompts in step, and notes what the row
+        means (R19c)."""
         row = LIFECYCLE.fire(prompt, trigger)
         self._effects.moved.append((prompt, row))
         if row.source is State.QUEUED:
@@ -205,7 +210,7 @@ class Session:
             self._effects.append(End(prompt.seq, row.outcome, of=prompt.seq))
 
     def _index(self, prompt: Prompt) -> None:
-        """Puts the prompt where its state belongs."""
+        """Puts the prompt where its state belongs (R5b, R6b)."""
         if prompt.state is State.DONE:
             del self.prompts[prompt.seq]
             return

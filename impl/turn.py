@@ -90,14 +90,14 @@ class Turn:
             self._task.cancel()
 
     def abandon(self) -> "Turn":
-        """From now on nothing that the turn does is written or shown. Returns a stand-in, which can be ended."""
+        """From now on nothing that the turn does is written or shown. Returns a stand-in, which can be ended (R24b)."""
         stand_in = copy(self)
         self.abandoned = True
         return stand_in
 
     async def end(self, outcome: Outcome, error: str | None = None) -> Ending:
         """Writes an ending: the user's message is there, the last answer has its finish reason, and every tool call a
-        result. Ending twice is ending once: a second attempt finds the answer of the first."""
+        result. Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
         if not self._running:
             self.messages = list(self._history())
         operations = [] if self._has_user_message() else [self._put(self._user_message())]
@@ -300,7 +300,7 @@ def user_message(session_id: str, seq: int, text: str) -> Message:
 
 
 def canceled_messages(session_id: str, seq: int, text: str) -> tuple[Message, Message]:
-    """The record of a prompt that was canceled before it could run."""
+    """The record of a prompt that was canceled before it could run (R7a, R7b)."""
     now = int(time())
     answer = Message(f"p{seq}-canceled", session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)
     return user_message(session_id, seq, text), finished(answer, FinishReason.CANCELED)

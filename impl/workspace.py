@@ -232,7 +232,7 @@ class Workspace:
 
     async def accept(self, session_id: str, text: str, run_id: str | None) -> int:
         """Accepts a prompt and returns its seq. Accepting the same prompt under the same run id again accepts nothing,
-        and returns the seq that it has. Raises `Refusal` if it is not accepted."""
+        and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
         if not self.ready:
             raise NotReady("the agent is not initialized; POST to its init first")
         if session_id not in self._sessions:

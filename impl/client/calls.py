@@ -100,7 +100,7 @@ class Client:
 
     async def send(self, workspace: str, session: str, prompt: str, run_id: str = "") -> None:
         """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
-        Without a run id it may be folded into a turn that is running."""
+        Without a run id it may be folded into a turn that is running (R27b)."""
         body = {"session_id": session, "prompt": prompt} | ({"run_id": run_id} if run_id else {})
         await self._ask("POST", path("workspaces", workspace, "agent"), body)
 

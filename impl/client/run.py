@@ -25,7 +25,7 @@ class RunStream:
 
     An end may have been published before we could listen: if the prompt was sent before under the same run id, or if
     the stream broke before it had told a place. Then, when the session has nothing left to do, the end is looked for in
-    the server's log; `EndUnknown` if the server keeps none.
+    the server's log; `EndUnknown` if the server keeps none (R28b).
     """
 
     def __init__(

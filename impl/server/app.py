@@ -125,7 +125,7 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
 
 
 class Endpoint:
-    """All calls of one path."""
+    """All calls of one path (R27a)."""
 
     def __init__(self, site: Site, calls: Sequence[Call]) -> None:
         self._site = site
@@ -162,6 +162,7 @@ def _routes(site: Site) -> list[Route]:
 
 
 def _problem(error: Exception, call: Call) -> Answer:
+    """What went wrong, as a status and a message (R27b)."""
     if isinstance(error, StoreError):
         log.error("the store failed", extra={"call": call.name, "problem": error})
         return problem(503, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are

@@ -39,7 +39,7 @@ _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Encoder:
-    """Turns the notices of one workspace into envelopes, once for all who watch."""
+    """Turns the notices of one workspace into envelopes, once for all who watch (R29a)."""
 
     def __init__(self, log: str) -> None:
         self._log = log
@@ -49,12 +49,12 @@ class Encoder:
         self.keen = 0  # streams that are not held up by their readers
 
     def place(self, event: int) -> bytes:
-        """The line that says where a client is."""
+        """The line that says where a client is (R29b)."""
         return b"id: %s-%d\n" % (self._log.encode(), event)
 
     def after(self, last_event_id: str | None) -> int | None:
         """The event after which a client wants to go on; None if it says nothing. One that comes from another log has
-        seen nothing of this one."""
+        seen nothing of this one (R29c)."""
         if not last_event_id:
             return None
         log, _, number = last_event_id.partition("-")

@@ -42,12 +42,12 @@ class Store(ABC):
         the order in which the calls were made. When it raises `StoreError` nothing of the batch is kept, and the store
         can be used on. When the awaiting task is canceled the batch may or may not be kept, but never a part of it.
         (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after a
-        crash that follows at once; it is then found as a whole.)
+        crash that follows at once; it is then found as a whole.) (R16a, R16b)
         """
 
     @abstractmethod
     def prompt(self, run_id: str) -> PromptRecord | None:
-        """The prompt with that run id, done or not."""
+        """The prompt with that run id, done or not (R22a)."""
 
     @abstractmethod
     def unfinished(self) -> list[PromptRecord]:
@@ -64,7 +64,8 @@ class Store(ABC):
     @abstractmethod
     def latest_seq(self) -> int:
         """The highest seq that was ever given out, or 0. Marks count: a seq that a cancel has covered was given out,
-        even if its prompt was never journaled, and the prompt that got it next would be canceled by that cancel."""
+        even if its prompt was never journaled, and the prompt that got it next would be canceled by that
+        cancel (R17e)."""
 
     @abstractmethod
     def sessions(self) -> list[SessionRecord]:
