@@ -48,7 +48,7 @@ def _none(*_: object) -> None:
 ACCEPT = Action("accept", Actor.CLIENT, _none, "", "", bound="prompts")
 FINISH = Action("finish", Actor.TURN, _none, "", "")
 RECEIVE = Action("receive", Actor.SERVER, _none, "", "")
-LEAVE = Action("disconnect", Actor.FAULT, _none, "", "", bound="crashes")
+LEAVE = Action("disconnect", Actor.FAULT, _none, "", "R26", bound="crashes", clauses=("R26",))
 RETURN = Action("reconnect", Actor.SERVER, _none, "", "")
 
 
@@ -84,6 +84,7 @@ class Delivery:
             yield self.move(RETURN, None, stream._replace(attached=True))
 
     def published(self, stream: Stream, seq: int) -> Stream:
+        """The stream with one more event, at once, whatever the subscriber is doing (R18b)."""
         if self.logged:
             return stream._replace(log=(*stream.log, seq))
         if stream.attached and len(stream.buffer) < BUFFER:
@@ -105,4 +106,4 @@ def delivery_of(protocol: str) -> Delivery:
 
 DELIVERY = Property(
     "delivery", "A subscriber that stays, or comes back to its place, sees each terminal event exactly once.",
-    at_rest=lambda prompt: prompt.ends == 1)
+    at_rest=lambda prompt: prompt.ends == 1, clauses=("R18a",))

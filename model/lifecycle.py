@@ -96,7 +96,7 @@ class Row:
     when: tuple[Guard, ...] = ()
     unless: tuple[Guard, ...] = ()
     outcome: Outcome | None = None
-    rule: str = ""
+    rule: str = ""  # the clause of specs/protocol.md that it carries
 
     @property
     def condition(self) -> str:
@@ -114,26 +114,26 @@ _COVERED, _BUSY, _FIRST, _RUN_ID = Guard
 ROWS: tuple[Row, ...] = (
     # The mark is asked before the busy question: a covered prompt must not reach the queue.
     Row(Trigger.ENTER, _A, _C, when=(_COVERED,), rule="R4"),
-    Row(Trigger.ENTER, _A, _Q, when=(_BUSY,), unless=(_COVERED,), rule="R5"),
-    Row(Trigger.ENTER, _A, _X, unless=(_COVERED, _BUSY), rule="R6"),
-    Row(Trigger.FAIL, _A, _C, when=(_COVERED,), rule="R8"),
-    Row(Trigger.FAIL, _A, _D, unless=(_COVERED,), outcome=Outcome.ERROR, rule="R8"),
-    Row(Trigger.SETTLE, _C, _D, outcome=Outcome.CANCELED, rule="R7"),
-    Row(Trigger.START, _Q, _X, when=(_FIRST,), unless=(_BUSY,), rule="R11"),
-    Row(Trigger.FOLD, _Q, _D, unless=(_RUN_ID,), outcome=Outcome.FOLDED, rule="R9"),
-    Row(Trigger.DROP, _Q, _D, outcome=Outcome.CANCELED, rule="R13"),
-    Row(Trigger.REQUEUE, _X, _Q, unless=(_COVERED,), rule="R10"),
-    Row(Trigger.FINISH_END_TURN, _X, _D, outcome=Outcome.END_TURN, rule="R11"),
-    Row(Trigger.FINISH_ERROR, _X, _D, outcome=Outcome.ERROR, rule="R11"),
-    Row(Trigger.FINISH_CANCELED, _X, _D, when=(_COVERED,), outcome=Outcome.CANCELED, rule="R12"),
-    Row(Trigger.INTERRUPT, _X, _D, outcome=Outcome.ERROR, rule="R17"),
+    Row(Trigger.ENTER, _A, _Q, when=(_BUSY,), unless=(_COVERED,), rule="R5a"),
+    Row(Trigger.ENTER, _A, _X, unless=(_COVERED, _BUSY), rule="R6a"),
+    Row(Trigger.FAIL, _A, _C, when=(_COVERED,), rule="R8b"),
+    Row(Trigger.FAIL, _A, _D, unless=(_COVERED,), outcome=Outcome.ERROR, rule="R8a"),
+    Row(Trigger.SETTLE, _C, _D, outcome=Outcome.CANCELED, rule="R7a"),
+    Row(Trigger.START, _Q, _X, when=(_FIRST,), unless=(_BUSY,), rule="R11b"),
+    Row(Trigger.FOLD, _Q, _D, unless=(_RUN_ID,), outcome=Outcome.FOLDED, rule="R9a"),
+    Row(Trigger.DROP, _Q, _D, outcome=Outcome.CANCELED, rule="R13a"),
+    Row(Trigger.REQUEUE, _X, _Q, unless=(_COVERED,), rule="R10a"),
+    Row(Trigger.FINISH_END_TURN, _X, _D, outcome=Outcome.END_TURN, rule="R11a"),
+    Row(Trigger.FINISH_ERROR, _X, _D, outcome=Outcome.ERROR, rule="R11a"),
+    Row(Trigger.FINISH_CANCELED, _X, _D, when=(_COVERED,), outcome=Outcome.CANCELED, rule="R12d"),
+    Row(Trigger.INTERRUPT, _X, _D, outcome=Outcome.ERROR, rule="R17a"),
 )
 
 INITIAL = State.ACCEPTED
 
 
 class IllegalTrigger(Exception):
-    """A trigger that no row allows. The prompt is as it was."""
+    """A trigger that no row allows. The prompt is as it was (R19c)."""
 
     def __init__(self, prompt: object, state: State, trigger: Trigger, guards: Iterable[Guard] | None = None) -> None:
         known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"

@@ -62,6 +62,7 @@ class Property:
     on_session: Callable[[SessionStep], bool] | None = None
     on_server: Callable[[ServerStep], bool] | None = None
     at_rest: Callable[[Prompt], bool] | None = None
+    clauses: tuple[str, ...] = ()  # of specs/protocol.md, that cannot be broken without breaking it
 
     @property
     def kind(self) -> Kind:
@@ -151,25 +152,33 @@ def some_terminal(prompt: Prompt) -> bool:
 
 
 PROPERTIES: tuple[Property, ...] = (
-    Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning),
+    Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning,
+             clauses=("R1a", "R9c", "R12b", "R13b")),
     Property("no-lost-cancel",
              "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
-             no_lost_cancel),
-    Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss),
-    Property("one-terminal", "No prompt has two terminal events.", one_terminal),
-    Property("single-active", "A session never has two active prompts.", single_active),
-    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo),
-    Property("no-absorption", "A prompt with a caller's run id is never folded.", no_absorption),
-    Property("attribution", "A terminal event carries its own prompt's id, outcome, text and error.", attribution),
+             no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R12c", "R17c")),
+    Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss, clauses=("R16a", "R17b")),
+    Property("one-terminal", "No prompt has two terminal events.", one_terminal, clauses=("R14a",)),
+    Property("single-active", "A session never has two active prompts.", single_active, clauses=("R5a", "R6b")),
+    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo, clauses=("R5b", "R11b")),
+    Property("no-absorption", "A prompt with a caller's run id is never folded.", no_absorption, clauses=("R9b",)),
+    Property("attribution", "A terminal event carries its own prompt's id, outcome, text and error.", attribution,
+             clauses=("R14c",)),
     Property("idle-cancel-noop", "A cancel of an idle session changes no prompt and asks for nothing.",
-             idle_cancel_noop),
-    Property("isolation", "An action in one session changes no other.", on_server=isolation),
-    Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed),
-    Property("record", "A prompt canceled on entry leaves its user message and a canceled assistant message.", record),
-    Property("prompt-terminal", "A terminal event is published before the next turn starts.", prompt_terminal),
-    Property("all-done", "At quiescence every prompt is done: nothing is stranded.", at_rest=all_done),
-    Property("some-terminal", "At quiescence every prompt has its terminal event.", at_rest=some_terminal),
-    Property("progress", "The system cannot go on for ever without reaching quiescence."),  # judged on the whole graph
+             idle_cancel_noop, clauses=("R12e",)),
+    Property("isolation", "An action in one session changes no other.", on_server=isolation, clauses=("R20",)),
+    Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed,
+             clauses=("R15a",)),
+    Property("record", "A prompt canceled on entry leaves its user message and a canceled assistant message.", record,
+             clauses=("R7a",)),
+    Property("prompt-terminal", "A terminal event is published before the next turn starts.", prompt_terminal,
+             clauses=("R14b",)),
+    Property("all-done", "At quiescence every prompt is done: nothing is stranded.", at_rest=all_done,
+             clauses=("R11a", "R15c", "R17d", "R21")),
+    Property("some-terminal", "At quiescence every prompt has its terminal event.", at_rest=some_terminal,
+             clauses=("R14a",)),
+    Property("progress", "The system cannot go on for ever without reaching quiescence.",  # judged on the whole graph
+             clauses=("R21",)),
 )
 
 

@@ -120,14 +120,14 @@ class Session(_Fields, AnySession):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Journal the acceptance, then tell the caller."""
+    """Tell the caller that the prompt is accepted, once that is journaled."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin the prompt's turn."""
+    """Begin the prompt's turn, or go on with it after a summary."""
 
     seq: int
 
@@ -141,7 +141,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Hand the prompt's text to the running turn of another."""
+    """Write the prompt's user message, and hand its text to the running turn of another."""
 
     seq: int
     into: int
@@ -149,14 +149,14 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Write the user message and an assistant message that says canceled, for a prompt that never ran."""
+    """Write the prompt's user message, and an assistant message with finish reason `canceled`."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Publish the prompt's terminal event. `of` is the prompt whose text and error it carries."""
+    """Publish the prompt's terminal event, with its outcome. `of` is the prompt whose text and error it carries."""
 
     seq: int
     outcome: Outcome
@@ -180,7 +180,9 @@ Effect: TypeAlias = Acknowledge | Start | Stop | Fold | Record | End | Report
 # --- Actions -----------------------------------------------------------------------------------------------------
 
 class Step:
-    """One atomic step in the making: the session as far as it has moved, the rows fired, the effects noted."""
+    """One atomic step in the making: the session as far as it has moved, the rows fired, the effects noted, in order.
+    Nobody sees it before it is whole: no other step and no crash comes in between (R16b, R16c, R19a, R19b, R25a, R25b).
+    """
 
     def __init__(self, table: Table, session: Session) -> None:
         self.table, self.session = table, session
@@ -282,12 +284,17 @@ def hand_off(step: Step) -> None:
 
 
 def cancel(step: Step, arg: Argument) -> None:
-    """Everything accepted so far is covered, the queue is dropped, and the active prompt is asked to stop."""
+    """The active prompt is asked to stop, everything accepted so far is covered, and the queue is dropped."""
     for prompt in step.session.active:
         if not step.session.covered(prompt):
             step.effects.append(Stop(prompt.seq))
     step.session = step.session._replace(mark=arg.seq)
     clear_queue(step, arg)
+
+
+def close(step: Step, arg: Argument) -> None:
+    """From now on nothing is accepted, and every session is canceled."""
+    cancel(step, arg)
 
 
 def clear_queue(step: Step, arg: Argument) -> None:
@@ -342,13 +349,14 @@ class Action:
     actor: Actor
     apply: Callable[..., None]  # of the reference: (Step, Argument)
     guard: str
-    rule: str
+    rule: str  # of specs/protocol.md, the one that defines it
     subject: Callable[[Look, Variant], bool] | None = None  # which prompts it can be applied to; None: a session
     variants: tuple[Variant, ...] = (None,)
     bound: str | None = None  # the field of `Bounds` that limits how often it happens
     everywhere: bool = False  # applied to all sessions in one step
     while_closing: bool = True  # whether a server that is closing still takes it
     sets_closing: bool | None = None
+    clauses: tuple[str, ...] = ()  # of specs/protocol.md, that it carries; its rows carry theirs
 
     @property
     def system(self) -> bool:
@@ -371,20 +379,22 @@ def _can_take_in(look: Look, _: Variant) -> bool:
 
 ACTIONS: tuple[Action, ...] = (
     Action("accept", Actor.CLIENT, accept, "not closing; valid; run id new", "R1",
-           variants=(False, True), bound="prompts", while_closing=False),
-    Action("enter", Actor.SERVER, enter, "p accepted", "R3", _by(Trigger.ENTER)),
-    Action("fail", Actor.SERVER, fail, "p accepted", "R8", _by(Trigger.FAIL)),
-    Action("settle", Actor.SERVER, settle, "p canceled on entry", "R7", _by(Trigger.SETTLE)),
-    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", _can_take_in),
-    Action("requeue", Actor.TURN, requeue, "p active, not covered", "R10", _by(Trigger.REQUEUE), bound="requeues"),
+           variants=(False, True), bound="prompts", while_closing=False, clauses=("R1a", "R1b", "R1c", "R22a")),
+    Action("enter", Actor.SERVER, enter, "p accepted", "R3", _by(Trigger.ENTER), clauses=("R3a", "R3b")),
+    Action("fail", Actor.SERVER, fail, "p accepted", "R8", _by(Trigger.FAIL), clauses=("R3a",)),
+    Action("settle", Actor.SERVER, settle, "p canceled on entry", "R7", _by(Trigger.SETTLE), clauses=("R7a",)),
+    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", _can_take_in, clauses=("R9a", "R9c")),
+    Action("requeue", Actor.TURN, requeue, "p active, not covered", "R10", _by(Trigger.REQUEUE), bound="requeues",
+           clauses=("R10a", "R10b", "R10c", "R10d")),
     Action("finish", Actor.TURN, finish, "p active; canceled only if covered", "R11",
-           lambda look, how: look.may(FINISH[how]), variants=tuple(FINISH)),
-    Action("cancel", Actor.CLIENT, cancel, "any", "R12", bound="cancels"),
-    Action("clear_queue", Actor.CLIENT, clear_queue, "any", "R13", bound="clears"),
-    Action("close", Actor.OPERATOR, cancel, "not closing", "R15", bound="closes", everywhere=True,
-           while_closing=False, sets_closing=True),
-    Action("crash", Actor.FAULT, crash, "any", "R16", bound="crashes", everywhere=True),
-    Action("recover", Actor.SERVER, recover, "after a crash", "R17", everywhere=True, sets_closing=False),
+           lambda look, how: look.may(FINISH[how]), variants=tuple(FINISH), clauses=("R11a", "R24a", "R24b")),
+    Action("cancel", Actor.CLIENT, cancel, "any", "R12", bound="cancels", clauses=("R2", "R12a", "R12b", "R12c")),
+    Action("clear_queue", Actor.CLIENT, clear_queue, "any", "R13", bound="clears", clauses=("R13a", "R13b")),
+    Action("close", Actor.OPERATOR, close, "not closing", "R15", bound="closes", everywhere=True,
+           while_closing=False, sets_closing=True, clauses=("R15a", "R15b")),
+    Action("crash", Actor.FAULT, crash, "any", "R16", bound="crashes", everywhere=True, clauses=("R16a",)),
+    Action("recover", Actor.SERVER, recover, "after a crash", "R17", everywhere=True, sets_closing=False,
+           clauses=("R17a", "R17b", "R17c", "R17d", "R17e", "R2", "R21")),
 )
 
 REACHES: Mapping[str, Reach] = {"cancel": Reach.CANCEL, "close": Reach.CANCEL, "clear_queue": Reach.CLEAR}

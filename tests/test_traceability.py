@@ -1,0 +1,121 @@
+"""Every clause of the specification is carried by the model, by the runtime and by a test, and none is made up."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cancelmark.impl.rules import CLAUSE, page, rules, traced
+from cancelmark.impl.specs import HEADER
+from cancelmark.model.examples import EXAMPLES
+from cancelmark.model.lifecycle import ROWS
+from cancelmark.model.revisions.flaws import FLAWS
+from cancelmark.model.session import ACTIONS
+
+ROOT = Path(__file__).parent.parent
+PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
+RULES = {rule.id: rule for rule in rules(PROTOCOL)}
+CLAUSES = {clause: says for rule in RULES.values() for clause, says in rule.clauses.items()}
+TRACED = traced(ROOT)
+
+
+def test_every_clause_is_carried_by_the_model_by_the_runtime_and_by_a_test() -> None:
+    assert TRACED.gaps() == []
+
+
+def test_nothing_cites_a_clause_that_does_not_exist() -> None:
+    assert TRACED.unknown == []
+    prose = [flaw.ruled_out for flaw in FLAWS] + [example.rule for example in EXAMPLES] + [PROTOCOL]
+    cited = {id for text in prose for id in re.findall(rf"\b{CLAUSE}\b", text)} | {a.rule for a in ACTIONS}
+    assert cited <= RULES.keys() | CLAUSES.keys()
+
+
+def test_rules_and_clauses_are_numbered_without_gaps() -> None:
+    assert list(RULES) == [f"R{n}" for n in range(1, len(RULES) + 1)]
+    for rule in RULES.values():
+        letters = [clause.removeprefix(rule.id) for clause in rule.clauses]
+        assert letters in ([""], [chr(ord("a") + n) for n in range(len(letters))]), rule.id
+    assert len(re.findall(r"\*\*R\d+[a-z]?\b", PROTOCOL)) == len(CLAUSES.keys() | RULES.keys())  # none is missed
+
+
+def test_a_clause_says_how_binding_it_is() -> None:
+    for clause, says in CLAUSES.items():
+        assert re.search(r"\b(MUST|SHOULD|MAY)\b", says), clause
+        assert not re.search(r"\b[Nn]othing\b[^.:;]* MUST\b", says), f"{clause}: who must not do what?"
+
+
+def test_the_page_is_not_stale() -> None:
+    assert (ROOT / "specs" / "traceability.md").read_text(encoding="utf-8") == HEADER + page(TRACED), "run `make specs`"
+
+
+# --- What the check would notice ----------------------------------------------------------------------------------
+
+def project(directory: Path, *, protocol: str = PROTOCOL, test: str = "", module: str = "") -> Path:
+    """A project with another specification, or with one test and one module of the runtime only."""
+    (directory / "specs").mkdir()
+    (directory / "specs" / "protocol.md").write_text(protocol)
+    (directory / "model").symlink_to(ROOT / "model")
+    for name, file, text in (("tests", "test_it.py", test), ("impl", "it.py", module)):
+        if text:
+            (directory / name).mkdir()
+            (directory / name / file).write_text(text)
+        else:
+            (directory / name).symlink_to(ROOT / name)
+    return directory
+
+
+def test_a_rule_that_nothing_carries_is_three_gaps(tmp_path: Path) -> None:
+    added = PROTOCOL + "\n**R99 News.**\n- **R99a** Somebody MUST do something.\n"
+    assert set(traced(project(tmp_path, protocol=added)).gaps()) - set(TRACED.gaps()) == {
+        f"R99a is not carried by the {column}" for column in ("model", "runtime", "tests")}
+
+
+def test_a_clause_that_was_taken_away_is_missed_wherever_it_is_cited(tmp_path: Path) -> None:
+    unknown = traced(project(tmp_path, protocol=PROTOCOL.replace("- **R9c** ", "  "))).unknown
+    assert {line.split(" cites ")[0] for line in unknown} >= {
+        "action step", "property no-poisoning", "session.Session.step",
+        "test_clauses::test_a_turn_that_is_covered_folds_nothing_and_a_run_id_is_never_folded"}
+
+
+def test_only_marked_tests_and_cited_docstrings_carry_anything(tmp_path: Path) -> None:
+    test = '''
+@pytest.mark.parametrize("x", [1])
+@pytest.mark.rule("R4", "R5a")
+async def test_one(x):
+    """(R7a)"""
+@pytest.mark.skip("R6a")
+def test_two():
+    pass
+'''
+    module = '''
+class It:
+    """Does it (R1a, R1b) and not R2.
+
+    Well (R3a).
+    """
+    def do(self):  # (R6b)
+        "R4"
+        return "(R8a)"
+'''
+    carriers = traced(project(tmp_path, test=test, module=module)).carriers
+    assert carriers["tests"] == {"R4": ["test_it::test_one"], "R5a": ["test_it::test_one"]}
+    assert carriers["runtime"] == {clause: ["it.It"] for clause in ("R1a", "R1b", "R3a")}
+
+
+def test_a_mark_that_is_no_plain_string_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="test_one: a mark names its clauses as plain strings"):
+        traced(project(tmp_path, test="@pytest.mark.rule(NAME)\ndef test_one(): pass"))
+
+
+def test_the_rows_carry_what_they_did_when_the_specification_was_numbered() -> None:
+    """Whoever cites a rule elsewhere, as the flaws do, must be able to rely on its number."""
+    by_rule = {(row.trigger.value, row.dest.value): re.sub("[a-z]$", "", row.rule) for row in ROWS}
+    assert by_rule == {
+        ("enter", "canceled_on_entry"): "R4", ("enter", "queued"): "R5", ("enter", "active"): "R6",
+        ("fail", "canceled_on_entry"): "R8", ("fail", "done"): "R8", ("settle", "done"): "R7",
+        ("start", "active"): "R11", ("fold", "done"): "R9", ("drop", "done"): "R13", ("requeue", "queued"): "R10",
+        ("finish_end_turn", "done"): "R11", ("finish_error", "done"): "R11", ("finish_canceled", "done"): "R12",
+        ("interrupt", "done"): "R17"}
+    assert {action.name: action.rule for action in ACTIONS} == {
+        "accept": "R1", "enter": "R3", "fail": "R8", "settle": "R7", "step": "R9", "requeue": "R10", "finish": "R11",
+        "cancel": "R12", "clear_queue": "R13", "close": "R15", "crash": "R16", "recover": "R17"}
