@@ -63,7 +63,7 @@ def tools() -> None:
 
 @pytest.mark.parametrize("bounds", [b for b, (states, *_) in PINNED.items() if DEEP or states < QUICK], ids=str)
 def test_spin_counts_as_many_states_and_edges_as_the_explorer(bounds: Bounds, tmp_path: Path) -> None:
-    told = spin.build(tmp_path, bounds, options=SAFETY).run()
+    told = spin.build(tmp_path, bounds, SAFETY).run()
     found = spin.Search.of(told)
     assert (found.states, found.edges, found.errors) == (*PINNED[bounds][:2], 0)
     if bounds == EVERYTHING:
@@ -74,7 +74,7 @@ def test_spin_counts_as_many_states_and_edges_as_the_explorer(bounds: Bounds, tm
 def test_three_sessions_count_alike(tmp_path: Path) -> None:
     bounds = Bounds(2, cancels=1, crashes=1, sessions=3)
     ours = explore(REFERENCE, bounds)
-    found = spin.Search.of(spin.build(tmp_path, bounds, options=SAFETY).run())
+    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY).run())
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
 
@@ -92,7 +92,7 @@ def broken_by(protocol: Protocol, before: Server, call: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(SAME.keys() - {"TRIED_AGAIN"}))
 def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_properties(name: str, tmp_path: Path) -> None:
     bug = SEEDED[SAME[name]]
-    verifier = spin.build(tmp_path, bug.bounds, bug=name, options=SHORTEST)
+    verifier = spin.build(tmp_path, bug.bounds, SHORTEST, name)
     verifier.run("-i")
     trail = verifier.trail()
     calls = [line for line in trail if not line.startswith("violated")]
@@ -106,7 +106,7 @@ def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_propert
 
 def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
     bug = SEEDED[SAME["TRIED_AGAIN"]]
-    verifier = spin.build(tmp_path, bug.bounds, bug="TRIED_AGAIN", options=LIVENESS)
+    verifier = spin.build(tmp_path, bug.bounds, LIVENESS, "TRIED_AGAIN")
     assert "acceptance cycle" in verifier.run("-a")
     trail = verifier.trail()
     start = trail.index(spin.CYCLE)
@@ -121,7 +121,7 @@ def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bounds", [EVERYTHING, Bounds(2, cancels=1, clears=1, sessions=2)], ids=str)
 def test_every_run_comes_to_rest_with_everything_ended(bounds: Bounds, tmp_path: Path) -> None:
-    told = spin.build(tmp_path, bounds, options=LIVENESS).run("-a")
+    told = spin.build(tmp_path, bounds, LIVENESS).run("-a")
     assert "acceptance   cycles \t+" in told
     assert "never claim         \t+ (progress)" in told
     assert spin.Search.of(told).errors == 0
@@ -137,18 +137,19 @@ def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken
 
 
 def test_a_search_that_was_cut_short_is_no_count(tmp_path: Path) -> None:
-    verifier = spin.build(tmp_path, Bounds(2, cancels=1, clears=1), options=SAFETY)
+    verifier = spin.build(tmp_path, Bounds(2, cancels=1, clears=1), SAFETY)
     with pytest.raises(RuntimeError, match="did not search to the end"):
         spin.Search.of(verifier.run("-m3"))
 
 
 def test_a_bug_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="NO_SUCH_BUG"):
-        spin.build(tmp_path, Bounds(1), bug="NO_SUCH_BUG", options=SAFETY)
+        spin.build(tmp_path, Bounds(1), SAFETY, "NO_SUCH_BUG")
 
 
 def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spin, "BOUNDS", (Bounds(1, cancels=1),))
+    monkeypatch.setattr(spin, "FAST", SAFETY)
     report = spin.measure(1)
     [row] = report.tables[0].rows
     assert row[:3] == ("prompts=1 cancels=1", 34, 34)

@@ -64,7 +64,8 @@ def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
     claims = (*INVARIANT, *STEPS) if DEEP else [CLAIMS[name] for name in bug.breaks]
     found = [prover.judge(Obligation(claim, bug.action)) for claim in claims]
     assert {one.obligation.claim.name for one in found if one.verdict is Verdict.BROKEN} == bug.breaks
-    assert tuple(prover.impossible_moves()) == bug.never
+    if bug.never or DEEP:
+        assert tuple(prover.impossible_moves()) == bug.never
     assert bug.breaks or bug.never
     for one in found:
         if one.counterexample:
