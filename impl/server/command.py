@@ -13,6 +13,8 @@ from cancelmark.impl.discovery import Running, announce, data_directory, withdra
 from cancelmark.impl.files import UsageError
 
 if TYPE_CHECKING:
+    import socket
+
     from cancelmark.impl.models import Model
 
 PORT = 4343
@@ -139,58 +141,59 @@ def model_of(arguments: argparse.Namespace) -> "Model":
     return demo_model(arguments.pace)
 
 
+def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str] | None]":
+    """Where it listens, the address that clients call it by, and the names that they may call it by, if not any."""
+    from .guard import LOOPBACK
+    from .serving import bind, bind_unix
+
+    if arguments.unix:
+        return bind_unix(arguments.unix), "http://localhost", None
+    try:
+        listener = bind(arguments.host, PORT if arguments.port is None else arguments.port)
+    except UsageError:
+        if arguments.port is not None:
+            raise
+        listener = bind(arguments.host, 0)
+    name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+    known = is_loopback(arguments.host) or arguments.allow_host  # otherwise the token alone keeps strangers out
+    hosts = [*LOOPBACK, name, *(host.lower() for host in arguments.allow_host)] if known else None
+    return listener, f"http://{name}:{listener.getsockname()[1]}", hosts
+
+
 async def serve(arguments: argparse.Namespace) -> None:
     """Serves until a signal comes."""
-    import socket
-
     from cancelmark.impl.workspace import Workspaces
 
     from .app import application
     from .calls import VERSION
-    from .guard import LOOPBACK
-    from .serving import bind, bind_unix, make_room, served, signals
+    from .serving import make_room, served, signals
     from .site import Limits, Site
 
+    limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=arguments.max_connections)
     token = token_in(arguments.token_file) if arguments.token_file else None
     directory = data_directory(arguments.data_dir)
     model = model_of(arguments)
-    workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
-                            queue=arguments.max_queue, limit=arguments.max_workspaces)
-    listener: socket.socket
-    if arguments.unix:
-        listener = bind_unix(arguments.unix)
-        url, hosts = "http://localhost", None
-    else:
-        try:
-            listener = bind(arguments.host, PORT if arguments.port is None else arguments.port)
-        except UsageError:
-            if arguments.port is not None:
-                raise
-            listener = bind(arguments.host, 0)
-        port = listener.getsockname()[1]
-        name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-        url = f"http://{name}:{port}"
-        local = is_loopback(arguments.host)
-        hosts = [*LOOPBACK, name, *arguments.allow_host] if local or arguments.allow_host else None
-    limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=arguments.max_connections)
-    make_room(limits.connections)
-    site = Site(workspaces, limits)
-    await workspaces.start()
+    listener, url, hosts = listen(arguments)
+    running = Running(url, os.getpid(), str(arguments.unix.absolute()) if arguments.unix else None,
+                      str(arguments.token_file.absolute()) if arguments.token_file else None, VERSION)
     asked = asyncio.Event()
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with signals(asked):
-            async with served(application(site, hosts=hosts, token=token), listener, limits.connections):
-                unix = str(arguments.unix.absolute()) if arguments.unix else None
-                secret = str(arguments.token_file.absolute()) if arguments.token_file else None
-                announce(directory, Running(url, os.getpid(), unix, secret, VERSION))
-                print(f"serving at {unix or url + '/'} (Ctrl-C stops)", flush=True)
-                await asked.wait()
-                await workspaces.close(arguments.drain)
-                withdraw(directory)
-    finally:
-        withdraw(directory)
-        if arguments.unix:
-            arguments.unix.unlink(missing_ok=True)
-        await workspaces.close(arguments.drain)
-        await model.aclose()
+    with listener:
+        workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
+                                queue=arguments.max_queue, limit=arguments.max_workspaces)
+        make_room(limits.connections)
+        app = application(Site(workspaces, limits), hosts=hosts, token=token)
+        try:
+            await workspaces.start()
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with signals(asked):
+                async with served(app, listener, limits.connections):
+                    announce(directory, running)
+                    print(f"serving at {running.unix or url + '/'} (Ctrl-C stops)", flush=True)
+                    await asked.wait()
+                    await workspaces.close(arguments.drain)
+        finally:
+            withdraw(directory)
+            await workspaces.close(arguments.drain)
+            await model.aclose()
+            if arguments.unix:
+                arguments.unix.unlink(missing_ok=True)
