@@ -109,6 +109,30 @@ def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_p
     asyncio.run(main())
 
 
+class Unstoppable(MemoryStore):
+    """A store that, like a disk, goes on with what was asked for when the one who asked is gone."""
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        async def later() -> tuple[int, ...]:
+            await asyncio.sleep(0.001)
+            return await super(Unstoppable, self).write(batch)
+
+        return await asyncio.shield(asyncio.ensure_future(later()))
+
+
+@pytest.mark.rule("R26")
+def test_a_prompt_whose_sender_is_gone_before_the_answer_runs_to_its_end() -> None:
+    async def story(w: World) -> None:
+        accepting = asyncio.ensure_future(w.accept("a", "run-a"))
+        await asyncio.sleep(0)
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        await until(lambda: w.runtime.status("run-a") is not None)
+        await until(lambda: w.ends() == [("run-a", "end_turn")])
+
+    play(Unstoppable(), story)
+
+
 # --- Atomic steps ---------------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R19a")

@@ -615,7 +615,6 @@ def test_a_close_without_a_working_store_keeps_its_deadline_and_says_so(caplog: 
 
 # --- Watching -------------------------------------------------------------------------------------------------------
 
-@pytest.mark.rule("R29d")
 @on_both_stores
 async def test_a_handles_events_are_its_updates_and_at_last_its_terminal_event(w: World) -> None:
     w.plays("a", (Wait("a"), *say("hello there", chunks=4)))
@@ -861,7 +860,6 @@ CALLERS: dict[str, Act] = {
 }
 
 
-@pytest.mark.rule("R26")
 @pytest.mark.parametrize("name", CALLERS)
 def test_a_caller_may_be_canceled_at_any_point(name: str) -> None:
     async def story(w: World, point: int) -> bool:
