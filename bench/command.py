@@ -17,6 +17,8 @@ from .report import Report
 # Each is a module here with a function `measure(rounds)`, imported when it is asked for.
 SUBJECTS: Mapping[str, str] = {
     "explorer": "The explorer: states a second and bytes a state",
+    "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
+    "store": "The store: durable acceptances a second",
     "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
     "spin": "SPIN and the explorer: two models of one protocol, counted side by side",
 }

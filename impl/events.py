@@ -48,7 +48,7 @@ class BrokerStatistics:
     """What a broker has passed on since it was made."""
 
     subscriptions: int  # those that are open now
-    published: int  # updates, whether anybody watched or not
+    published: int  # updates that somebody could have watched
     skipped: int  # updates that a subscriber was too slow for, over all subscribers
 
 
@@ -81,9 +81,14 @@ class Broker:
         """Where the updates of one prompt are published."""
         return Feed(self, session_id, run_id)
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody would see an update. If not, it need not be made."""
+        return bool(self._subscriptions) and not self.closed
+
     def publish(self, update: Update) -> None:
         """Passes on an update that belongs to no prompt. Never blocks (R18b)."""
-        if self.closed:
+        if not self.watched:
             return
         self._published += 1
         for subscription in self._subscriptions:
@@ -109,8 +114,9 @@ class Broker:
     def _hear(self, latest: int) -> None:
         """The log has events up to this id."""
         self.latest = max(self.latest, latest)
-        for subscription in self._subscriptions:
-            subscription.wake()
+        if self._subscriptions:  # going through a weak set is slow, even if it is empty
+            for subscription in self._subscriptions:
+                subscription.wake()
 
 
 class Feed:
@@ -123,9 +129,14 @@ class Feed:
         self._broker, self._session_id, self._run_id = broker, session_id, run_id
         self._open = True
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody would see an update."""
+        return self._open and self._broker.watched
+
     def publish(self, type: str, payload: Json) -> None:
         """Passes on an update. Never blocks. When the feed is closed it does nothing: a straggler is no error."""
-        if self._open:
+        if self.watched:
             self._broker.publish(Update(self._session_id, type, payload, self._run_id))
 
     def close(self) -> None:

@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Generator
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
 
-from .events import Broker, Feed, Notice
+from .events import Broker, Feed, Notice, Subscription
+from .messages import user_message
 from .session import Prompt
-from .store import Event, Json
+from .store import Event, Json, Message
 from .turn import Ending, Turn
 
+UNKNOWN = Ending(None)
 STATE = "prompt"  # the type of an update that tells to which state a prompt has come
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """How a prompt ended. The text and error of one that was folded are those of the turn that took it in (R14c)."""
 
     session_id: str
@@ -34,18 +36,49 @@ class Result:
                 **{name: value for name, value in told.items() if value}, **canceled}
 
 
-@dataclass(eq=False)
 class Run:
     """What the runtime knows of a prompt that is not done."""
 
-    prompt: Prompt
-    feed: Feed
-    done: asyncio.Future[Result]
-    place: int  # the latest event when it was accepted
-    ending: Ending = field(default_factory=lambda: Ending(None))
-    turn: Turn | None = None
-    guests: list["Run"] = field(default_factory=list)  # prompts that were folded into it
-    grace: asyncio.TimerHandle | None = None
+    def __init__(self, prompt: Prompt, feed: Feed, place: int) -> None:
+        self.prompt, self.feed = prompt, feed
+        self.place = place  # the latest event when it was accepted
+        self.ending = UNKNOWN
+        self.turn: Turn | None = None
+        self.task: asyncio.Task[None] | None = None  # that runs its turn
+        self.goes_on = False  # its turn has begun before
+        self.trouble: str | None = None  # why it cannot run, if it was started and cannot
+        self.guests: list[Run] = []  # prompts that were folded into it
+        self.grace: asyncio.TimerHandle | None = None
+        self.end: Result | Exception | None = None  # once it is known
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def over(self, end: "Result | Exception") -> None:
+        """Tells everybody who waits. What comes later finds it."""
+        self.feed.close()
+        self.end = end
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def wait(self) -> "asyncio.Future[None]":
+        """A future for one who waits for the end: canceling it harms nobody else."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.end is None:
+            self._waiters.append(waiter)
+        else:
+            waiter.set_result(None)
+        return waiter
+
+    @cached_property
+    def message(self) -> Message:
+        """The user's message."""
+        return user_message(self.prompt.session.id, self.prompt.seq, self.prompt.text)
+
+    def result(self, outcome: Outcome) -> Result:
+        ending = self.ending
+        return Result(self.prompt.session.id, self.prompt.run_id, outcome, ending.text, ending.message_id,
+                      ending.error if outcome is Outcome.ERROR else None)
 
 
 class Handle:
@@ -54,40 +87,51 @@ class Handle:
 
     def __init__(self, run: Run, broker: Broker) -> None:
         self.session_id, self.run_id, self.seq = run.prompt.session.id, run.prompt.run_id, run.prompt.seq
-        self._done, self._place, self._broker = run.done, run.place, broker
-        self._released = asyncio.Event()
+        self._run, self._broker = run, broker
+        self._subscriptions: set[Subscription] = set()
+        self._released = False
+
+    @property
+    def result(self) -> Result | None:
+        """How the prompt ended; None while it has not. Raises `Refusal` if the runtime could not write its end."""
+        if isinstance(self._run.end, Exception):
+            raise self._run.end
+        return self._run.end
 
     def __await__(self) -> Generator[None, None, Result]:
         """Waits for the prompt's end."""
-        return asyncio.shield(self._done).__await__()
+        if self._run.end is None:
+            yield from self._run.wait()
+        assert self.result is not None
+        return self.result
 
     async def events(self) -> AsyncIterator[Notice]:
         """The prompt's messages from now on, and its terminal event, which is the last. A prompt that is folded has
         none of its own: its events end there."""
-        with self._broker.subscribe(self._place, self.session_id) as subscription:
-            watch = asyncio.ensure_future(self._over())
-            watch.add_done_callback(lambda _: subscription.close())
+        with self._broker.subscribe(self._run.place, self.session_id) as subscription:
+            self._subscriptions.add(subscription)
+            waiter = self._run.wait()
+            waiter.add_done_callback(lambda _: self._close_in_vain(subscription))
             try:
+                if self._released:
+                    return
                 async for notice in subscription:
                     if notice.payload.get("seq") == self.seq and notice.type != STATE:
                         yield notice
                         if isinstance(notice, Event) and notice.terminal:
                             return
             finally:
-                watch.cancel()
-        if self._done.done():
-            self._done.result()  # raises if the runtime closed and could not write the end
-
-    async def _over(self) -> None:
-        """Returns when no terminal event will come: the caller let go, or the prompt was folded or left behind."""
-        released = asyncio.ensure_future(self._released.wait())
-        try:
-            await asyncio.wait((released, self._done), return_when=asyncio.FIRST_COMPLETED)
-            if not released.done() and not self._done.exception() and self._done.result().outcome is not Outcome.FOLDED:
-                await released
-        finally:
-            released.cancel()
+                self._subscriptions.discard(subscription)
+                waiter.cancel()
+        _ = self.result  # raises if it could not be written
 
     def release(self) -> None:
         """Ends the events that are being watched through this handle. The second time has no effect."""
-        self._released.set()
+        self._released = True
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    def _close_in_vain(self, subscription: Subscription) -> None:
+        """Closes it if no terminal event will come: the prompt was folded, or could not be ended."""
+        if isinstance(self._run.end, Exception) or (self._run.end and self._run.end.outcome is Outcome.FOLDED):
+            subscription.close()

@@ -1,26 +1,33 @@
 """The runtime: sessions that run. It carries out what each step of a session asks for, in order, on asyncio.
 
-Each session has a *lane*. A step is taken at once; what it asks for is put into the lane, and carried out one step at a
-time: its transitions, its mark and its terminal events are committed together, then turns are started and stopped. So
-a terminal event is durable and published before the next turn starts, and no prompt runs inside another's call.
+Each session has a *lane*. A step is taken at once; what it asks for is put into the lane, and carried out in order: the
+transitions, the mark and the terminal events of the steps that have gathered are committed together, then turns are
+started and stopped. So a terminal event is durable and published before the next turn starts, and no prompt runs inside
+another's call.
 
 A turn that ignores a stop is abandoned after a grace period: its prompt ends, once, and what it says then goes nowhere.
-When the store cannot be written to, a lane waits and tries again: the session stands still, and nothing is lost.
+
+**When the store fails.** A failure that may pass (a full disk, a locked file) is waited out: lane and turn try again as
+long as it takes, the session stands still, and nothing is lost. A message that the store will never take is left out,
+and ends the turn that needs it with an error. A journal that the store will never take, or a store that is broken, is
+fatal to the session: it is said loudly, whoever waits is told at once, nothing more is accepted there, and a restart
+goes on from what the journal has.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import End, Fold, Record, Start, Stop
 
 from .events import Broker, Update
 from .handle import STATE, Handle, Result, Run
+from .messages import canceled_messages, emptied, wire_message
 from .models import Model
 from .session import Counter, Effects, Prompt, Session
 from .store import (
@@ -38,10 +45,12 @@ from .store import (
     Refused,
     Store,
     StoreError,
+    Unstorable,
 )
-from .turn import Ending, ToolRunner, Turn, canceled_messages, uncut, user_message, wire_message
+from .tasks import begun, uncut
+from .turn import Ending, ToolRunner, Turn
 
-__all__ = ["Closing", "Handle", "Lane", "Refusal", "Result", "Run", "RunIdInUse", "Runtime"]
+__all__ = ["Closing", "Handle", "Lane", "NoSession", "Refusal", "Result", "Run", "RunIdInUse", "Runtime", "Stuck"]
 
 log = logging.getLogger("cancelmark")
 
@@ -49,6 +58,8 @@ INTERRUPTED = "interrupted by a restart of the server"
 PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
 SHOWN = 280  # characters of a prompt that an update of its state carries
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
+
+Ready = Callable[[str], Awaitable[None]]
 
 
 class Refusal(Exception):
@@ -63,14 +74,33 @@ class RunIdInUse(Refusal):
     """Another prompt has that run id."""
 
 
+class NoSession(Refusal):
+    """There is no session of that id."""
+
+
+class Stuck(Refusal):
+    """The session's journal cannot be written, for good. A restart goes on from what it has."""
+
+
+class Step(NamedTuple):
+    """A step that was taken and is to be carried out."""
+
+    effects: Effects
+    mark: int  # the session's, after it
+    done: "asyncio.Future[None] | None"  # of whoever waits until it is carried out
+
+
 class Lane:
     """One session, and what its steps have asked for and is still to be carried out."""
+
+    __slots__ = ("mark", "session", "steps", "stuck", "working")
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.mark = session.mark  # as it is stored
-        self.steps: deque[tuple[Effects, int, asyncio.Future[None]]] = deque()
-        self.worker: asyncio.Task[None] | None = None
+        self.steps: list[Step] = []
+        self.working = False
+        self.stuck: Stuck | None = None
 
 
 def storable(text: str) -> bool:
@@ -83,20 +113,26 @@ def storable(text: str) -> bool:
 
 
 class Runtime:
-    """Runs prompts. Use it as `async with Runtime(model) as runtime`, or call `start` and `close`."""
+    """Runs prompts. Use it as `async with Runtime(model) as runtime`, or call `start` and `close`.
+
+    `ready`, if given, is awaited with the session's id before an accepted prompt enters. What it raises is the reason
+    why the prompt cannot start: it ends with that error, unless it was canceled meanwhile.
+    """
 
     def __init__(
         self, model: Model, store: Store | None = None, *, tools: Iterable[ToolRunner] = (), grace: float = 5.0,
+        ready: Ready | None = None,
     ) -> None:
-        self.model, self.store, self.grace = model, store or MemoryStore(), grace
+        self.model, self.store, self.grace, self.ready = model, store or MemoryStore(), grace, ready
         self.tools = {runner.tool.name: runner for runner in tools}
         self.broker = Broker(self.store)
         self.closing = False
         self._counter = Counter(self.store.latest_seq())
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._accepting = 0
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._left: set[asyncio.Future[None]] = set()  # tasks of turns that were abandoned
+        self._accepting = self._steps = 0  # prompts that are being journaled, steps that are not carried out
         self._quiet = asyncio.Event()  # it is closing, and everything is done
         self._over = asyncio.Event()  # nothing is tried again
         self._close: asyncio.Task[None] | None = None
@@ -120,16 +156,28 @@ class Runtime:
             session = Session(known.id, self._counter, known.mark)
             lane = self._lanes[known.id] = Lane(session)
             if known.id in left:
-                lane.session = session = Session.restored(known.id, self._counter, known.mark, (
+                lane.session = Session.restored(known.id, self._counter, known.mark, (
                     (r.seq, r.text, r.run_id, r.state) for r in left[known.id]))
-                runs = [self._known(prompt) for prompt in session.prompts.values()]
-                for run in runs:
-                    if run.prompt is session.active:
-                        run.ending = await self._turn(lane, run).end(Outcome.ERROR, INTERRUPTED)
-                await self._carried(lane, session.recover())
-                for run in runs:
-                    if run.prompt.state is State.CANCELED_ON_ENTRY:
-                        await self._carried(lane, session.settle(run.prompt))
+                with suppress(Stuck):  # has been said
+                    await self._recovered(lane)
+
+    async def _recovered(self, lane: Lane) -> None:
+        session = lane.session
+        runs = [self._known(prompt) for prompt in session.prompts.values()]
+        for run in runs:
+            run.goes_on = any(move.state is State.ACTIVE for move in self.store.transitions(run.prompt.seq))
+            if run.prompt is session.active:
+                run.ending = self._interrupted(lane, run)
+        await self._carried(lane, session.recover())
+        for run in runs:
+            self._settle_if_canceled(lane, run.prompt)
+
+    def _interrupted(self, lane: Lane, run: Run) -> Ending:
+        try:
+            return self._turn(lane, run).end(Outcome.ERROR, INTERRUPTED)
+        except StoreError as error:  # what its turn has written cannot be read: it ends all the same
+            log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
+            return Ending(Outcome.ERROR, error=INTERRUPTED)
 
     async def create_session(self, id: str, title: str = "") -> None:
         """A new session. One that exists is left as it is."""
@@ -152,14 +200,11 @@ class Runtime:
             raise Refusal("the prompt or its run id has half a character in it (a lone surrogate); send whole ones")
         lane = self._lane(session_id)
         self._refuse_if_closing()
-        run_id = run_id or None
-        if run_id is not None and self.store.prompt(run_id) is not None:
-            raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt")
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
-            return await uncut(self._accepted(lane, seq, text, run_id))
-        except Refused as error:  # another caller was faster with the same run id
+            return await uncut(self._accepted(lane, seq, text, run_id or None))
+        except Refused as error:  # it has another prompt with that run id
             raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
         finally:
             self._accepting -= 1
@@ -170,8 +215,11 @@ class Runtime:
         await self.store.write([AcceptPrompt(seq, session.id, text, run_id)])
         prompt, _ = session.accept(text, run_id, seq)
         run = self._known(prompt)
-        self._tell(prompt, prompt.state, None)
-        self._spawn(self._enter(lane, prompt))
+        self._tell(prompt, prompt.state)
+        if self.ready:
+            self._spawn(self._enter_if_ready(lane, run, self.ready))
+        else:
+            self._begin(self._enter(lane, prompt))
         return Handle(run, self.broker)
 
     async def cancel(self, session_id: str) -> None:
@@ -192,10 +240,12 @@ class Runtime:
         """How many prompts of the session are not done."""
         return len(self._lane(session_id).session.prompts)
 
-    def is_busy(self, session_id: str) -> bool:
-        """Whether the session has a prompt whose end has not been published."""
-        session = self._lane(session_id).session
-        return any(run.prompt.session is session for run in self._runs.values())
+    def is_busy(self, session_id: str | None = None) -> bool:
+        """Whether the session has a prompt whose end has not been published; without an id, whether any has."""
+        if session_id is None:
+            return bool(self._runs)
+        lane = self._lane(session_id)
+        return bool(lane.session.prompts) or any(step.effects.moved for step in lane.steps)
 
     def status(self, run_id: str) -> PromptRecord | None:
         """Where the prompt with that run id is, or how it ended."""
@@ -208,7 +258,8 @@ class Runtime:
         if self._close is None:
             self.closing = True
             for lane in self._lanes.values():
-                self._carry(lane, lane.session.cancel())
+                if not lane.stuck:
+                    self._carry(lane, lane.session.cancel("close"))
             self._close = asyncio.ensure_future(self._closed(self.grace if deadline is None else deadline))
         await asyncio.shield(self._close)
 
@@ -222,7 +273,8 @@ class Runtime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._leave_behind()
+        for lane in self._lanes.values():
+            self._leave_behind(lane, Closing("the server has closed and could not write this; a restart ends it"))
         self.broker.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_LOOK):
@@ -239,44 +291,52 @@ class Runtime:
             return False
         return True
 
-    def _leave_behind(self) -> None:
-        """Tells those who still wait that they wait in vain: what they wait for could not be written (R25b)."""
-        waiting: list[asyncio.Future[Any]] = [run.done for run in self._runs.values()]
-        waiting += [future for lane in self._lanes.values() for _, _, future in lane.steps]
-        for future in waiting:
-            future.set_exception(Closing("the server has closed and could not write this; a restart ends it"))
-            future.exception()  # whether anybody waits or not
-
     # --- the life of a prompt
 
     def _known(self, prompt: Prompt) -> Run:
         feed = self.broker.feed(prompt.session.id, prompt.run_id)
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        run = self._runs[prompt.seq] = Run(prompt, feed, future, self.broker.latest)
+        run = self._runs[prompt.seq] = Run(prompt, feed, self.broker.latest)
         return run
+
+    async def _enter_if_ready(self, lane: Lane, run: Run, ready: Ready) -> None:
+        try:
+            await ready(lane.session.id)
+        except Exception as error:
+            self._fail(lane, run.prompt, str(error) or type(error).__name__)
+        else:
+            await self._enter(lane, run.prompt)
 
     async def _enter(self, lane: Lane, prompt: Prompt) -> None:
         """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
-        await self._carried(lane, lane.session.enter(prompt))
-        if prompt.state is State.CANCELED_ON_ENTRY:
-            await self._carried(lane, lane.session.settle(prompt))
+        self._carry(lane, lane.session.enter(prompt))
+        self._settle_if_canceled(lane, prompt)
 
-    async def _run(self, lane: Lane, run: Run) -> None:
+    def _fail(self, lane: Lane, prompt: Prompt, why: str) -> None:
+        """Ends an accepted prompt that cannot start."""
+        self._runs[prompt.seq].ending = Ending(Outcome.ERROR, error=why)
+        self._carry(lane, lane.session.fail(prompt))
+        self._settle_if_canceled(lane, prompt)
+
+    def _settle_if_canceled(self, lane: Lane, prompt: Prompt) -> None:
+        if prompt.state is State.CANCELED_ON_ENTRY:
+            self._carry(lane, lane.session.settle(prompt))
+
+    async def _run(self, lane: Lane, run: Run, turn: Turn) -> None:
         """The active prompt's task: its turn, and then its end or its return to the queue."""
-        turn = run.turn
-        assert turn is not None
         try:
             ending = await turn.run()
-            if ending.outcome is None:
-                if not run.prompt.covered:
-                    await self._carried(lane, lane.session.requeue(run.prompt))
-                    return
-                ending = await turn.end(Outcome.CANCELED)
         except asyncio.CancelledError:
-            return  # the runtime has closed
-        except Exception as failed:  # its ending cannot be written, and no retry would help
+            return  # the event loop ends: for the prompt that is a crash
+        except Exception as failed:  # it cannot even say how it ended
             ending = Ending(Outcome.ERROR, error=f"{type(failed).__name__}: {failed}")
-        if not turn.abandoned:
+        if turn.abandoned:
+            return
+        if ending.outcome is None and run.prompt.covered:
+            ending = turn.end(Outcome.CANCELED)
+        if ending.outcome is None:
+            run.ending, run.goes_on = ending, True
+            self._carry(lane, lane.session.requeue(run.prompt))
+        else:
             await self._ended(lane, run, ending)
 
     async def _ended(self, lane: Lane, run: Run, ending: Ending) -> None:
@@ -285,94 +345,133 @@ class Runtime:
         run.feed.close()
         if run.grace:
             run.grace.cancel()
-        await self._carried(lane, lane.session.finish(run.prompt, ending.outcome))
+        self._carry(lane, lane.session.finish(run.prompt, ending.outcome))
 
     def _abandon(self, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
-            self._spawn(self._abandoned(run, run.turn.abandon()))
+            lane = self._lanes[run.prompt.session.id]
+            self._begin(self._ended(lane, run, self._let_go(run, run.turn)))
 
-    async def _abandoned(self, run: Run, stand_in: Turn) -> None:
-        ending = await stand_in.end(Outcome.CANCELED, "the turn did not stop in time")
-        await self._ended(self._lanes[run.prompt.session.id], run, ending)
+    def _let_go(self, run: Run, turn: Turn) -> Ending:
+        """Nobody waits for the turn any more. Returns the ending that it has instead of its own."""
+        if run.task:
+            self._tasks.discard(run.task)
+            self._left.add(run.task)
+        return turn.abandon()
 
     # --- carrying out
 
     async def _carried(self, lane: Lane, effects: Effects) -> None:
         """Waits until what a step asks for is carried out. Takes no part in being canceled."""
-        await asyncio.shield(self._carry(lane, effects))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._carry(lane, effects, done)
+        await asyncio.shield(done)
 
-    def _carry(self, lane: Lane, effects: Effects) -> "asyncio.Future[None]":
+    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[None] | None" = None) -> None:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        lane.steps.append((effects, lane.session.mark, future))
-        if lane.worker is None or lane.worker.done():
-            lane.worker = self._spawn(self._work(lane))
-        return future
+        lane.steps.append(Step(effects, lane.session.mark, done))
+        self._steps += 1
+        if lane.stuck:
+            self._leave_behind(lane, lane.stuck)
+        elif not lane.working:
+            lane.working = True
+            self._begin(self._work(lane))
 
     async def _work(self, lane: Lane) -> None:
-        while lane.steps:
-            effects, mark, future = lane.steps[0]
-            await self._record(effects)
-            await self._persist(self._operations(lane, effects, mark))
-            lane.mark = mark
-            for prompt, row in effects.moved:
-                self._tell(prompt, row.dest, row.outcome)
-            self._do(lane, effects)
-            lane.steps.popleft()
-            future.set_result(None)
+        """Carries out what has gathered in the lane, until nothing is left."""
+        try:
+            while lane.steps:
+                taken = lane.steps[:]
+                self._show_records(taken)
+                await self._commit(lane, taken)
+                for step in taken:
+                    lane.mark = max(lane.mark, step.mark)
+                    for prompt, row in step.effects.moved:
+                        self._tell(prompt, row.dest, row.outcome)
+                    self._do(lane, step.effects)
+                    if step.done:
+                        step.done.set_result(None)
+                del lane.steps[:len(taken)]
+                self._steps -= len(taken)
+        except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
+            lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
+            raise
+        except Exception as error:
+            self._stand_still(lane, error)
+        finally:
+            lane.working = False
         self._look_quiet()
 
-    async def _record(self, effects: Effects) -> None:
-        """Writes and shows the messages of prompts that never ran, before their ends are published. Their ids follow
-        from the prompts, so that doing it again after a crash changes nothing."""
-        for effect in effects:
+    def _show_records(self, steps: Iterable[Step]) -> None:
+        """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
+        for effect in (effect for step in steps for effect in step.effects):
             if isinstance(effect, Record):
                 run = self._runs[effect.seq]
-                messages = canceled_messages(run.prompt.session.id, run.prompt.seq, run.prompt.text)
-                await self._persist([PutMessage(message) for message in messages])
-                for message in messages:
+                for message in canceled_messages(run.prompt.session.id, run.prompt.seq, run.prompt.text):
                     run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
 
-    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None) -> None:
-        """Shows that a prompt has come to another state, now that it is durable."""
-        told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value}
-        self.broker.publish(Update(prompt.session.id, STATE, {
-            "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
-            **{name: value for name, value in told.items() if value}}, prompt.run_id))
+    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
+        """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
+        if self.broker.watched:
+            told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping}
+            self.broker.publish(Update(prompt.session.id, STATE, {
+                "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
+                **{name: value for name, value in told.items() if value}}, prompt.run_id))
+
+    async def _commit(self, lane: Lane, steps: Sequence[Step]) -> None:
+        """Makes the steps durable together. If the store will never take a message, the rest is kept without it."""
+        operations = [op for step in steps for op in self._operations(lane, step.effects, step.mark)]
+        try:
+            await self._persist(operations)
+            return
+        except (Refused, Unstorable) as error:
+            refused = error
+        why = f"a message could not be stored: {refused}"
+        poorer = [PutMessage(emptied(op.message, why)) if isinstance(op, PutMessage) else op for op in operations]
+        journal = [op for op in operations if not isinstance(op, PutMessage)]
+        for attempt in (poorer, journal) if len(journal) < len(operations) else ():
+            with suppress(Refused, Unstorable):
+                await self._persist(attempt)
+                log.error("session %s: %s", lane.session.id, why)
+                for effect in (effect for step in steps for effect in step.effects):
+                    if isinstance(effect, Start):
+                        self._runs[effect.seq].trouble = why
+                return
+        raise refused
 
     def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
         """Everything of one step that must survive, to be committed together (R14a, R14d, R16b)."""
         session = lane.session
         operations: list[Operation] = [RaiseMark(session.id, mark)] if mark > lane.mark else []
+        for prompt, row in effects.moved:
+            run = self._runs[prompt.seq]
+            if row.source is State.ACTIVE:
+                operations += map(PutMessage, run.ending.messages)
+            if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
+                operations.append(PutMessage(run.message))
+            operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))
         for effect in effects:
-            if isinstance(effect, Fold):
+            if isinstance(effect, Record):
                 prompt = self._runs[effect.seq].prompt
-                operations.append(PutMessage(user_message(session.id, prompt.seq, prompt.text)))
-        operations += [MovePrompt(prompt.seq, row.dest, row.outcome) for prompt, row in effects.moved]
-        for effect in effects:
-            if isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
+                operations += map(PutMessage, canceled_messages(session.id, prompt.seq, prompt.text))
+            elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
                 run = self._runs[effect.seq]
-                payload = {**self._result(run, effect.outcome).payload, "seq": effect.seq}
+                payload = {**run.result(effect.outcome).payload, "seq": effect.seq}
                 operations.append(AppendEvent(session.id, TERMINAL, payload, run.prompt.run_id))
         return operations
 
-    def _result(self, run: Run, outcome: Outcome) -> Result:
-        ending = run.ending
-        return Result(run.prompt.session.id, run.prompt.run_id, outcome, ending.text, ending.message_id,
-                      ending.error if outcome is Outcome.ERROR else None)
-
-    async def _persist(self, operations: Sequence[Operation]) -> None:
-        """Writes a step, and tries again for as long as that can help (R25a)."""
+    async def _persist(self, operations: Sequence[Operation], wanted: Callable[[], bool] = lambda: True) -> None:
+        """Writes, and tries again for as long as that may help and is wanted (R25a)."""
         attempt = 0
-        while operations:
+        while operations and wanted():
             try:
                 await self.store.write(operations)
                 return
             except StoreError as error:
-                if isinstance(error, Refused) or self._over.is_set():
-                    raise  # trying again cannot help
+                if not error.retry or self._over.is_set():
+                    raise
                 log.error("a step cannot be written, trying again: %s", error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), PATIENCE[min(attempt, len(PATIENCE) - 1)])
@@ -393,68 +492,111 @@ class Runtime:
                     self._answer(self._runs.pop(seq), outcome)
 
     def _start(self, lane: Lane, run: Run) -> None:
+        if run.trouble:
+            self._spawn(self._ended(lane, run, Ending(Outcome.ERROR, error=run.trouble)))
+            return
         run.turn = self._turn(lane, run)
         if run.prompt.covered:  # a cancel came between the step that started it and this one
             run.turn.stop()
-        self._spawn(self._run(lane, run))
+        run.task = self._spawn(self._run(lane, run, run.turn))
 
     def _turn(self, lane: Lane, run: Run) -> Turn:
         prompt, session = run.prompt, lane.session
 
         async def follow_ups() -> list[Message]:
+            if not session.queue:
+                return []
             effects = session.step(prompt)
-            taken = [self._runs[e.seq].prompt for e in effects if isinstance(e, Fold)]
+            taken = [self._runs[e.seq].message for e in effects if isinstance(e, Fold)]
             if taken:
                 await self._carried(lane, effects)
-            return [user_message(session.id, p.seq, p.text) for p in taken]
+            return taken
 
         return Turn(
-            seq=prompt.seq, session_id=session.id, text=prompt.text, model=self.model, tools=self.tools,
-            history=lambda: self.store.messages(session.id), write=self._persist, follow_ups=follow_ups,
-            feed=run.feed)
+            seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
+            history=partial(self.store.messages, session.id), write=self._persist, follow_ups=follow_ups,
+            feed=run.feed, goes_on=run.goes_on)
 
     def _stop(self, run: Run) -> None:
         if run.turn:
             run.turn.stop()
         if run.prompt.state is State.ACTIVE:
+            self._tell(run.prompt, State.ACTIVE, stopping=True)
             run.grace = asyncio.get_running_loop().call_later(self.grace, self._abandon, run)
 
     def _answer(self, run: Run, outcome: Outcome) -> None:
-        result = self._result(run, outcome)
+        result = run.result(outcome)
         for guest in run.guests:
             self._runs.pop(guest.prompt.seq, None)
-            self._settle(guest, Result(result.session_id, guest.prompt.run_id, Outcome.FOLDED, result.text,
-                                       result.message_id, result.error))
-        self._settle(run, result)
+            guest.over(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
+        run.over(result)
 
-    def _settle(self, run: Run, result: Result) -> None:
-        run.feed.close()
-        if not run.done.done():
-            run.done.set_result(result)
+    # --- when it cannot go on
+
+    def _stand_still(self, lane: Lane, error: Exception) -> None:
+        """The session's journal cannot be written: whoever waits is told, and nothing more happens in it."""
+        if self._over.is_set():
+            return  # the runtime has closed, and tells them
+        session = lane.session
+        told = isinstance(error, StoreError)
+        log.critical("session %s stands still until the server is restarted: %s", session.id, error,
+                     exc_info=None if told else error)
+        lane.stuck = Stuck(f"session {session.id} cannot go on: {error if told else repr(error)}; restart the server")
+        self._leave_behind(lane, lane.stuck)
+
+    def _leave_behind(self, lane: Lane, why: Refusal) -> None:
+        """Tells those who still wait in the lane that they wait in vain: what they wait for cannot be
+        written (R25b)."""
+        runs = [run for run in self._runs.values() if run.prompt.session is lane.session]
+        for run in runs:
+            del self._runs[run.prompt.seq]
+            run.over(why)
+            if run.turn and not run.turn.abandoned:
+                self._let_go(run, run.turn)
+        for step in lane.steps:
+            if step.done:
+                step.done.set_exception(why)
+        self._steps -= len(lane.steps)
+        lane.steps.clear()
 
     # --- machinery
 
     def _lane(self, session_id: str) -> Lane:
-        if session_id not in self._lanes:
-            raise Refusal(f"there is no session {session_id}; create it first")
-        return self._lanes[session_id]
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            raise NoSession(f"there is no session {session_id}; create it first")
+        if lane.stuck:
+            raise lane.stuck
+        return lane
 
     def _refuse_if_closing(self) -> None:
         if self.closing:
             raise Closing("the server is closing; ask another, or this one when it is back")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Does the work in a task of its own, soon."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
+        self._hold(task)
         return task
 
-    def _finished(self, task: "asyncio.Task[None]") -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does the work, from now on."""
+        self._hold(begun(work))
+
+    def _hold(self, task: "asyncio.Future[None]") -> None:
+        if task.done():
+            self._finished(task)
+        else:
+            self._tasks.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: "asyncio.Future[None]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
+        self._left.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, Stuck):
             log.error("a prompt's task failed", exc_info=error)
 
     def _look_quiet(self) -> None:
         """When the runtime is closing nothing new begins, so that once it is quiet it stays so."""
-        if self.closing and not (self._accepting or self._runs or any(lane.steps for lane in self._lanes.values())):
+        if self.closing and not (self._accepting or self._runs or self._steps):
             self._quiet.set()

@@ -10,23 +10,28 @@ replays every edge of the model's reachable graph here and compares state and ef
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from operator import attrgetter
 
 from cancelmark.model.lifecycle import INITIAL, Lifecycle, Outcome, Row, State, Trigger
-from cancelmark.model.session import FINISH, Acknowledge, Effect, End, Fold, Record, Start, Stop
+from cancelmark.model.session import FINISH, Acknowledge, Effect, End, Fold, Record, Start, Stop, Variant
 
 LIFECYCLE = Lifecycle()
 _seq = attrgetter("seq")
 
 
 class Effects(list[Effect]):
-    """What one step asks the world to do, in order, and the rows it moved prompts along, for the journal."""
+    """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.moved: list[tuple[Prompt, Row]] = []
+    __slots__ = ("action", "mark", "moved", "prompt", "variant")
+
+    def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
+        self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.session`
+        self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
+        self.mark = 0  # the session's, after it
+
+
+NOTHING = Effects("")
 
 
 class Counter:
@@ -85,7 +90,7 @@ class Session:
         self.queue: list[Prompt] = []  # by seq
         self.active: Prompt | None = None
         self._lock = threading.Lock()
-        self._effects = Effects()
+        self._effects = NOTHING  # of the step that is being taken
 
     @classmethod
     def restored(
@@ -104,94 +109,106 @@ class Session:
     def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
         in order to journal it first. A cancel in between covers it already (R1a)."""
-        with self._step() as effects:
+        with self._lock:
             prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id)
+            effects = self._begin("accept", prompt, run_id is not None)
             self._index(prompt)
             effects.append(Acknowledge(prompt.seq))
-        return prompt, effects
+            return prompt, self._end()
 
     def enter(self, prompt: Prompt) -> Effects:
         """Canceled on entry, queued, or active (R3a, R3b, R4, R5a, R6a)."""
-        return self._fired(prompt, Trigger.ENTER)
+        with self._lock:
+            self._begin("enter", prompt)
+            self._fire(prompt, Trigger.ENTER)
+            return self._end()
 
     def fail(self, prompt: Prompt) -> Effects:
         """The prompt could not start (R8a, R8b)."""
-        return self._fired(prompt, Trigger.FAIL)
+        with self._lock:
+            self._begin("fail", prompt)
+            self._fire(prompt, Trigger.FAIL)
+            return self._end()
 
     def settle(self, prompt: Prompt) -> Effects:
         """The record of a prompt canceled on entry is to be written, and the prompt is done (R7a)."""
-        with self._step() as effects:
+        with self._lock:
+            effects = self._begin("settle", prompt)
             self._fire(prompt, Trigger.SETTLE)
             effects.insert(0, Record(prompt.seq))
-        return effects
+            return self._end()
 
     def step(self, prompt: Prompt) -> Effects:
         """The turn takes in the queued prompts without a run id; one that was asked to stop takes in
         none (R9a, R9b, R9c)."""
-        with self._step() as effects:
-            if prompt is self.active and not prompt.covered:
+        with self._lock:
+            effects = self._begin("step", prompt)
+            if self.queue and prompt is self.active and not prompt.covered:
                 for queued in [q for q in self.queue if q.run_id is None]:
                     effects.append(Fold(queued.seq, into=prompt.seq))
                     self._fire(queued, Trigger.FOLD)
-        return effects
+            return self._end()
 
     def requeue(self, prompt: Prompt) -> Effects:
         """The turn goes on after a summary: back into the queue at its seq, and the first becomes
         active (R10a, R10b, R10c, R10d)."""
-        with self._step() as effects:
+        with self._lock:
+            self._begin("requeue", prompt)
             self._fire(prompt, Trigger.REQUEUE)
             self._hand_off()
-        return effects
+            return self._end()
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
         """The turn is over, and the first in the queue becomes active, however it ended (R11a, R11b, R12d)."""
-        with self._step() as effects:
+        with self._lock:
+            self._begin("finish", prompt, outcome)
             self._fire(prompt, FINISH[outcome])
             self._hand_off()
-        return effects
+            return self._end()
 
-    def cancel(self) -> Effects:
-        """Everything accepted so far is covered, the queue is dropped, the active prompt is asked to
-        stop (R2, R12a, R12b, R12c, R12e)."""
-        with self._step() as effects:
+    def cancel(self, action: str = "cancel") -> Effects:
+        """Everything accepted so far is covered, the queue is dropped, the active prompt is asked to stop. A close is
+        the same (R2, R12a, R12b, R12c, R12e)."""
+        with self._lock:
+            effects = self._begin(action)
             if self.active and not self.active.covered:
                 effects.append(Stop(self.active.seq))
             self.mark = max(self.mark, self.counter.latest)
             self._drop()
-        return effects
+            return self._end()
 
     def clear_queue(self) -> Effects:
         """The queue is dropped; the mark and the active prompt stay as they are (R13a, R13b)."""
-        with self._step() as effects:
+        with self._lock:
+            self._begin("clear_queue")
             self._drop()
-        return effects
+            return self._end()
 
     def recover(self) -> Effects:
         """After a restart: what was active ends with an error, what had not started goes on in order of
         seq (R2, R17a, R17b, R17c, R17d)."""
-        with self._step(down=True) as effects:
+        with self._lock:
+            self._begin("recover", down=True)
             if self.active:
                 self._fire(self.active, Trigger.INTERRUPT)
             for prompt in sorted((p for p in self.prompts.values() if p.state is State.ACCEPTED), key=_seq):
                 self._fire(prompt, Trigger.ENTER)
             self.down = False
             self._hand_off()
-        return effects
+            return self._end()
 
     # --- machinery
 
-    @contextmanager
-    def _step(self, down: bool = False) -> Iterator[Effects]:
-        """One atomic step; its effects are filled in (R19a)."""
-        with self._lock:
-            if self.down is not down:
-                raise RuntimeError(f"session {self.id} is {'down: recover it first' if self.down else 'not down'}")
-            self._effects = Effects()
-            yield self._effects
+    def _begin(self, action: str, prompt: Prompt | None = None, variant: Variant = None, down: bool = False) -> Effects:
+        """One step begins, under the lock; its effects are to be filled in (R19a)."""
+        if self.down is not down:
+            raise RuntimeError(f"session {self.id} is {'down: recover it first' if self.down else 'not down'}")
+        self._effects = Effects(action, prompt, variant)
+        return self._effects
 
-    def _fired(self, prompt: Prompt, trigger: Trigger) -> Effects:
-        with self._step() as effects:
-            self._fire(prompt, trigger)
+    def _end(self) -> Effects:
+        effects, self._effects = self._effects, NOTHING
+        effects.mark = self.mark
         return effects
 
     def _fire(self, prompt: Prompt, trigger: Trigger) -> None:

@@ -1,31 +1,34 @@
-"""One turn: the user's message, the steps of a language model, and an ending that is written down whatever happens.
+"""One turn: the user's message, the steps of a language model, and an ending whatever happens.
 
 A turn writes messages and streams updates; it never touches the session. It asks for follow-ups to take in before each
 step, and says at last how it ended. `run` returns an `Ending` for every way in which a turn can go: it may be stopped
 at any point, and the model, a tool or the store may fail. Each leaves the user's message, an assistant message with a
-finish reason, and no tool call without a result.
+finish reason, and no tool call without a result. The last of these come with the ending, to be committed together with
+the end of the prompt.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, suppress
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from time import time
-from typing import Any, TypeVar
+from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
 
+from .conversation import Conversation, Earlier, Read
 from .events import Feed
-from .models import Draft, Failure, FinishReason, Model, ModelError, Reasoning, Role, Text, Tool, ToolCall, ToolResult
+from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
+from .models import Draft, Failure, FinishReason, Model, ModelError, Role, Text, Tool, ToolCall, ToolResult
 from .models import Message as Said
 from .models import Part as SaidPart
-from .store import Json, Message, Operation, PutMessage
+from .store import Message, Operation, PutMessage
+from .tasks import uncut
 
-T = TypeVar("T")
+# Writes, and tries again for as long as that may help and the second says that it is wanted.
+Write = Callable[[Sequence[Operation], Callable[[], bool]], Awaitable[object]]
 
 SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
-SUMMARY = "Summary of the conversation so far: "
 
 
 @dataclass(frozen=True)
@@ -36,137 +39,150 @@ class ToolRunner:
     run: Callable[[str], Awaitable[str]]
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a turn ended. No outcome: it must go on after a summary, which has been written."""
+class Ending(NamedTuple):
+    """How a turn ended. No outcome: it must go on after a summary."""
 
     outcome: Outcome | None
     text: str = ""
     message_id: str | None = None
     error: str | None = None
+    messages: tuple[Message, ...] = ()  # that are still to be written
 
 
 class Turn:
-    """A turn in the making. It can be stopped, which it answers by ending; or abandoned, and then nobody listens."""
+    """A turn in the making. It can be stopped, which it answers by ending; or abandoned, and then nobody listens.
+
+    The user's message, `prompt`, must be in the store before the turn is run. A turn that `goes_on`, after a summary or
+    a restart, finds there what it has written before.
+    """
 
     def __init__(
         self,
         *,
         seq: int,
-        session_id: str,
-        text: str,
+        prompt: Message,
         model: Model,
         tools: Mapping[str, ToolRunner],
-        history: Callable[[], Sequence[Message]],
-        write: Callable[[Sequence[Operation]], Awaitable[object]],
+        history: Read,
+        write: Write,
         follow_ups: Callable[[], Awaitable[Sequence[Message]]],
         feed: Feed,
+        goes_on: bool = False,
     ) -> None:
-        self.seq, self.session_id, self.text, self.model, self.tools = seq, session_id, text, model, tools
-        self.messages: list[Message] = []
+        self.seq, self.model, self.tools = seq, model, tools
         self.abandoned = False
         self._history, self._write, self._follow_ups, self._feed = history, write, follow_ups, feed
-        self._task: asyncio.Task[Ending] | None = None
-        self._stopping = self._running = False
+        self._prompt, self._goes_on = prompt, goes_on
+        self._messages: dict[str, Message] = {}  # of the session, from the user's message on
+        self._unwritten: dict[str, Message] = {}
+        self._earlier = Earlier(history, before=prompt.id)
+        self._task: asyncio.Task[object] | None = None  # that runs it
+        self._stopping = False
         self._draft: Draft | None = None  # of the assistant message that is being streamed
-        self._pen = asyncio.Lock()  # one write after the other, also when one has to be tried again
 
     # --- from outside
 
     async def run(self) -> Ending:
-        """Does the turn and returns its ending. Canceling the caller stops the turn."""
-        self._task = asyncio.ensure_future(self._guarded())
+        """Does the turn, in the task of the caller, and returns its ending. Only if somebody else cancels that task is
+        there none."""
+        self._task = asyncio.current_task()
         try:
-            return await asyncio.shield(self._task)
-        except asyncio.CancelledError:
-            self._task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody else will look
-            self.stop()
-            raise
+            return await self._guarded()
+        finally:
+            self._task = None
 
     def stop(self) -> None:
         """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end."""
         self._stopping = True
-        if self._task and self._running:  # canceled before its first step, it could not write its ending
+        if self._task:  # canceled before it runs, it could not say how it ended
             self._task.cancel()
 
-    def abandon(self) -> "Turn":
-        """From now on nothing that the turn does is written or shown. Returns a stand-in, which can be ended (R24b)."""
-        stand_in = copy(self)
+    def abandon(self) -> Ending:
+        """From now on nothing that the turn does is written or shown. Returns the ending that it has instead (R24b)."""
+        ending = self.end(Outcome.CANCELED, "the turn did not stop in time")
         self.abandoned = True
-        return stand_in
+        self.stop()
+        return ending
 
-    async def end(self, outcome: Outcome, error: str | None = None) -> Ending:
-        """Writes an ending: the user's message is there, the last answer has its finish reason, and every tool call a
-        result. Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
-        if not self._running:
-            self.messages = list(self._history())
-        operations = [] if self._has_user_message() else [self._put(self._user_message())]
+    def end(self, outcome: Outcome, error: str | None = None) -> Ending:
+        """An ending: the user's message is there, the last answer has its finish reason, and every tool call a result.
+        Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
+        self._look_back()
+        if self._prompt.id not in self._messages:
+            self._put(self._prompt)
         reason = FinishReason.CANCELED if outcome is Outcome.CANCELED else FinishReason.ERROR
         answer = self._answer()
         if answer is None or answer.finish_reason not in (None, FinishReason.CANCELED, FinishReason.ERROR):
             answer = self._new(Role.ASSISTANT, [])
         elif self._draft:
-            answer = replace(answer, parts=tuple(map(wire_part, self._draft.parts)))
+            answer = saying(answer, self._draft.parts)
         self._draft = None
         if answer.finish_reason is None:
-            answer = finished(answer, reason, error)
-            operations.append(self._put(answer))
-        operations += self._closed_calls(error or "the turn was canceled")
-        await self._save(*operations)
-        return Ending(outcome, text_of(answer), answer.id, error)
+            answer = self._put(finished(answer, reason, error))
+        self._close_calls(error or "the turn was canceled")
+        return self._ending(outcome, answer, error)
 
     # --- the work
 
     async def _guarded(self) -> Ending:
-        self._running = True
         try:
-            self.messages = list(self._history())
+            self._look_back()
             if self._stopping:
-                return await self.end(Outcome.CANCELED)
+                return self.end(Outcome.CANCELED)
             return await self._work()
         except asyncio.CancelledError:
-            return await self._canceled()
+            return self._canceled()
         except ModelError as failed:
             if failed.kind is Failure.CONTEXT_TOO_LONG:
                 return await self._summarized(failed)
-            return await unhurried(self.end(Outcome.ERROR, failed.message))
+            return self.end(Outcome.ERROR, failed.message)
         except Exception as failed:
-            return await unhurried(self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}"))
+            return self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}")
+
+    def _look_back(self) -> None:
+        """Finds what the turn has written before it was interrupted."""
+        if not self._messages:
+            if self._goes_on:
+                self._messages = {message.id: message for message in self._history(since=self._prompt.id)}
+            else:
+                self._messages = {self._prompt.id: self._prompt}
 
     async def _work(self) -> Ending:
-        if not self._has_user_message():  # it is there if the turn goes on after a summary
-            await self._save(self._put(self._user_message()))
+        if not self._goes_on:
+            self._show(self._prompt)
         while True:
             for message in await self._follow_ups():
-                self.messages.append(message)
+                self._messages[message.id] = message
                 self._show(message)
             answer = await self._step()
             if answer.finish_reason != FinishReason.TOOL_USE:
-                return Ending(Outcome.END_TURN, text_of(answer), answer.id)
+                return self._ending(Outcome.END_TURN, answer)
+            await self._save()
             for call in self._open_calls():
                 if self._stopping:  # and the model, or a tool, has swallowed it
                     raise asyncio.CancelledError
-                await self._save(self._put(self._new(Role.TOOL, [await self._use(call)])))
+                self._put(self._new(Role.TOOL, [await self._use(call)]))
+                await self._save()
             if self._stopping:
                 raise asyncio.CancelledError
 
     async def _step(self) -> Message:
-        """One answer of the model, streamed to whoever watches and written down when it is complete."""
+        """One answer of the model, streamed to whoever watches. It has its place before it is complete."""
         message = self._new(Role.ASSISTANT, [])
         conversation = self._conversation()
+        self._put(message)
+        await self._save()
         self._draft = draft = Draft()
-        await self._save(self._put(message))
         async with aclosing(self.model.step(conversation, [t.tool for t in self.tools.values()])) as deltas:
             async for delta in deltas:
                 draft.add(delta)
-                self._show(replace(message, parts=tuple(map(wire_part, draft.parts))))
+                if self._feed.watched:
+                    self._show(saying(message, draft.parts))
         assert draft.finish, "a step that succeeds ends with its finish"
-        message = finished(replace(message, parts=tuple(map(wire_part, draft.parts))), draft.finish.reason)
         self._draft = None
-        operations = [self._put(message)]
-        if draft.finish.reason is not FinishReason.TOOL_USE:
-            operations += self._closed_calls("the answer was cut off")
-        await unhurried(self._save(*operations))  # what is complete is kept, and ends as it ended
+        message = self._put(finished(saying(message, draft.parts), draft.finish.reason))
+        if draft.called and draft.finish.reason is not FinishReason.TOOL_USE:
+            self._close_calls("the answer was cut off")
         return message
 
     async def _use(self, call: ToolCall) -> ToolResult:
@@ -187,168 +203,85 @@ class Turn:
                 async for delta in deltas:
                     draft.add(delta)
         except asyncio.CancelledError:
-            return await self._canceled()
+            return self._canceled()
         except Exception:
-            return await unhurried(self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)"))
-        await unhurried(self.end(Outcome.ERROR, failed.message))
-        await unhurried(self._save(self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))))
-        return Ending(None)
+            return self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)")
+        self.end(Outcome.ERROR, failed.message)
+        summary = self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))
+        return self._ending(None, summary)
 
-    async def _canceled(self) -> Ending:
+    def _canceled(self) -> Ending:
         if self._stopping:
-            return await unhurried(self.end(Outcome.CANCELED))
-        return await unhurried(self.end(Outcome.ERROR, "the model or a tool was canceled, and nobody asked for it"))
+            return self.end(Outcome.CANCELED)
+        if self._task and self._task.cancelling():
+            raise asyncio.CancelledError  # by the event loop, which ends
+        return self.end(Outcome.ERROR, "the model or a tool was canceled, and nobody asked for it")
+
+    def _ending(self, outcome: Outcome | None, answer: Message, error: str | None = None) -> Ending:
+        """The ending with this answer, and with everything that is still to be written."""
+        messages = tuple(self._unwritten.values())
+        for message in messages:
+            self._show(message)
+        return Ending(outcome, text_of(answer), answer.id, error, messages)
 
     # --- messages
 
-    def _conversation(self) -> list[Said]:
+    def _conversation(self) -> Conversation:
         """What the model is to hear: everything since the last summary, and the prompt even if it came before that."""
-        messages = since_summary(self.messages)
-        prompt = [m for m in self.messages if m.id == self._user_message().id and m not in messages]
-        return [heard for heard in map(said, [*messages[:1], *prompt, *messages[1:]]) if heard.parts]
+        messages = list(self._messages.values())
+        since = since_summary(messages)
+        if len(since) == len(messages):
+            return Conversation(self._earlier, messages)
+        return Conversation(None, [since[0], self._prompt, *since[1:]])
 
     def _answer(self) -> Message | None:
         """The last answer of this turn, since the last summary."""
-        return next((m for m in reversed(since_summary(self.messages))
+        return next((m for m in reversed(since_summary(list(self._messages.values())))
                      if m.role == Role.ASSISTANT and m.id.startswith(f"p{self.seq}-")), None)
-
-    def _user_message(self) -> Message:
-        return user_message(self.session_id, self.seq, self.text)
-
-    def _has_user_message(self) -> bool:
-        return any(m.id == self._user_message().id for m in self.messages)
 
     def _new(self, role: Role, parts: Sequence[SaidPart]) -> Message:
         """A message of this turn. Messages are never removed, so their number makes an id that no other has."""
         now = int(time())
         mine = role is Role.ASSISTANT
-        return Message(f"p{self.seq}-{len(self.messages) + 1}", self.session_id, role.value,
+        return Message(f"p{self.seq}-{len(self._messages) + 1}", self._prompt.session_id, role.value,
                        tuple(map(wire_part, parts)), self.model.name if mine else "",
                        self.model.provider if mine else "", now, now)
 
-    def _put(self, message: Message) -> PutMessage:
-        """The message as a part of the conversation from now on, and the operation that stores it."""
-        for i, old in enumerate(self.messages):
-            if old.id == message.id:
-                self.messages[i] = message
-                break
-        else:
-            self.messages.append(message)
-        return PutMessage(message)
+    def _put(self, message: Message) -> Message:
+        """The message is a part of the conversation from now on, and is to be written."""
+        self._messages[message.id] = self._unwritten[message.id] = message
+        return message
 
-    async def _save(self, *operations: PutMessage) -> None:
-        await uncut(self._saved(operations))
+    async def _save(self) -> None:
+        """Writes what is to be written, and shows it."""
+        await uncut(self._saved())
 
-    async def _saved(self, operations: Sequence[PutMessage]) -> None:
-        async with self._pen:
-            if not self.abandoned:
-                await self._write(operations)
-                for operation in operations:
-                    self._show(operation.message)
+    async def _saved(self) -> None:
+        if self.abandoned:
+            return
+        messages = tuple(self._unwritten.values())
+        self._unwritten.clear()
+        await self._write([PutMessage(message) for message in messages], lambda: not self.abandoned)
+        for message in messages:
+            self._show(message)
 
     def _show(self, message: Message) -> None:
-        if not self.abandoned:
+        if not self.abandoned and self._feed.watched:
             self._feed.publish("message", {**wire_message(message), "seq": self.seq})
 
     def _open_calls(self) -> list[ToolCall]:
-        """Tool calls that no result follows. Ids are distinct within a step, and may be used again in the next."""
-        calls: dict[str, ToolCall] = {}
-        for part in (part for message in self.messages for part in said(message).parts):
-            if isinstance(part, ToolCall):
-                calls[part.id] = part
-            elif isinstance(part, ToolResult):
-                calls.pop(part.tool_call_id, None)
-        return list(calls.values())
+        """Tool calls that no result follows. Only the last step that called tools can have left some: the model is not
+        asked again before each call has its result. Ids are distinct within a step, and may be used again in the next.
+        """
+        answered: set[str] = set()
+        for message in reversed(self._messages.values()):
+            parts = said(message).parts
+            answered.update(part.tool_call_id for part in parts if isinstance(part, ToolResult))
+            if calls := [part for part in parts if isinstance(part, ToolCall)]:
+                return [call for call in calls if call.id not in answered]
+        return []
 
-    def _closed_calls(self, why: str) -> list[PutMessage]:
-        """What gives each open call an error for a result."""
-        results = [ToolResult(call.id, call.name, why, is_error=True) for call in self._open_calls()]
-        return [self._put(self._new(Role.TOOL, results))] if results else []
-
-
-async def uncut(work: Awaitable[T]) -> T:
-    """Does the work to its end even if the waiting task is canceled meanwhile, and only then is the task canceled."""
-    task = asyncio.ensure_future(work)
-    canceled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as request:
-            canceled = request
-        except Exception:
-            break  # of the work's own, and raised below
-    if canceled:
-        raise canceled
-    return task.result()
-
-
-async def unhurried(work: Coroutine[Any, Any, T]) -> T:
-    """Does the work to its end, whatever is asked of the waiting task meanwhile: it is ending already."""
-    task = asyncio.ensure_future(work)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait((task,))
-    return task.result()
-
-
-# --- messages, as they are stored and on the wire
-
-def user_message(session_id: str, seq: int, text: str) -> Message:
-    """The user's message of a prompt. Its id follows from the prompt, so that it is never written twice."""
-    now = int(time())
-    return Message(f"p{seq}", session_id, Role.USER.value, (wire_part(Text(text)),), created_at=now, updated_at=now)
-
-
-def canceled_messages(session_id: str, seq: int, text: str) -> tuple[Message, Message]:
-    """The record of a prompt that was canceled before it could run (R7a, R7b)."""
-    now = int(time())
-    answer = Message(f"p{seq}-canceled", session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)
-    return user_message(session_id, seq, text), finished(answer, FinishReason.CANCELED)
-
-
-def finished(message: Message, reason: FinishReason, details: str | None = None) -> Message:
-    """The message with its finish part."""
-    now = int(time())
-    data: dict[str, Any] = {"reason": reason.value, "time": now} | ({"message": details} if details else {})
-    return replace(message, parts=(*message.parts, {"type": "finish", "data": data}), updated_at=now)
-
-
-def wire_part(part: SaidPart) -> Json:
-    match part:
-        case Text(text):
-            return {"type": "text", "data": {"text": text}}
-        case Reasoning(thinking):
-            return {"type": "reasoning", "data": {"thinking": thinking}}
-        case ToolCall():
-            return {"type": "tool_call", "data": {"id": part.id, "name": part.name, "input": part.input,
-                                                  "finished": part.finished}}
-        case ToolResult():
-            return {"type": "tool_result", "data": {"tool_call_id": part.tool_call_id, "name": part.name,
-                                                    "content": part.content, "is_error": part.is_error}}
-
-
-def wire_message(message: Message) -> Json:
-    return {"id": message.id, "role": message.role, "session_id": message.session_id, "parts": list(message.parts),
-            "model": message.model, "provider": message.provider, "created_at": message.created_at,
-            "updated_at": message.updated_at}
-
-
-SAID: Mapping[str, type[Text | Reasoning | ToolCall | ToolResult]] = {
-    "text": Text, "reasoning": Reasoning, "tool_call": ToolCall, "tool_result": ToolResult}
-
-
-def said(message: Message) -> Said:
-    """A stored message as a model hears it."""
-    return Said(Role(message.role), tuple(SAID[p["type"]](**p["data"]) for p in message.parts if p["type"] in SAID))
-
-
-def text_of(message: Message) -> str:
-    return said(message).text
-
-
-def since_summary(messages: Sequence[Message]) -> list[Message]:
-    """The messages that a model is to hear: from the last summary on."""
-    for i in range(len(messages) - 1, -1, -1):
-        if messages[i].role == Role.SYSTEM and text_of(messages[i]).startswith(SUMMARY):
-            return list(messages[i:])
-    return list(messages)
+    def _close_calls(self, why: str) -> None:
+        """Gives each open call an error for a result."""
+        if calls := self._open_calls():
+            self._put(self._new(Role.TOOL, [ToolResult(c.id, c.name, why, is_error=True) for c in calls]))

@@ -31,11 +31,12 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from .events import Broker, Notice, Update
 from .files import UsageError
+from .messages import SUMMARY, said, since_summary, wire_message, wire_part
 from .models import Draft, Model, Role, Text
 from .models import Message as Said
 from .runtime import Closing, Refusal, RunIdInUse, Runtime
 from .store import MemoryStore, Message, PromptRecord, PutMessage, SessionRecord, SqliteStore, StoreError
-from .turn import SUMMARIZE, SUMMARY, said, since_summary, wire_message, wire_part
+from .turn import SUMMARIZE
 
 log = logging.getLogger("cancelmark.workspace")
 

@@ -17,6 +17,7 @@ from random import Random
 import pytest
 from runtimes import PATIENCE, World, calls, tool, until, world
 
+from cancelmark.impl.messages import finished, said, user_message, wire_part
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import INTERRUPTED, Runtime
@@ -32,7 +33,6 @@ from cancelmark.impl.store import (
     RaiseMark,
     SqliteStore,
 )
-from cancelmark.impl.turn import finished, said, user_message, wire_part
 from cancelmark.model.lifecycle import Outcome, State
 
 USER, NORMAL = ("user", None), ("assistant", "end_turn")

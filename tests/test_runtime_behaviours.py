@@ -12,7 +12,7 @@ import pytest
 from runtimes import OpenStore, World, fails, on_both_stores, play, until, world
 
 from cancelmark.impl.runtime import Closing, Refusal, RunIdInUse
-from cancelmark.impl.store import MemoryStore, Message, Store, StoreError
+from cancelmark.impl.store import Store
 from cancelmark.model.lifecycle import Outcome, State
 
 USER, CANCELED, NORMAL = ("user", None), ("assistant", "canceled"), ("assistant", "end_turn")
@@ -375,21 +375,17 @@ async def test_a_cancel_after_acceptance_and_before_the_run_is_active_gives_a_ca
     assert w.ends() == [("run-a", "canceled")]
 
 
-class Unreadable(MemoryStore):
-    """A store whose messages cannot be read."""
+@on_both_stores
+async def test_an_error_before_the_run_could_start_publishes_one_errored_run_complete(w: World) -> None:
+    async def refuse(session_id: str) -> None:
+        raise LookupError(f"the agent of session {session_id} is not initialized")
 
-    def messages(self, session_id: str) -> list[Message]:
-        raise StoreError("memory", "the messages cannot be read", "try again")
-
-
-def test_an_error_before_the_run_could_start_publishes_one_errored_run_complete() -> None:
-    async def story(w: World) -> None:
-        result = await (await w.accept("a", "run-a"))
-        assert result.outcome is Outcome.ERROR
-        assert "cannot be read" in w.end("run-a")["error"]
-        assert w.model.calls == 0
-
-    play(Unreadable(), story)
+    w.runtime.ready = refuse
+    result = await (await w.accept("a", "run-a"))
+    assert (result.outcome, result.error) == (Outcome.ERROR, "the agent of session s is not initialized")
+    assert w.end("run-a")["error"] == result.error
+    assert w.ends() == [("run-a", "error")]
+    assert w.model.calls == 0
 
 
 @pytest.mark.rule("R14a")

@@ -286,9 +286,9 @@ class Server(RuleBasedStateMachine):
     @invariant()
     def who_waits_is_told_what_the_journal_says(self) -> None:
         for handle in self.life.handles:
-            if handle._done.done():
+            if handle.result:
                 (*_, last) = self.life.store.transitions(handle.seq)
-                assert handle._done.result().outcome is last.outcome
+                assert handle.result.outcome is last.outcome
 
     def teardown(self) -> None:
         """Everybody is let in and turns wait no more: when the server has come to rest, every prompt has ended."""

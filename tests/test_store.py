@@ -12,7 +12,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -44,6 +43,7 @@ from cancelmark.impl.store import (
     StoreError,
     Transition,
 )
+from cancelmark.impl.store.operations import NEEDS
 from cancelmark.model.lifecycle import Outcome, State
 
 KINDS = ("memory", "sqlite")
@@ -134,7 +134,7 @@ class Model:
                 self.sessions.setdefault(id, SessionRecord(id, title, 0, created_at))
                 return fits
             case RaiseMark(id, mark) if id in self.sessions:
-                self.sessions[id] = replace(self.sessions[id], mark=max(mark, self.sessions[id].mark))
+                self.sessions[id] = self.sessions[id]._replace(mark=max(mark, self.sessions[id].mark))
                 return True
             case AcceptPrompt(seq, id, text, run_id) if id in self.sessions:
                 fits = seq > 0 and seq not in self.prompts and run_id not in self.run_ids()
@@ -143,7 +143,7 @@ class Model:
                 return fits
             case MovePrompt(seq, state, outcome) if seq in self.prompts:
                 fits = self.prompts[seq].state is not State.DONE and (state is State.DONE) == (outcome is not None)
-                self.prompts[seq] = replace(self.prompts[seq], state=state, outcome=outcome)
+                self.prompts[seq] = self.prompts[seq]._replace(state=state, outcome=outcome)
                 self.history.append(Transition(seq, state, outcome))
                 return fits
             case PutMessage(message) if message.session_id in self.sessions:
@@ -174,7 +174,7 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(PutMessage, st.builds(
         Message, st.sampled_from("xyz"), st.sampled_from(SESSION_IDS), st.sampled_from(["user", "assistant"]),
         st.lists(st.builds(lambda data: {"type": "text", "data": data}, PAYLOADS), max_size=2).map(tuple),
-        created_at=st.integers(0, 9))),
+        created_at=st.integers(0, 9), updated_at=st.integers(0, 9))),
     st.builds(AppendEvent, st.sampled_from(SESSION_IDS), st.sampled_from([TERMINAL, "message"]), PAYLOADS,
               st.none() | st.sampled_from(RUN_IDS)),
 )
@@ -239,7 +239,7 @@ def test_a_batch_with_one_refused_operation_leaves_no_trace(kind: str, refused: 
             write(store, RaiseMark("s", 7), MovePrompt(1, State.QUEUED), PutMessage(Message("m", "s", "tool", ())),
                   NewSession("new"), AppendEvent("s", TERMINAL, {}), refused)
         assert refusal.value.operation == refused
-        assert refused.needs in str(refusal.value)
+        assert NEEDS[type(refused)] in str(refusal.value)
         assert [s.mark for s in store.sessions()] == [0, 0]
         assert store.unfinished() == [PromptRecord(1, "s", "text", "r", State.ACCEPTED, None)]
         assert [m.role for m in store.messages("s")] == ["user"]
@@ -782,6 +782,21 @@ def test_a_database_of_every_older_version_becomes_the_newest(
         assert [s.title for s in store.sessions()] == ["kept"] * bool(old)
     assert schema(path) == schema(fresh)
     assert version(path) == version(fresh) == len(all_of_them)
+
+
+def test_the_history_of_prompts_survives_the_migration_that_writes_less_of_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("cancelmark.impl.store.schema.MIGRATIONS", MIGRATIONS[:1])
+        with closing(SqliteStore(path)) as store:
+            write(store, NewSession("s"), AcceptPrompt(1, "s", "a"), AcceptPrompt(2, "s", "b"),
+                  MovePrompt(1, State.ACTIVE), MovePrompt(1, State.DONE, Outcome.END_TURN))
+    with closing(SqliteStore(path)) as store:
+        assert store.transitions(1) == [Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
+                                        Transition(1, State.DONE, Outcome.END_TURN)]
+        assert store.transitions(2) == [Transition(2, State.ACCEPTED, None)]
+        assert store.transitions(3) == []
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,6 +236,11 @@ class Draft:
                 self.finish = delta
 
     @property
+    def called(self) -> bool:
+        """Whether a tool was called."""
+        return bool(self._calls)
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """What has been said so far: neighbouring text is one part, and each tool call is one."""
         return tuple(

@@ -6,8 +6,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from cancelmark.impl.messages import wire_message
 from cancelmark.impl.store import PromptRecord, SessionRecord
-from cancelmark.impl.turn import wire_message
 from cancelmark.impl.workspace import Workspace
 
 from .answers import Answer, told

@@ -13,7 +13,7 @@ refuses what would break the journal itself, such as a second end. More would hu
 full disk, a prompt must still be able to end.
 """
 
-from .interface import Refused, Store, StoreError
+from .interface import Broken, Refused, Store, StoreError, Unstorable
 from .memory import MemoryStore
 from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
 from .records import TERMINAL, Event, Json, Message, PromptRecord, SessionRecord, Transition
@@ -21,7 +21,7 @@ from .schema import MIGRATIONS
 from .sqlite import SqliteStore, StoreStatistics
 
 __all__ = [
-    "MIGRATIONS", "TERMINAL", "AcceptPrompt", "AppendEvent", "Batch", "Event", "Json", "MemoryStore", "Message",
-    "MovePrompt", "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused", "SessionRecord",
-    "SqliteStore", "Store", "StoreError", "StoreStatistics", "Transition",
+    "MIGRATIONS", "TERMINAL", "AcceptPrompt", "AppendEvent", "Batch", "Broken", "Event", "Json", "MemoryStore",
+    "Message", "MovePrompt", "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
+    "SessionRecord", "SqliteStore", "Store", "StoreError", "StoreStatistics", "Transition", "Unstorable",
 ]

@@ -3,16 +3,19 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from .operations import Batch, Operation
+from .operations import NEEDS, Batch, Operation
 from .records import Event, Message, PromptRecord, SessionRecord, Transition
 
 V = TypeVar("V")
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked: where, what the problem is and what to do about it."""
+    """The store cannot do what was asked: where, what the problem is and what to do about it. Trying again may help,
+    unless it is one of the kinds below."""
+
+    retry: ClassVar[bool] = True
 
     def __init__(self, where: object, problem: str, remedy: str) -> None:
         super().__init__(f"{where}: {problem}; {remedy}")
@@ -22,13 +25,27 @@ class StoreError(Exception):
 class Refused(StoreError):
     """A batch contradicts what is stored. Nothing of it is kept, and trying again cannot help."""
 
+    retry = False
+
     def __init__(self, where: object, operation: Operation) -> None:
-        super().__init__(where, f"refused {operation!r:.200}", f"it needs {operation.needs}")
+        super().__init__(where, f"refused {operation!r:.200}", f"it needs {NEEDS[type(operation)]}")
         self.operation = operation
 
 
+class Unstorable(StoreError):
+    """A batch has a value that cannot be stored. Nothing of it is kept, and trying again cannot help."""
+
+    retry = False
+
+
+class Broken(StoreError):
+    """The store is damaged or closed, or fails in a way that is not known to pass. Nothing can be written any more."""
+
+    retry = False
+
+
 def closed(where: object) -> StoreError:
-    return StoreError(where, "the store is closed", "open it again")
+    return Broken(where, "the store is closed", "open it again")
 
 
 class Store(ABC):
@@ -72,8 +89,11 @@ class Store(ABC):
         """All sessions, in the order in which they were made."""
 
     @abstractmethod
-    def messages(self, session_id: str) -> list[Message]:
-        """The session's messages, in the order in which they were first put."""
+    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                 last: int | None = None) -> list[Message]:
+        """The session's messages, in the order in which they were first put: from the message with id `since` on, up to
+        the one with id `before` and without it, only the `last` so many of these. If the session has no message with
+        such an id, there are none."""
 
     @abstractmethod
     def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,

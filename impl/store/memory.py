@@ -1,21 +1,21 @@
 """A store in memory."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL, State
 
 from .interface import Refused, Store, closed, discard
 from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
-from .records import Event, Message, PromptRecord, SessionRecord, Transition
+from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class MemoryStore(Store):
-    """A store that ends with its process. It keeps the whole history, as a file would, and is for one thread.
+    """A store that ends with its process. It keeps the whole history, as a file would, and is for one thread. What was
+    written is kept as it came, and made into records when it is read.
 
     `write` never suspends: it applies the batch and returns within the same step of the event loop.
     """
@@ -24,12 +24,12 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         self._sessions: dict[str, SessionRecord] = {}
-        self._prompts: dict[int, PromptRecord] = {}
+        self._prompts: dict[int, AcceptPrompt] = {}
+        self._moves: dict[int, tuple[MovePrompt, ...]] = {}
         self._by_run_id: dict[str, int] = {}
-        self._transitions: dict[int, tuple[Transition, ...]] = {}
-        self._messages: dict[str, dict[str, Message]] = {}  # by session and id
-        self._session_of: dict[str, str] = {}  # of a message
-        self._events: list[Event] = []  # the event with id n is at n - 1
+        self._messages: dict[str, dict[int, Message]] = {}  # by session and place, counted from 0
+        self._places: dict[str, tuple[str, int]] = {}  # of a message, by its id
+        self._events: list[AppendEvent] = []  # the event with id n is at n - 1
         self._listeners: list[Callable[[int], None]] = []
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._open = True
@@ -55,25 +55,33 @@ class MemoryStore(Store):
     def prompt(self, run_id: str) -> PromptRecord | None:
         self._check_open()
         seq = self._by_run_id.get(run_id)
-        return None if seq is None else self._prompts[seq]
+        return None if seq is None else self._record(seq)
 
     def unfinished(self) -> list[PromptRecord]:
         self._check_open()
-        return sorted((p for p in self._prompts.values() if p.state is not State.DONE), key=lambda p: p.seq)
+        return [self._record(seq) for seq in sorted(self._prompts) if not self._is_done(seq)]
 
     def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
         self._check_open()
-        found: list[PromptRecord] = []
-        for prompt in reversed(self._prompts.values()):
-            if prompt.session_id == session_id:
-                finished -= prompt.state is State.DONE
-                if prompt.state is not State.DONE or finished >= 0:
-                    found.append(prompt)
-        return sorted(found, key=lambda p: p.seq)
+        mine = sorted(seq for seq, prompt in self._prompts.items() if prompt.session_id == session_id)
+        done = [seq for seq in mine if self._is_done(seq)]
+        left_out = set(done[:max(0, len(done) - finished)])
+        return [self._record(seq) for seq in mine if seq not in left_out]
 
     def transitions(self, seq: int) -> list[Transition]:
         self._check_open()
-        return list(self._transitions.get(seq, ()))
+        if seq not in self._prompts:
+            return []
+        return [Transition(seq, INITIAL, None), *(Transition(*move) for move in self._moves[seq])]
+
+    def _record(self, seq: int) -> PromptRecord:
+        prompt = self._prompts[seq]
+        *_, (_, state, outcome) = self.transitions(seq)
+        return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome)
+
+    def _is_done(self, seq: int) -> bool:
+        moves = self._moves[seq]
+        return bool(moves) and moves[-1].state is State.DONE
 
     def latest_seq(self) -> int:
         self._check_open()
@@ -83,9 +91,21 @@ class MemoryStore(Store):
         self._check_open()
         return list(self._sessions.values())
 
-    def messages(self, session_id: str) -> list[Message]:
+    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                 last: int | None = None) -> list[Message]:
         self._check_open()
-        return list(self._messages.get(session_id, {}).values())
+        messages = self._messages.get(session_id, {})
+        begin, end = 0, len(messages)
+        for id in (since, before):
+            if id is not None and self._places.get(id, ("",))[0] != session_id:
+                return []
+        if since is not None:
+            begin = self._places[since][1]
+        if before is not None:
+            end = self._places[before][1]
+        if last is not None:
+            begin = max(begin, end - last)
+        return [messages[place] for place in range(begin, end)]
 
     def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
                terminal: bool = False, limit: int | None = None) -> list[Event]:
@@ -96,8 +116,8 @@ class MemoryStore(Store):
             if len(found) == limit:
                 break
             event = self._events[index]
-            if (session is None or event.session_id == session) and (event.terminal or not terminal):
-                found.append(event)
+            if (session is None or event.session_id == session) and (event.type == TERMINAL or not terminal):
+                found.append(Event(index + 1, event.session_id, event.run_id, event.type, event.payload))
         return found
 
     def latest_event(self) -> int:
@@ -125,41 +145,41 @@ class MemoryStore(Store):
         if session is None:
             return False
         if op.mark > session.mark:
-            self._put(self._sessions, session.id, replace(session, mark=op.mark))
+            self._put(self._sessions, session.id, session._replace(mark=op.mark))
         return True
 
     def _accept_prompt(self, op: AcceptPrompt) -> bool:
         if op.session_id not in self._sessions or op.seq < 1 or op.seq in self._prompts or op.run_id in self._by_run_id:
             return False
-        self._put(self._prompts, op.seq, PromptRecord(op.seq, op.session_id, op.text, op.run_id, INITIAL, None))
-        self._put(self._transitions, op.seq, (Transition(op.seq, INITIAL, None),))
+        self._put(self._prompts, op.seq, op)
+        self._put(self._moves, op.seq, ())
         if op.run_id is not None:
             self._put(self._by_run_id, op.run_id, op.seq)
         return True
 
     def _move_prompt(self, op: MovePrompt) -> bool:
-        prompt = self._prompts.get(op.seq)
-        if prompt is None or prompt.state is State.DONE or (op.state is State.DONE) != (op.outcome is not None):
+        if op.seq not in self._prompts or self._is_done(op.seq) or (op.state is State.DONE) != (op.outcome is not None):
             return False
-        moved = PromptRecord(prompt.seq, prompt.session_id, prompt.text, prompt.run_id, op.state, op.outcome)
-        self._put(self._prompts, op.seq, moved)
-        self._put(self._transitions, op.seq,
-                  (*self._transitions[op.seq], Transition(op.seq, op.state, op.outcome)))
+        self._put(self._moves, op.seq, (*self._moves[op.seq], op))
         return True
 
     def _put_message(self, op: PutMessage) -> bool:
         message = op.message
-        session_id = message.session_id
-        if session_id not in self._sessions or self._session_of.get(message.id, session_id) != session_id:
+        messages = self._messages.get(message.session_id)
+        if messages is None:
             return False
-        self._put(self._session_of, message.id, session_id)
-        self._put(self._messages[session_id], message.id, message)
+        session_id, place = self._places.get(message.id, (message.session_id, len(messages)))
+        if session_id != message.session_id:
+            return False
+        if place == len(messages):
+            self._put(self._places, message.id, (session_id, place))
+        self._put(messages, place, message)
         return True
 
     def _append_event(self, op: AppendEvent) -> bool:
         if op.session_id not in self._sessions:
             return False
-        self._events.append(Event(len(self._events) + 1, op.session_id, op.run_id, op.type, op.payload))
+        self._events.append(op)
         return True
 
     def _put(self, table: dict[K, V], key: K, value: V) -> None:

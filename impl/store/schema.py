@@ -61,6 +61,12 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX events_of_session ON events (session_id, id);
     """,
+    """
+    -- Every prompt begins as accepted: that it is in the table says so already.
+    DROP TRIGGER journal_acceptance;
+    DELETE FROM transitions WHERE state = 'accepted';
+    CREATE INDEX prompts_of_session ON prompts (session_id, seq);
+    """,
 )
 
 

@@ -1,9 +1,10 @@
 """A store in an SQLite file.
 
 **Group commit.** One thread owns the connection that writes. While it commits, batches gather, and all that have
-gathered go into the next transaction together and share its one fsync. Each is in a savepoint of its own, so a batch
-that is refused fails alone. A refusal is true only of what was committed before it: when the commit fails, the refused
-batches of its group fail with it, or a caller could be told that a run id is in use by a prompt that was never kept.
+gathered go into the next transaction together and share its one fsync. If one of them fails, all are applied once more,
+each in a savepoint of its own, and that one fails alone. A refusal is true only of what was committed before it: when
+the commit fails, the refused batches of its group fail with it, or a caller could be told that a run id is in use by a
+prompt that was never kept.
 """
 
 import asyncio
@@ -13,46 +14,56 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 
-from .interface import Refused, Store, StoreError, closed, discard
+from .interface import Broken, Refused, Store, StoreError, Unstorable, closed, discard
 from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
 from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
 from .schema import check_identity, migrate
 
 V = TypeVar("V")
 
+# What may pass: a batch that met it can be written again.
 _TROUBLES: Mapping[int, tuple[str, str]] = {
-    sqlite3.SQLITE_NOTADB: ("the file is not a database", "choose another file, or move this one out of the way"),
     sqlite3.SQLITE_BUSY: ("the database is locked by another program", "end that program, or wait until it is done"),
     sqlite3.SQLITE_READONLY: ("the database is read-only", "make the file and its directory writable"),
     sqlite3.SQLITE_FULL: ("the disk is full", "make room and try again; nothing of the batch was kept"),
     sqlite3.SQLITE_IOERR: ("the disk could not be read or written",
                            "check its space, its limits and its health, and try again"),
-    sqlite3.SQLITE_CORRUPT: ("the database is damaged",
-                             "restore a backup, or save what is left: sqlite3 FILE .recover"),
     sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened",
                               "choose a file, in a directory that exists and may be written"),
+    sqlite3.SQLITE_NOMEM: ("there is not enough memory", "end other programs and try again"),
 }
+# What does not.
+_NOT_A_DATABASE = ("the file is not a database", "choose another file, or move this one out of the way")
+_DAMAGED = ("the database is damaged", "restore a backup, or save what is left: sqlite3 FILE .recover")
 
 
 def _explained(where: object, error: Exception) -> StoreError:
     """The error that a caller gets for one that SQLite, or the conversion to and from it, has raised."""
     if isinstance(error, StoreError):
         return error
-    if isinstance(error, sqlite3.Error):
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
-        problem, remedy = _TROUBLES.get(code, (f"the database failed: {error}", "nothing of the batch was kept"))
-    else:
-        problem, remedy = f"the batch has a value that cannot be stored: {error}", "nothing of it was kept"
-    explained = StoreError(where, problem, remedy)
+    explained = _explanation(where, error)
     explained.__cause__ = error
     return explained
+
+
+def _explanation(where: object, error: Exception) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
+    if code in _TROUBLES:
+        return StoreError(where, *_TROUBLES[code])
+    if code == sqlite3.SQLITE_NOTADB:
+        return Broken(where, *_NOT_A_DATABASE)
+    if code == sqlite3.SQLITE_CORRUPT:
+        return Broken(where, *_DAMAGED)
+    if code == sqlite3.SQLITE_TOOBIG or not code:  # without a code it is not the database that failed
+        return Unstorable(where, f"the batch has a value that cannot be stored: {error}", "nothing of it was kept")
+    return Broken(where, f"the database failed: {error}", "nothing of the batch was kept")
 
 
 _NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
@@ -70,8 +81,7 @@ _PUT_MESSAGE = """
 _APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id) VALUES (?, ?, ?, ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
+class _Statement(NamedTuple):
     """An operation as SQL. It was allowed if and only if it changed one row."""
 
     operation: Operation
@@ -163,8 +173,9 @@ class SqliteStore(Store):
         with self._changed:
             if not self._open:
                 raise closed(self.path)
+            if not self._waiting:
+                self._changed.notify()
             self._waiting.append(job)
-            self._changed.notify()
         return await job.future
 
     def prompt(self, run_id: str) -> PromptRecord | None:
@@ -182,7 +193,9 @@ class SqliteStore(Store):
 
     def transitions(self, seq: int) -> list[Transition]:
         return self._read(
-            _transition, "SELECT seq, state, outcome FROM transitions WHERE seq = ? ORDER BY position", seq)
+            _transition, "SELECT seq, ? AS state, NULL AS outcome, 0 AS position FROM prompts WHERE seq = ? UNION ALL"
+                         " SELECT seq, state, outcome, position FROM transitions WHERE seq = ? ORDER BY position",
+            INITIAL.value, seq, seq)
 
     def latest_seq(self) -> int:
         return max(self._read(int, "SELECT coalesce(max(seq), 0) FROM prompts"
@@ -191,10 +204,18 @@ class SqliteStore(Store):
     def sessions(self) -> list[SessionRecord]:
         return self._read(SessionRecord, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
 
-    def messages(self, session_id: str) -> list[Message]:
-        return self._read(
+    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                 last: int | None = None) -> list[Message]:
+        where, values = ["session_id = ?"], [session_id]
+        for relation, id in ((">=", since), ("<", before)):
+            if id is not None:
+                where.append(f"position {relation} (SELECT position FROM messages WHERE id = ? AND session_id = ?)")
+                values += [id, session_id]
+        found = self._read(
             _message, "SELECT id, session_id, role, parts, model, provider, created_at, updated_at"
-                      " FROM messages WHERE session_id = ? ORDER BY position", session_id)
+                      f" FROM messages WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?",
+            *values, -1 if last is None else last)
+        return found[::-1]
 
     def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
                terminal: bool = False, limit: int | None = None) -> list[Event]:
@@ -241,7 +262,7 @@ class SqliteStore(Store):
             try:
                 return [make(*row) for row in self._reader.execute(sql, values).fetchall()]
             except ValueError as error:  # a row that no store has written
-                raise StoreError(self.path, *_TROUBLES[sqlite3.SQLITE_CORRUPT]) from error
+                raise Broken(self.path, *_DAMAGED) from error
             except sqlite3.Error as error:
                 raise _explained(self.path, error) from error
 
@@ -273,22 +294,46 @@ class SqliteStore(Store):
     def _commit(self, group: Iterable[_Job]) -> None:
         """Commits the open transaction with all batches of the group in it, except for those that fail on their own."""
         jobs = list(group)
-        error: Exception | None
+        error = None if self._applied_together(jobs) else self._apply_each(jobs)
+        error = error or self._attempt("COMMIT")
+        if error is None:
+            self._commits += 1
+        else:
+            self._fail(jobs, error)
+
+    def _applied_together(self, jobs: Iterable[_Job]) -> bool:
+        """Executes all batches, in their order. False, and nothing is done, if one of them fails."""
+        ids: list[int] = []
+        try:
+            for sql, run in groupby((s for job in jobs for s in job.statements), key=lambda s: s.sql):
+                if sql is _APPEND_EVENT:
+                    ids += self._execute(run)
+                else:
+                    rows = [statement.values for statement in run]
+                    if self._writer.executemany(sql, rows).rowcount != len(rows):
+                        raise sqlite3.IntegrityError
+        except Exception:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            return False
+        given = iter(ids)
+        for job in jobs:
+            job.ids = tuple(islice(given, sum(statement.sql is _APPEND_EVENT for statement in job.statements)))
+        return True
+
+    def _apply_each(self, jobs: list[_Job]) -> sqlite3.Error | None:
+        """Executes the batches one by one, so that each can fail alone. One that costs the whole transaction is taken
+        out of the list, and the rest begins anew. Returns the error if there is no transaction to be had."""
         while True:
+            error = self._attempt("BEGIN IMMEDIATE")
+            if error is not None:
+                return error
             try:
                 for job in jobs:
                     self._apply(job)
-                self._writer.execute("COMMIT")
-                self._commits += 1
-                return
+                return None
             except _TransactionLost as lost:  # a full disk does this; the others may still fit
                 jobs.remove(lost.culprit)
-                error = self._attempt("BEGIN IMMEDIATE")
-            except Exception as failure:
-                error = failure
-            if error is not None:
-                self._fail(jobs, error)
-                return
 
     def _apply(self, job: _Job) -> None:
         """Executes the batch within a savepoint; if it fails, the transaction is as it was before."""
@@ -304,6 +349,7 @@ class SqliteStore(Store):
         self._writer.execute("RELEASE batch")
 
     def _execute(self, statements: Iterable[_Statement]) -> tuple[int, ...]:
+        """Executes a batch and returns the ids of its events."""
         ids: list[int] = []
         for statement in statements:
             try:
@@ -387,7 +433,7 @@ def _prompt(seq: int, session_id: str, text: str, run_id: str | None, state: str
     return PromptRecord(seq, session_id, text, run_id, State(state), None if outcome is None else Outcome(outcome))
 
 
-def _transition(seq: int, state: str, outcome: str | None) -> Transition:
+def _transition(seq: int, state: str, outcome: str | None, position: int) -> Transition:
     return Transition(seq, State(state), None if outcome is None else Outcome(outcome))
 
 
