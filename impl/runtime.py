@@ -428,13 +428,13 @@ class Runtime:
             return
         except (Refused, Unstorable) as error:
             refused = error
-        why = f"a message could not be stored: {refused}"
+        why = "what was said could not be stored"  # and is not quoted: it would be refused again
         poorer = [PutMessage(emptied(op.message, why)) if isinstance(op, PutMessage) else op for op in operations]
         journal = [op for op in operations if not isinstance(op, PutMessage)]
         for attempt in (poorer, journal) if len(journal) < len(operations) else ():
             with suppress(Refused, Unstorable):
                 await self._persist(attempt)
-                log.error("session %s: %s", lane.session.id, why)
+                log.error("session %s: %s: %s", lane.session.id, why, refused)
                 for effect in (effect for step in steps for effect in step.effects):
                     if isinstance(effect, Start):
                         self._runs[effect.seq].trouble = why
