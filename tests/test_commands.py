@@ -171,8 +171,9 @@ def test_run_takes_words_or_standard_input(user: User) -> None:
 
 def test_run_ends_as_the_turn_ends(user: User) -> None:
     running = user.start("run", "a b c d")
-    user.until(lambda told: told["was_busy"], "cancel")
-    assert ended(running)[0] == 3
+    user.until_busy()
+    user.says("cancel")
+    assert ended(running) == (3, "", "cancelmark: canceled\n")
 
 
 def test_run_reports_as_json(user: User) -> None:
@@ -284,6 +285,25 @@ def test_sessions_are_named_by_title_or_id(user: User) -> None:
 def test_those_who_are_first_at_the_same_time_share_a_session(user: User) -> None:
     sending = [user.start("send", "--json", f"fast: {n}") for n in range(4)]
     assert len({json.loads(ended(each)[1])["session_id"] for each in sending}) == 1
+
+
+def test_who_finds_that_another_was_faster_takes_the_other_session(tmp_path: Path) -> None:
+    async def test() -> list[Any]:
+        routes: dict[str, Any] = {
+            "GET /v1/version": says(200, {"version": "1"}),
+            "POST /v1/workspaces": says(200, {"id": "w", "path": "/"}),
+            "POST /v1/workspaces/w/agent/init": says(200, {}),
+            "POST /v1/workspaces/w/sessions": says(200, {"id": "mine", "title": "default"}),
+            "GET /v1/workspaces/w/sessions": [
+                says(200, []), says(200, [{"id": name, "title": "default"} for name in ("other", "mine")])],
+            POST: ACCEPTED}
+        async with Hostile(routes) as server:
+            process = await asyncio.create_subprocess_exec(*COMMAND, "send", "--server", server.address, "hello",
+                                                           stdout=subprocess.PIPE)
+            await process.communicate()
+            return [received.body["session_id"] for received in server.to(POST)]
+
+    assert asyncio.run(test()) == ["other"]
 
 
 def test_the_workspace_is_this_directory_or_the_one_that_is_named(user: User, tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """The commands on a terminal: answers as they come, Ctrl-C, and a live view that leaves the terminal as it was."""
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hostile import EVENTS, STATUS, Hostile, open_stream, place, says, stream
+from openai_server import Act, Reply
 from servers import COMMAND, Process
 from terminals import Terminal
 
@@ -106,8 +110,10 @@ def test_watch_shows_prompts_move_and_leaves_the_terminal_as_it_was(
 
 @pytest.mark.parametrize("key", ["q", "C-c", "C-d"])
 def test_watch_is_left_by_a_key(key: str, terminal: Terminal) -> None:
-    terminal.run(*COMMAND, "watch", after="; echo code $?")
+    terminal.run("env", "COLUMNS=80", "LINES=24", *COMMAND, "watch", after="; echo code $?")
     terminal.until("nothing yet")
+    terminal.resize(60, 12)
+    terminal.until(lambda shown: re.search(r"^.{52}q quits$", shown, re.MULTILINE))  # also when nothing happens
     terminal.type(key)
     assert terminal.until("code 0") == "code 0\n$"
     terminal.type("-l", "echo typed")
@@ -149,6 +155,30 @@ def test_watch_on_a_terminal_without_unicode(terminal: Terminal, server: Process
     terminal.run("env", "PYTHONIOENCODING=ascii", *COMMAND, "watch")
     assert "* live" in terminal.until("o-------------------o---------+ end_turn  fast: hello")
     terminal.type("q")
+
+
+def test_watch_catches_up_with_what_it_missed(tmp_path: Path) -> None:
+    """The connection breaks, and while it is away a prompt ends: nothing is published after it comes back."""
+    def prompts(state: str) -> Reply:
+        return says(200, [{"seq": 1, "session_id": "s", "state": state, "text": "hello"}])
+
+    async def test() -> None:
+        routes: dict[str, Any] = {
+            "GET /v1/version": says(200, {"version": "1"}),
+            "POST /v1/workspaces": says(200, {"id": "w", "path": "/"}),
+            "POST /v1/workspaces/w/agent/init": says(200, {}),
+            "GET /v1/workspaces/w/sessions": says(200, [{"id": "s", "title": "default"}]),
+            f"{STATUS}/prompts": [prompts("queued"), prompts("active")],
+            EVENTS: [stream(place(0), Act.HOLD), open_stream(place(0))]}
+        async with Hostile(routes) as server:
+            with Terminal(tmp_path, {}) as terminal:
+                await asyncio.to_thread(terminal.run, *COMMAND, "watch", "--server", server.address)
+                await asyncio.to_thread(terminal.until, "1 queued, 0 active")
+                server.released.set()
+                await asyncio.to_thread(terminal.until, "0 queued, 1 active")
+                terminal.type("q")
+
+    asyncio.run(test())
 
 
 # --- the board

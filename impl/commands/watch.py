@@ -62,48 +62,53 @@ async def watch(arguments: argparse.Namespace) -> int:
         board = Board()
         shown: View = Screen(place, board, over) if sys.stdout.isatty() and not arguments.json else \
             Lines(board, arguments.json)
-        events = Events(place.client, place.workspace.id, patience=Patience(total=None), changed=shown.connection)
+        connected_again = asyncio.Event()
+
+        def changed(trouble: "ClientError | None") -> None:
+            shown.connection(trouble)
+            if trouble is None:
+                connected_again.set()
+
+        events = Events(place.client, place.workspace.id, patience=Patience(total=None), changed=changed)
         async with events:
-            watching = asyncio.ensure_future(_follow(place, events, board, shown))
-            leaving = asyncio.ensure_future(over.wait())
+            tasks = [asyncio.ensure_future(work) for work in (
+                over.wait(), _follow(events, board, shown), _catch_up(place, board, shown, connected_again))]
             try:
                 with shown.open():
-                    await asyncio.wait((watching, leaving), return_when=asyncio.FIRST_COMPLETED)
-                if watching.done():
-                    watching.result()
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
             except Refusal as error:
                 if error.status != 404:
                     raise
                 raise UsageError(f"the server has closed the workspace {place.workspace.path}") from error
             finally:
-                for task in (watching, leaving):
+                for task in tasks:
                     task.cancel()
-                    with suppress(asyncio.CancelledError, Exception):
-                        await task
+                await asyncio.gather(*tasks, return_exceptions=True)
     return 0
 
 
-async def _follow(place: Place, events: "Events", board: "Board", view: "View") -> None:
-    """Keeps the board as things are. After each loss of the connection it asks how they are."""
-    filled = 0
-    while True:
-        if filled != events.connections:
-            filled = events.connections
-            await _fill(place, board)
-            view.changed()
-        notice = await anext(events)
+async def _follow(events: "Events", board: "Board", view: "View") -> None:
+    """Puts on the board what happens."""
+    async for notice in events:
         board.take(notice)
         view.show(notice)
 
 
-async def _fill(place: Place, board: "Board") -> None:
+async def _catch_up(place: Place, board: "Board", view: "View", connected_again: asyncio.Event) -> None:
+    """After each loss of the connection, and at first, puts on the board how things are: updates were missed."""
     from cancelmark.impl.client import Refusal, Unreachable
 
-    with suppress(Refusal, Unreachable):  # the original has no such list; and who is cut off is told elsewhere
-        sessions = await place.client.sessions(place.workspace.id)
-        board.fill(sessions, [])
-        for session in sessions:
-            board.fill([], await place.client.prompts(place.workspace.id, session.id))
+    while True:
+        await connected_again.wait()
+        connected_again.clear()
+        with suppress(Refusal, Unreachable):  # the original has no such list; and who is cut off is told elsewhere
+            sessions = await place.client.sessions(place.workspace.id)
+            board.fill(sessions, [])
+            for session in sessions:
+                board.fill([], await place.client.prompts(place.workspace.id, session.id))
+        view.changed()
 
 
 class View:
@@ -166,7 +171,9 @@ class Screen(View):
         from rich.live import Live
 
         self._place, self._board, self._over = place, board, over
-        self._console = Console(highlight=False)
+        # the terminal's size as it is now, not as it was when a shell exported it
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = Console(highlight=False, _environ=environment)
         self._news = asyncio.Event()
         self._trouble: ClientError | None = None
         self._live = Live(console=self._console, screen=True, auto_refresh=False, get_renderable=self._picture)
@@ -196,8 +203,11 @@ class Screen(View):
             loop.add_signal_handler(signal.SIGTSTP, suspended)
             with self._live:
                 drawing = asyncio.ensure_future(self._draw())
+                drawing.add_done_callback(lambda _: self._over.set())  # a picture that cannot be drawn ends it
                 try:
                     yield
+                    if drawing.done():
+                        drawing.result()
                 finally:
                     drawing.cancel()
 
