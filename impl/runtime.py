@@ -70,6 +70,9 @@ class Closing(Refusal):
     """The runtime is closing, or closed."""
 
 
+TOO_LATE = Closing("the server has closed and could not write this; a restart ends it")
+
+
 class RunIdInUse(Refusal):
     """Another prompt has that run id."""
 
@@ -274,7 +277,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for lane in self._lanes.values():
-            self._leave_behind(lane, Closing("the server has closed and could not write this; a restart ends it"))
+            self._leave_behind(lane, TOO_LATE)
         self.broker.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_LOOK):
@@ -373,8 +376,8 @@ class Runtime:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
         lane.steps.append(Step(effects, lane.session.mark, done))
         self._steps += 1
-        if lane.stuck:
-            self._leave_behind(lane, lane.stuck)
+        if lane.stuck or self._over.is_set():
+            self._leave_behind(lane, lane.stuck or TOO_LATE)
         elif not lane.working:
             lane.working = True
             self._begin(self._work(lane))

@@ -548,6 +548,28 @@ async def test_a_prompt_that_is_being_accepted_when_the_runtime_closes_is_cancel
     assert w.model.calls == 1
 
 
+def test_who_cancels_a_session_that_was_made_during_the_close_does_not_wait_for_ever() -> None:
+    store = Slow(lambda batch: any(isinstance(op, NewSession) and op.id == "u" for op in batch))
+
+    async def story(w: World) -> None:
+        w.plays("a", (Stubborn((Wait("a"),)),))
+        await w.accept("a")
+        await w.model.gate("a").reached()
+        making = asyncio.ensure_future(w.runtime.create_session("u"))
+        await store.reached.wait()
+        closing = asyncio.ensure_future(w.runtime.close())
+        await asyncio.sleep(0)
+        store.gate.set()
+        await making
+        w.model.gate("a").open()
+        await closing
+        with pytest.raises(Closing):
+            async with asyncio.timeout(10):
+                await w.runtime.cancel("u")
+
+    play(store, story)
+
+
 def test_a_session_that_is_made_while_the_runtime_closes_does_no_harm() -> None:
     store = Slow(lambda batch: any(isinstance(op, MovePrompt) and op.outcome is Outcome.CANCELED for op in batch))
 
@@ -592,6 +614,8 @@ def test_a_close_without_a_working_store_keeps_its_deadline_and_says_so(caplog: 
             await handle
         with pytest.raises(Closing, match="restart"):
             [_ async for _ in handle.events()]
+        with pytest.raises(Refusal, match="restart"):
+            await w.runtime.cancel("s")
 
     play(store, story, grace=0.05)
     assert "could not be written" in caplog.text
