@@ -17,12 +17,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-review: $(READY) ## the main job: check the protocol, draw it, say where everything is
+review: $(READY) ## the main job: check everything, write one page that shows it, say where it is
 	@mkdir -p $(REVIEW)
-	@$(BIN)/cancelmark check
-	@for what in lifecycle session; do \
-		$(BIN)/cancelmark diagram $$what --format svg -o $(REVIEW)/$$what.svg && echo "wrote $(REVIEW)/$$what.svg"; \
-	done
+	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -40,7 +37,7 @@ specs: $(READY) ## write everything in specs/ that is generated
 	@$(BIN)/python -m cancelmark.impl.specs
 
 serve: review ## look at the review in a browser (this machine only)
-	@echo "serving $(REVIEW) at http://127.0.0.1:8000/ (Ctrl-C stops)"
+	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md

@@ -14,10 +14,11 @@ from typing import NoReturn
 from cancelmark.bench import command as bench
 from cancelmark.model.explore import StoppedError
 
-from . import check, diagram, history, prove
+from . import check, diagram, diff, history, play, prove
 from .commands import cancel, queue, send, watch
 from .commands import run as run_command
 from .files import UsageError
+from .review import command as review
 from .server import command as serve
 
 DESCRIPTION = """\
@@ -27,6 +28,7 @@ poisoning any. A formal model of the protocol, and the tools to look at it.
 
 EPILOG = """\
 first steps:
+  cancelmark review                                   check everything, and write one page that shows it
   cancelmark check                                    explore every interleaving, judge every property
   cancelmark prove                                    the same without a bound, by induction
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
@@ -35,10 +37,13 @@ first steps:
 """
 
 COMMANDS = (
+    review,
     check,
     prove,
     history,
     diagram,
+    play,
+    diff,
     serve,
     run_command,
     send,

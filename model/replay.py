@@ -5,7 +5,7 @@ place in one of them also says in which: `cancel@2`. People may leave out the pu
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .explore import Trace, TraceStep
 from .server import Call, Server, changes
@@ -17,8 +17,12 @@ def call_text(call: Call, sessions: int) -> str:
     return str(call) if sessions == 1 or call.session is None else f"{call}@{call.session + 1}"
 
 
-def replay(protocol: Behaviour, calls: Iterable[str], sessions: int = 1) -> Trace:
-    """The trace in which just these calls happen, in this order. A call that cannot happen is a ValueError.
+def replay(
+    protocol: Behaviour, calls: Iterable[str], sessions: int = 1, *,
+    agrees: Callable[[int, Server], bool] = lambda number, server: True,
+) -> Trace:
+    """The trace in which just these calls happen, in this order. A call that cannot happen is a ValueError, and so is
+    one after which no state agrees with what is expected after the step of that number.
 
     In the older protocols a call can have more than one result. All are followed, and the first that takes all calls
     is the trace.
@@ -30,6 +34,10 @@ def replay(protocol: Behaviour, calls: Iterable[str], sessions: int = 1) -> Trac
         for server, steps in ways.items():
             for step in _steps(protocol, server, text, f"step {number}, {text!r}"):
                 onward.setdefault(step.after, (*steps, step))
+        if onward and not any(agrees(number, server) for server in onward):
+            raise ValueError(f"step {number}, {text!r}: in protocol {protocol.name} it does not lead to the state that "
+                             "the trace has after it")
+        onward = {server: steps for server, steps in onward.items() if agrees(number, server)}
         if not onward:
             enabled = dict.fromkeys(call_text(c.call, sessions) for server in ways for c in changes(protocol, server))
             raise ValueError(f"step {number}, {text!r}: cannot happen here; enabled: {', '.join(enabled) or 'nothing'}")

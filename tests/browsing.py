@@ -44,7 +44,7 @@ class Sight:
                 if not request.url.startswith((origin, "data:", "blob:")) else None)
 
 
-def inaccessible(page: Page) -> list[str]:
+def inaccessible(page: Page, within: str | None = None) -> list[str]:
     """What axe finds wrong: contrast, labels, roles and the like, one line each."""
-    found: Any = Axe().run(page).response["violations"]
+    found: Any = Axe().run(page, within).response["violations"]
     return [f"{problem['id']}: {node['html'][:200]}" for problem in found for node in problem["nodes"]]

@@ -75,16 +75,21 @@ def matrix(watch_of: Callable[[str], Watch] | None = None) -> Iterator[Column]:
     """The verdicts of r0 … r4 and of the reference, one protocol at a time."""
     everything: tuple[Behaviour, ...] = (*REVISIONS, REFERENCE)
     for behaviour in everything:
-        profiles = (*PROFILES, REFERENCE_PROFILE) if behaviour is REFERENCE else PROFILES
-        results = [search(behaviour, profile, watch_of and watch_of(behaviour.name)) for profile in profiles]
-        violations: dict[str, Trace] = {}
-        for result in results:
-            for id, trace in result.violations.items():
-                if id not in violations or len(trace) < len(violations[id]):
-                    violations[id] = trace
-        violations |= explored(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
-        title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
-        yield Column(behaviour.name, title, violations, sum(r.states for r in results))
+        yield column(behaviour, watch_of and watch_of(behaviour.name))
+
+
+def column(behaviour: Behaviour, watch: Watch | None = None) -> Column:
+    """The verdicts of one protocol."""
+    profiles = PROFILES if isinstance(behaviour, Revision) else (*PROFILES, REFERENCE_PROFILE)
+    results = [search(behaviour, profile, watch) for profile in profiles]
+    violations: dict[str, Trace] = {}
+    for result in results:
+        for id, trace in result.violations.items():
+            if id not in violations or len(trace) < len(violations[id]):
+                violations[id] = trace
+    violations |= explored(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
+    title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
+    return Column(behaviour.name, title, violations, sum(r.states for r in results))
 
 
 def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -> Result:

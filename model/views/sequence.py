@@ -1,89 +1,75 @@
-"""A trace as a Mermaid sequence diagram: who called whom, and which events reached the client."""
+"""A trace as a sequence diagram: who called whom, and which events reached the client."""
 
 from collections.abc import Iterator
-from typing import assert_never
+from enum import Enum
+from typing import NamedTuple, assert_never
 
 from ..explore import Trace
 from ..lifecycle import Outcome, State
-from ..server import Server
+from ..server import Call, Server
 from ..session import Acknowledge, Actor, Effect, End, Fold, Record, Report, Start, Stop, label
 from . import telling
 
 CLIENT = "Client"
 
 
-def trace_mermaid(trace: Trace) -> str:
-    """The trace as a `sequenceDiagram`. A prompt's bar is its turn; arrows to the client are what it is told."""
-    lanes = telling.lanes(trace)
-    several = len(trace.start.sessions) > 1
-    lines = ["sequenceDiagram", f"    actor {CLIENT}"]
-    for index in range(len(trace.start.sessions)):
-        lines.append(f"    participant {_session(index)} as Session{f' {index + 1}' if several else ''}")
-        lines += [f"    participant {_prompt(lane.prompt.seq)} as {lane.title}"
-                  for lane in lanes if lane.session == index]
-    everyone = f"{CLIENT},{_prompt(lanes[-1].prompt.seq) if lanes else _session(0)}"
-    for scene in telling.scenes(trace):
-        if scene.number - 1 == trace.loop:
-            lines.append("    loop for ever")
-        lines += [f"    {line}" for line in _messages(scene, everyone)]
-    if trace.loop is not None:
-        lines.append("    end")
-    return "\n".join(lines) + "\n"
+class Line(Enum):
+    """How a message is drawn: an arrow for a call, a dashed one for what the client is told, or a note."""
+
+    CALL = "->>"
+    TOLD = "-->>"
+    NOTE = ""
+    EVERYONE = "everyone"  # a note across all lanes
+
+    __hash__ = object.__hash__
 
 
-def _session(index: int) -> str:
+class Message(NamedTuple):
+    """One line of a sequence diagram, from one lane to another. A note is over its source."""
+
+    line: Line
+    source: str
+    dest: str
+    text: str
+
+
+def session_lane(index: int) -> str:
     return f"S{index + 1}"
 
 
-def _prompt(seq: int) -> str:
+def prompt_lane(seq: int) -> str:
     return f"P{seq}"
 
 
-def _messages(scene: telling.Scene, everyone: str) -> Iterator[str]:
-    call = scene.call
-    if call is None:
-        return
+def call_message(call: Call, title: str) -> Message:
+    """Who calls whom: a client, the session itself, or the task of a prompt."""
     if call.session is None:
-        yield f"Note over {everyone}: {scene.title}"
-    else:
-        home = _session(call.session)
-        outside = call.action.actor in (Actor.CLIENT, Actor.OPERATOR)
-        caller = CLIENT if outside else home if call.seq is None else _prompt(call.seq)
-        yield f"{caller}->>{home}: {scene.title}"
-    for index in range(len(scene.after.sessions)):
-        if mark := scene.new_mark(index):
-            yield f"Note over {_session(index)}: mark {mark}"
-    for effect in scene.effects:
-        yield _effect(scene.after, effect)
-    told = {effect.seq for effect in scene.effects}
-    was_active = {p.seq for p in scene.before.prompts if p.state is State.ACTIVE}
-    for prompt in scene.after.prompts:
-        name = _prompt(prompt.seq)
-        if scene.cells[prompt.seq].changed and prompt.seq not in told:
-            yield f"Note over {name}: {scene.cells[prompt.seq].text}"
-        if (prompt.seq in was_active) != (prompt.state is State.ACTIVE):
-            yield f"{'deactivate' if prompt.seq in was_active else 'activate'} {name}"
+        return Message(Line.EVERYONE, "", "", title)
+    home = session_lane(call.session)
+    outside = call.action.actor in (Actor.CLIENT, Actor.OPERATOR)
+    caller = CLIENT if outside else home if call.seq is None else prompt_lane(call.seq)
+    return Message(Line.CALL, caller, home, title)
 
 
-def _effect(server: Server, effect: Effect) -> str:
-    home, prompt = _session(server.home(effect.seq)), _prompt(effect.seq)
+def effect_message(server: Server, effect: Effect) -> Message:
+    home, prompt = session_lane(server.home(effect.seq)), prompt_lane(effect.seq)
     match effect:
         case Acknowledge():
-            return f"{home}-->>{CLIENT}: 202 for {label(effect.seq)}"
+            return Message(Line.TOLD, home, CLIENT, f"202 for {label(effect.seq)}")
         case Start():
-            return f"{home}->>{prompt}: start"
+            return Message(Line.CALL, home, prompt, "start")
         case Stop():
-            return f"{home}->>{prompt}: stop"
+            return Message(Line.CALL, home, prompt, "stop")
         case Fold():
-            return f"{prompt}->>{_prompt(effect.into)}: folds into the turn"
+            return Message(Line.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
         case Record():
-            return f"Note over {prompt}: recorded as canceled"
+            return Message(Line.NOTE, prompt, "", "recorded as canceled")
         case End(outcome=Outcome.FOLDED):
-            return f"Note over {prompt}: done: folded, no event of its own"
+            return Message(Line.NOTE, prompt, "", "done: folded, no event of its own")
         case End():
-            return f"{prompt}-->>{CLIENT}: RunComplete {effect.outcome.value} ({_under(server, effect)})"
+            return Message(Line.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
         case Report():
-            return f"{prompt}-->>{CLIENT}: error notice ({_under(server, effect)})"
+            return Message(Line.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
     assert_never(effect)
 
 
@@ -92,3 +78,49 @@ def _under(server: Server, event: End | Report) -> str:
     named = server.sessions[server.home(event.seq)].prompt(event.seq).run_id
     run_id = f"run id {label(event.seq)}" if named else "no run id"
     return run_id if event.of == event.seq else f"{run_id}, text of {label(event.of)}"
+
+
+# --- Mermaid
+
+def trace_mermaid(trace: Trace) -> str:
+    """The trace as a `sequenceDiagram`. A prompt's bar is its turn; arrows to the client are what it is told."""
+    lanes = telling.lanes(trace)
+    several = len(trace.start.sessions) > 1
+    lines = ["sequenceDiagram", f"    actor {CLIENT}"]
+    for index in range(len(trace.start.sessions)):
+        lines.append(f"    participant {session_lane(index)} as Session{f' {index + 1}' if several else ''}")
+        lines += [f"    participant {prompt_lane(lane.prompt.seq)} as {lane.title}"
+                  for lane in lanes if lane.session == index]
+    everyone = f"{CLIENT},{prompt_lane(lanes[-1].prompt.seq) if lanes else session_lane(0)}"
+    for scene in telling.scenes(trace):
+        if scene.number - 1 == trace.loop:
+            lines.append("    loop for ever")
+        lines += [f"    {line}" for line in _statements(scene, everyone)]
+    if trace.loop is not None:
+        lines.append("    end")
+    return "\n".join(lines) + "\n"
+
+
+def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
+    if scene.call is None:
+        return
+    yield _statement(call_message(scene.call, scene.title), everyone)
+    for index in range(len(scene.after.sessions)):
+        if mark := scene.new_mark(index):
+            yield f"Note over {session_lane(index)}: mark {mark}"
+    for effect in scene.effects:
+        yield _statement(effect_message(scene.after, effect), everyone)
+    told = {effect.seq for effect in scene.effects}
+    was_active = {p.seq for p in scene.before.prompts if p.state is State.ACTIVE}
+    for prompt in scene.after.prompts:
+        name = prompt_lane(prompt.seq)
+        if scene.cells[prompt.seq].changed and prompt.seq not in told:
+            yield f"Note over {name}: {scene.cells[prompt.seq].text}"
+        if (prompt.seq in was_active) != (prompt.state is State.ACTIVE):
+            yield f"{'deactivate' if prompt.seq in was_active else 'activate'} {name}"
+
+
+def _statement(message: Message, everyone: str) -> str:
+    if message.line in (Line.NOTE, Line.EVERYONE):
+        return f"Note over {message.source or everyone}: {message.text}"
+    return f"{message.source}{message.line.value}{message.dest}: {message.text}"

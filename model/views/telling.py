@@ -123,11 +123,17 @@ def _cells(server: Server, before: Mapping[int, Cell]) -> dict[int, Cell]:
     cells = {}
     for session in server.sessions:
         for p in session.prompts:
-            stopping = p.state is State.ACTIVE and session.covered(p)
-            text = f"{p.state.value}: {p.outcome.value}" if p.outcome else p.state.value + ", stopping" * stopping
-            changed = p.seq not in before or before[p.seq].text != text
-            cells[p.seq] = Cell(p.seq, text, "stopping" if stopping else p.state.value, changed)
+            text, kind = prompt_text(session, p)
+            cells[p.seq] = Cell(p.seq, text, kind, changed=p.seq not in before or before[p.seq].text != text)
     return cells
+
+
+def prompt_text(session: AnySession, p: Prompt) -> tuple[str, str]:
+    """What a prompt is, in words, and its kind."""
+    if p.outcome:
+        return f"{p.state.value}: {p.outcome.value}", p.state.value
+    stopping = p.state is State.ACTIVE and session.covered(p)
+    return p.state.value + ", stopping" * stopping, "stopping" if stopping else p.state.value
 
 
 def is_down(server: Server) -> bool:

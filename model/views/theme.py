@@ -85,3 +85,15 @@ def stylesheet() -> str:
         *_media("(prefers-color-scheme: dark)", DARK),
         *_media("print", PAPER),
     ])
+
+
+def variables() -> str:
+    """The same colours for the rest of a page, as CSS variables: `--text`, `--happy`, `--queued`, `--queued-border`."""
+    def root(palette: Palette) -> str:
+        named = {"text": palette.text, "faint": palette.faint, **palette.lines}
+        for state, (fill, border) in palette.fills.items():
+            named |= {state: fill, f"{state}-border": border}
+        return f":root {{ {' '.join(f'--{name}: {colour};' for name, colour in named.items())} }}"
+
+    return "\n".join([root(LIGHT), f"@media (prefers-color-scheme: dark) {{ {root(DARK)} }}",
+                      f"@media print {{ {root(PAPER)} }}"])

@@ -1,0 +1,101 @@
+// Puts the page to work: the explorer, the counterexamples behind the matrix, the diagrams of the guarantees.
+
+const told = JSON.parse(document.getElementById("told").textContent);
+const explorer = new Explorer(document.getElementById("explorer"), told);
+const dialog = document.getElementById("counterexample");
+const shown = { walk: null, trace: null };
+
+function partOfDialog(name) { return dialog.querySelector(`[data-part="${name}"]`); }
+
+async function showTrace(trace) {
+  shown.trace = trace;
+  shown.walk = new Walk(await loadGraph(trace.protocol), trace.path);
+  partOfDialog("title").textContent = trace.heading;
+  partOfDialog("sentence").textContent = trace.sentence;
+  partOfDialog("stories").replaceChildren(...trace.stories.map((name) => {
+    const link = html("a", { href: `#flaw-${name}` }, name);
+    link.addEventListener("click", () => dialog.close());
+    return html("li", {}, link);
+  }));
+  partOfDialog("known").hidden = !trace.stories.length;
+  shown.walk.jump(0);
+  drawShown();
+  if (!dialog.open) dialog.showModal();
+  history.replaceState(null, "", `#show/${trace.id}`);
+}
+
+function drawShown() {
+  const { walk } = shown;
+  drawSequence(partOfDialog("trace"), walk, { jump: stepShown, sentences: told.properties });
+  drawStage(dialog, walk, told);
+  for (const [name, off] of [["first", walk.at === 0], ["back", walk.at === 0], ["on", walk.at === walk.length], ["last", walk.at === walk.length]]) {
+    partOfDialog(name).setAttribute("aria-disabled", off);
+  }
+  partOfDialog("at").textContent = `step ${walk.at} of ${walk.length}`;
+  const broken = walk.now.broken.length ? ` Broken: ${walk.now.broken.join(", ")}.` : "";
+  partOfDialog("said").textContent = walk.at ? `Step ${walk.at}: ${walk.now.step.call}.${broken}` : "At the start.";
+}
+
+function stepShown(to) {
+  shown.walk.jump(to);
+  drawShown();
+  dialog.querySelector('[aria-current="step"]')?.scrollIntoView({ block: "nearest" });
+}
+
+for (const [name, to] of [["first", () => 0], ["back", () => shown.walk.at - 1], ["on", () => shown.walk.at + 1], ["last", () => shown.walk.length]]) {
+  partOfDialog(name).addEventListener("click", () => stepShown(to()));
+}
+dialog.addEventListener("keydown", (event) => {
+  const to = { ArrowRight: shown.walk.at + 1, ArrowLeft: shown.walk.at - 1, Home: 0, End: shown.walk.length }[event.key];
+  if (to !== undefined && !event.altKey && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    stepShown(to);
+  }
+});
+dialog.addEventListener("close", () => {
+  if (location.hash.startsWith("#show/")) history.replaceState(null, "", location.href.split("#")[0]);
+});
+partOfDialog("close").addEventListener("click", () => dialog.close());
+partOfDialog("explore").addEventListener("click", async () => {
+  const { trace, walk } = shown;
+  dialog.close();
+  await explorer.open(trace.protocol, trace.path, walk.at || walk.length);
+  goToExplorer();
+});
+
+function goToExplorer() {
+  document.getElementById("play").scrollIntoView();
+  explorer.part("protocol").focus({ preventScroll: true });
+}
+
+for (const button of document.querySelectorAll("[data-show]")) {
+  button.addEventListener("click", () => showTrace(told.traces.find(({ id }) => id === button.dataset.show)));
+}
+
+async function drawGuarantees() {
+  for (const figure of document.querySelectorAll("[data-draw]")) {
+    const trace = told.traces.find(({ id }) => id === figure.dataset.draw);
+    const walk = new Walk(await loadGraph(trace.protocol), trace.path);
+    drawSequence(figure, walk, { sentences: told.properties });
+  }
+}
+
+// What the address asks for: a walk to go on with, or a trace to look at.
+async function arrive() {
+  const asked = location.hash;
+  if (asked.startsWith("#play/")) {
+    await explorer.follow(asked);
+    goToExplorer();
+  } else if (asked.startsWith("#show/")) {
+    const trace = told.traces.find(({ id }) => id === decodeURIComponent(asked.slice("#show/".length)));
+    if (trace) await showTrace(trace);
+  }
+}
+
+(async () => {
+  if (!location.hash.startsWith("#play/")) await explorer.open(told.protocols[0].id);
+  await arrive();
+  await drawGuarantees();
+  document.documentElement.dataset.ready = "";
+})();
+window.addEventListener("hashchange", arrive);

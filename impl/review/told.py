@@ -1,0 +1,76 @@
+"""What the page's program is told: the protocols it can walk, and the traces that are shown."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
+from cancelmark.model.examples import EXAMPLES
+from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
+from cancelmark.model.revisions.matrix import JUDGED
+
+from .findings import REF, REVISIONS, Findings, Graph
+
+SENTENCES = {p.id: p.sentence for p in JUDGED}
+SESSIONS = "sessions"  # the reference with two of them
+
+
+class Told(NamedTuple):
+    """A trace that the page can show: a walk in the graph of a protocol."""
+
+    id: str
+    protocol: str
+    group: str
+    title: str
+    heading: str
+    sentence: str
+    path: list[int]
+    stories: tuple[str, ...] = ()  # names of flaws
+
+
+def told(found: Findings) -> dict[str, object]:
+    titles = {
+        REF: "the reference", SESSIONS: "the reference, two sessions",
+        **{name: f"{name} · {found.chapters[name].title.split(':')[0]}" for name in REVISIONS},
+        LOGGED.name: "delivery by a log (the reference)", LOSSY.name: "delivery by buffers (r0–r4)",
+    }
+    traces = (*examples(found), *counterexamples(found), *told_flaws(found))
+    return {
+        "protocols": [{"id": name, "title": titles[name]} for name in graphs(found)],
+        "properties": SENTENCES,
+        "traces": [trace._asdict() for trace in traces],
+    }
+
+
+def graphs(found: Findings) -> dict[str, Graph]:
+    return {REF: found.chapters[REF].graph, SESSIONS: found.sessions.graph,
+            **{name: found.chapters[name].graph for name in REVISIONS},
+            **{name: d.graph for name, d in found.delivered.items()}}
+
+
+def examples(found: Findings) -> Iterator[Told]:
+    for e in EXAMPLES:
+        protocol, paths = (REF, found.chapters[REF]) if e.sessions == 1 else (SESSIONS, found.sessions)
+        yield Told(f"example/{e.name}", protocol, "Guarantees", e.title, e.title, e.says, paths.examples[e.name])
+
+
+def counterexamples(found: Findings) -> Iterator[Told]:
+    for c in found.chapters.values():
+        for id, path in c.counterexamples.items():
+            yield _counterexample(c.name, id, c.name, path)
+        lossy = found.delivered[LOSSY.name].counterexample
+        if lossy and c.name in REVISIONS:
+            yield _counterexample(c.name, DELIVERY.id, LOSSY.name, lossy)
+
+
+def _counterexample(name: str, property: str, protocol: str, path: list[int]) -> Told:
+    stories = tuple(flaw.name for flaw in FLAWS if flaw.breaks == property and name in flaw.revisions)
+    return Told(f"{name}/{property}", protocol, "Shortest counterexamples", f"{property}, {len(path)} steps",
+                f"{name} breaks {property}", f"{SENTENCES[property]} Here it fails after {len(path)} steps.", path,
+                stories)
+
+
+def told_flaws(found: Findings) -> Iterator[Told]:
+    for name, (protocol, path) in found.flaws.items():
+        flaw = FLAWS_BY_NAME[name]
+        yield Told(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
+                   flaw.tale, path)
