@@ -156,7 +156,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Publish the prompt's terminal event, with its outcome. `of` is the prompt whose text and error it carries."""
+    """Journal the prompt's terminal event, with its outcome, and publish it unless that is `folded`. `of` is the prompt
+    whose text and error it carries."""
 
     seq: int
     outcome: Outcome
