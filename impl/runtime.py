@@ -23,7 +23,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import End, Fold, Record, Start, Stop
+from cancelmark.model.session import ACTIONS, End, Fold, Record, Start, Stop
 
 from .events import Broker, Update
 from .handle import STATE, Handle, Result, Run
@@ -48,6 +48,7 @@ from .store import (
     Unstorable,
 )
 from .tasks import begun, uncut
+from .trace import Trace, found_in
 from .turn import Ending, ToolRunner, Turn
 
 __all__ = ["Closing", "Handle", "Lane", "NoSession", "Refusal", "Result", "Run", "RunIdInUse", "Runtime", "Stuck"]
@@ -58,6 +59,8 @@ INTERRUPTED = "interrupted by a restart of the server"
 PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
 SHOWN = 280  # characters of a prompt that an update of its state carries
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
+
+EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}
 
 Ready = Callable[[str], Awaitable[None]]
 
@@ -119,13 +122,15 @@ class Runtime:
     """Runs prompts. Use it as `async with Runtime(model) as runtime`, or call `start` and `close`.
 
     `ready`, if given, is awaited with the session's id before an accepted prompt enters. What it raises is the reason
-    why the prompt cannot start: it ends with that error, unless it was canceled meanwhile.
+    why the prompt cannot start: it ends with that error, unless it was canceled meanwhile. `trace`, if given, is told
+    of every action; whoever has opened it closes it.
     """
 
     def __init__(
         self, model: Model, store: Store | None = None, *, tools: Iterable[ToolRunner] = (), grace: float = 5.0,
-        ready: Ready | None = None,
+        ready: Ready | None = None, trace: Trace | None = None,
     ) -> None:
+        self.trace = trace
         self.model, self.store, self.grace, self.ready = model, store or MemoryStore(), grace, ready
         self.tools = {runner.tool.name: runner for runner in tools}
         self.broker = Broker(self.store)
@@ -156,24 +161,26 @@ class Runtime:
         for record in self.store.unfinished():
             left.setdefault(record.session_id, []).append(record)
         for known in self.store.sessions():
-            session = Session(known.id, self._counter, known.mark)
-            lane = self._lanes[known.id] = Lane(session)
-            if known.id in left:
-                lane.session = Session.restored(known.id, self._counter, known.mark, (
-                    (r.seq, r.text, r.run_id, r.state) for r in left[known.id]))
-                with suppress(Stuck):  # has been said
-                    await self._recovered(lane)
+            self._lanes[known.id] = Lane(Session.restored(known.id, self._counter, known.mark, (
+                (r.seq, r.text, r.run_id, r.state) for r in left.get(known.id, ()))))
+        lanes = list(self._lanes.values())
+        runs = [self._taken_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
+        found = found_in(lane.session for lane in lanes) if self.trace else None
+        steps = [lane.session.recover() for lane in lanes]
+        if self.trace and lanes:
+            self.trace.everywhere("recover", steps, found)
+        recovering = [self._waited(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
+        for run in runs:
+            self._settle_if_canceled(self._lanes[run.prompt.session.id], run.prompt)
+        await asyncio.gather(*recovering, return_exceptions=True)  # a session that stands still has said so
 
-    async def _recovered(self, lane: Lane) -> None:
-        session = lane.session
-        runs = [self._known(prompt) for prompt in session.prompts.values()]
-        for run in runs:
-            run.goes_on = any(move.state is State.ACTIVE for move in self.store.transitions(run.prompt.seq))
-            if run.prompt is session.active:
-                run.ending = self._interrupted(lane, run)
-        await self._carried(lane, session.recover())
-        for run in runs:
-            self._settle_if_canceled(lane, run.prompt)
+    def _taken_up(self, lane: Lane, prompt: Prompt) -> Run:
+        """A prompt that the last life has left."""
+        run = self._known(prompt)
+        run.goes_on = any(move.state is State.ACTIVE for move in self.store.transitions(prompt.seq))
+        if prompt is lane.session.active:
+            run.ending = self._interrupted(lane, run)
+        return run
 
     def _interrupted(self, lane: Lane, run: Run) -> Ending:
         try:
@@ -203,20 +210,23 @@ class Runtime:
             raise Refusal("the prompt or its run id has half a character in it (a lone surrogate); send whole ones")
         lane = self._lane(session_id)
         self._refuse_if_closing()
+        after = self.trace.n if self.trace else 0
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
-            return await uncut(self._accepted(lane, seq, text, run_id or None))
+            return await uncut(self._accepted(lane, seq, text, run_id or None, after))
         except Refused as error:  # it has another prompt with that run id
             raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
         finally:
             self._accepting -= 1
             self._look_quiet()
 
-    async def _accepted(self, lane: Lane, seq: int, text: str, run_id: str | None) -> Handle:
+    async def _accepted(self, lane: Lane, seq: int, text: str, run_id: str | None, after: int) -> Handle:
         session = lane.session
         await self.store.write([AcceptPrompt(seq, session.id, text, run_id)])
-        prompt, _ = session.accept(text, run_id, seq)
+        prompt, effects = session.accept(text, run_id, seq)
+        if self.trace:
+            self.trace.step(session, effects, after)
         run = self._known(prompt)
         self._tell(prompt, prompt.state)
         if self.ready:
@@ -260,9 +270,12 @@ class Runtime:
         closing once, and a close goes on when its caller is canceled (R15a, R15b, R15c)."""
         if self._close is None:
             self.closing = True
-            for lane in self._lanes.values():
-                if not lane.stuck:
-                    self._carry(lane, lane.session.cancel("close"))
+            lanes = [lane for lane in self._lanes.values() if not lane.stuck]
+            steps = [lane.session.cancel("close") for lane in lanes]
+            if self.trace:
+                self.trace.everywhere("close", steps)
+            for lane, effects in zip(lanes, steps):
+                self._carry(lane, effects)
             self._close = asyncio.ensure_future(self._closed(self.grace if deadline is None else deadline))
         await asyncio.shield(self._close)
 
@@ -368,12 +381,18 @@ class Runtime:
 
     async def _carried(self, lane: Lane, effects: Effects) -> None:
         """Waits until what a step asks for is carried out. Takes no part in being canceled."""
+        await asyncio.shield(self._waited(lane, effects))
+
+    def _waited(self, lane: Lane, effects: Effects) -> "asyncio.Future[None]":
+        """Carries it out, and tells when that is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._carry(lane, effects, done)
-        await asyncio.shield(done)
+        return done
 
     def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[None] | None" = None) -> None:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
+        if self.trace and effects.action not in EVERYWHERE:
+            self.trace.step(lane.session, effects)
         lane.steps.append(Step(effects, lane.session.mark, done))
         self._steps += 1
         if lane.stuck or self._over.is_set():

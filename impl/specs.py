@@ -40,6 +40,7 @@ from cancelmark.model.views.tables import (
     seen_table,
 )
 
+from . import trace
 from .files import write
 from .rules import page, traced
 from .server.app import document
@@ -99,6 +100,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "flaws.md": lambda: HEADER + flaws_page(),
     "openapi.json": lambda: json.dumps(document(), indent=2, ensure_ascii=False) + "\n",
     "proof.md": lambda: HEADER + proof_page(),
+    "trace.schema.json": trace.schema,
 }
 
 SLOW = frozenset({"revisions.md", "counts"})  # files and sections that take a search

@@ -477,6 +477,23 @@ def test_the_first_delta_comes_while_the_server_still_speaks() -> None:
 
 
 @needs_openai
+def test_results_are_sent_right_after_their_calls_whatever_was_said_in_between() -> None:
+    """A prompt that is canceled on entry while a tool runs leaves its message there."""
+    def calls(id: str) -> Message:
+        return Message(Role.ASSISTANT, (ToolCall(id, "f", "{}"),))
+
+    def result(id: str, content: str) -> Message:
+        return Message(Role.TOOL, (ToolResult(id, "f", content),))
+
+    _, body = answered(wire.text("ok"), messages=[
+        user("a"), calls("c1"), user("b"), result("c1", "one"),
+        user("c"), calls("c1"), result("c1", "two"), calls("c1"), user("d")])
+    assert [(m["role"], m.get("content")) for m in body["messages"]] == [
+        ("user", "a"), ("assistant", None), ("tool", "one"), ("user", "b"),
+        ("user", "c"), ("assistant", None), ("tool", "two"), ("user", "d")]
+
+
+@needs_openai
 def test_a_conversation_is_sent_as_the_wire_wants_it() -> None:
     """Calls and results only in pairs, nothing empty, no reasoning, no halves of characters."""
     tool = Tool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})

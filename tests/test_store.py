@@ -193,7 +193,15 @@ def assert_equal(store: Store, model: Model) -> None:
     for seq in range(7):
         assert store.transitions(seq) == [t for t in model.history if t.seq == seq]
     for id in SESSION_IDS:
-        assert store.messages(id) == [m for m in model.messages.values() if m.session_id == id]
+        everything = [m for m in model.messages.values() if m.session_id == id]
+        assert store.messages(id) == everything
+        assert store.messages(id, last=2) == everything[-2:]
+        for place, message in enumerate(everything):
+            assert store.messages(id, since=message.id) == everything[place:]
+            assert store.messages(id, before=message.id) == everything[:place]
+            assert store.messages(id, before=message.id, last=1) == everything[max(0, place - 1):place]
+        for other in (m.id for m in model.messages.values() if m.session_id != id):
+            assert store.messages(id, since=other) == store.messages(id, before=other) == []
     assert store.latest_event() == len(model.events)
     for after, until, session, terminal, limit in [
         (0, None, None, False, None), (2, None, None, False, 3), (0, None, "s", True, None), (1, 4, "t", False, 2),

@@ -307,24 +307,32 @@ def _tool(tool: Tool) -> dict[str, object]:
 
 
 def _conversation(messages: Sequence[Message]) -> Iterator[dict[str, object]]:
-    """The messages as the wire has them. A canceled turn leaves tool calls without results, and messages in which
-    nothing is said: the wire refuses both, so they are left out. Reasoning is never sent."""
-    parts = [part for message in messages for part in message.parts]
-    called = {part.id for part in parts if isinstance(part, ToolCall)}
-    paired = called & {part.tool_call_id for part in parts if isinstance(part, ToolResult)}
-    for message in messages:
+    """The messages as the wire has them. It wants the results of tool calls right after the calls, where the message of
+    another prompt may stand. A canceled turn leaves tool calls without results, and messages in which nothing is said:
+    the wire refuses both, so they are left out. Reasoning is never sent."""
+    for message, results in zip(messages, _results(messages)):
         content = _clean(message.text)
-        for part in message.parts:
-            if isinstance(part, ToolResult) and part.tool_call_id in paired:
-                yield {"role": "tool", "tool_call_id": part.tool_call_id, "content": _clean(part.content)}
         calls = [
             {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": _clean(part.input)}}
-            for part in message.parts if isinstance(part, ToolCall) and part.id in paired
+            for part in message.parts if isinstance(part, ToolCall) and part.id in results
         ]
         if calls:
             yield {"role": "assistant", "content": content or None, "tool_calls": calls}
+            for id, result in results.items():
+                yield {"role": "tool", "tool_call_id": id, "content": _clean(result.content)}
         elif content and message.role is not Role.TOOL:
             yield {"role": message.role.value, "content": content}
+
+
+def _results(messages: Sequence[Message]) -> list[dict[str, ToolResult]]:
+    """For each message, the results of the calls in it by their ids: of each, the first that follows."""
+    following: dict[str, ToolResult] = {}
+    found: list[dict[str, ToolResult]] = []
+    for message in reversed(messages):
+        following |= {part.tool_call_id: part for part in reversed(message.parts) if isinstance(part, ToolResult)}
+        called = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        found.append({id: following.pop(id) for id in called if id in following})
+    return found[::-1]
 
 
 def _clean(text: str) -> str:
