@@ -62,6 +62,16 @@ def test_a_process_that_is_killed_is_noticed() -> None:
         workers.begin(killed)()
 
 
+def test_work_that_is_interrupted_is_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text("import time\nfrom cancelmark.impl.review.crew import crew\n"
+                      "if __name__ == '__main__':\n    with crew(2) as workers:\n"
+                      "        asked = [workers.begin(time.sleep, seconds) for seconds in (0.1, 3600, 3600)]\n"
+                      "        asked[0]()\n        raise KeyboardInterrupt\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    assert "KeyboardInterrupt" in done.stderr
+
+
 def children(pid: int) -> list[int]:
     done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in done.stdout.split()]

@@ -199,6 +199,13 @@ def test_every_step_of_the_exported_graph_is_a_step_of_the_model(review: Review,
     assert_is_the_model(PROTOCOLS[name], review.graph(name))
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_everything_that_can_happen_first_can_be_played(review: Review, name: str) -> None:
+    graph = review.graph(name)
+    assert graph["omitted"]["values"][graph["omitted"]["data"][0]] == []
+    assert len(graph["degrees"]) > 20
+
+
 @pytest.mark.parametrize("damage", ["target", "call", "broken", "cell", "omitted", "quiet"])
 def test_a_damaged_graph_is_noticed(review: Review, damage: str) -> None:
     graph = review.graph("buffers")
@@ -414,6 +421,26 @@ def test_every_told_trace_is_its_own_link(opened: Opened, review: Review) -> Non
         }
         return lost; }""")
     assert lost == []
+
+
+def test_a_link_tells_the_results_of_one_call_apart(opened: Opened) -> None:
+    opened.part("protocol").select_option("r0")
+    links = opened.page.evaluate("""async () => {
+        const graph = await loadGraph("r0"), way = [null];  // a walk to each state, breadth first
+        for (let state = 0; state < graph.states; state++) {
+            const edges = graph.edges(state), calls = edges.map(({ step }) => step.call);
+            const second = calls.findIndex((call, i) => calls.indexOf(call) < i);
+            if (second >= 0) {
+                const numbers = [second];
+                for (let at = state; at; at = way[at].state) numbers.unshift(way[at].number);
+                const walk = new Walk(graph, numbers), again = new Walk(graph);
+                again.follow(walk.words);
+                return { words: walk.words, same: again.now.state === walk.now.state };
+            }
+            edges.forEach(({ target }, number) => { if (target) way[target] ??= { state, number }; });
+        } }""")
+    assert links["words"][-1].endswith("~2")
+    assert links["same"]
 
 
 def test_every_cell_opens_and_steps_through_to_the_violation(opened: Opened, review: Review) -> None:

@@ -182,7 +182,7 @@ def delivery(way: str) -> Delivered:
     result = explored(behaviour, DELIVERY_BOUNDS, properties=[DELIVERY])
     flaws = {flaw.name: trace for flaw in FLAWS if flaw.behaviour(flaw.latest) == behaviour
              and (trace := flaw.trace(flaw.latest))}
-    graph, walks = packed(behaviour, [Profile(DELIVERY_BOUNDS, ANY, "a subscriber that goes away")],
+    graph, walks = packed(behaviour, [Profile(DELIVERY_BOUNDS, (None,), "a subscriber that goes away")],
                           [*result.violations.values(), *flaws.values()])
     told = iter(walks)
     return Delivered(way, graph, result.states, next(told) if result.violations else None,
