@@ -1,9 +1,12 @@
 """The review page: made once by the command itself, judged by the model, then opened in a real browser."""
 
 import contextlib
+import fcntl
 import gzip
 import io
 import json
+import os
+import pickle
 import re
 from base64 import b64decode
 from collections.abc import Iterator
@@ -28,8 +31,6 @@ from cancelmark.model.revisions.flaws import DISPATCH, FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import REFERENCE, AnySession, Behaviour, Prompt
-
-pytestmark = pytest.mark.xdist_group("review")
 
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}
 
@@ -61,14 +62,26 @@ class Review(NamedTuple):
 
 @pytest.fixture(scope="session")
 def review(tmp_path_factory: pytest.TempPathFactory) -> Review:
-    """The page, made as people make it; what was found on the way is kept for tests that change it."""
-    path = tmp_path_factory.mktemp("review") / "review.html"
+    """The page, made once for all workers of a run, whichever comes first."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    kept = shared / "review.pickle"
+    with (shared / "review.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(made(shared / "review.html")))
+    return Review(*pickle.loads(kept.read_bytes()))
+
+
+def made(path: Path) -> tuple[Path, str, str, int, Findings]:
+    """The page as people make it, and what was found on the way, for tests that change it."""
     kept: list[Findings] = []
     find_out = findings.find_out
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
         patch.setattr(command, "find_out", lambda crew: kept.append(find_out(crew)) or kept[0])
         code = main(["review", "-o", str(path)])
-    return Review(path, path.read_text(), said.getvalue(), code, kept[0])
+    return path, path.read_text(), said.getvalue(), code, kept[0]
 
 
 # --- what it says

@@ -27,7 +27,7 @@ def page(found: Findings) -> str:
         "lifecycle": inline(render_svg(lifecycle_graph())),
         "board": inline(lifecycle_board()),
         "properties": sections.properties(found),
-        "guarantees": sections.guarantees(),
+        "guarantees": sections.guarantees(found),
         "matrix": sections.matrix(found),
         "ladder": sections.ladder(),
         "flaw_count": str(len(FLAWS)),

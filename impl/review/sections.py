@@ -16,7 +16,7 @@ from cancelmark.model.views.render import inline
 from cancelmark.model.views.tables import KINDS
 
 from .findings import CENSUS, CHECKED, GROWTH, REF, REVISIONS, Findings
-from .told import SENTENCES, counterexamples, graphs, told_flaws
+from .told import SENTENCES, counterexamples, examples, graphs, told_flaws
 
 KIND_ORDER = ("accepted", "queued", "active", "stopping", "canceled_on_entry", "done")
 
@@ -116,13 +116,15 @@ def bounds_text(bounds: Bounds) -> str:
 
 # --- guarantees
 
-def guarantees() -> str:
+def guarantees(found: Findings) -> str:
+    drawn = {trace.id for trace in examples(found)}
+
     def article(e: Example) -> str:
         return (f'<article><h3>{escape(e.title)} <small>{e.rule}</small></h3><p>{escape(e.says)}</p>'
                 f'<div class="sequence still" data-draw="example/{e.name}" tabindex="0" role="group" '
                 f'aria-label="{escape(e.title)}, as a sequence diagram"></div></article>')
 
-    return f'<div class="stories-grid">{"".join(map(article, EXAMPLES))}</div>'
+    return f'<div class="stories-grid">{"".join(article(e) for e in EXAMPLES if f"example/{e.name}" in drawn)}</div>'
 
 
 # --- history

@@ -48,9 +48,11 @@ def graphs(found: Findings) -> dict[str, Graph]:
 
 
 def examples(found: Findings) -> Iterator[Told]:
+    """The guarantees by example, as far as the reference that was reviewed has them."""
     for e in EXAMPLES:
         protocol, paths = (REF, found.chapters[REF]) if e.sessions == 1 else (SESSIONS, found.sessions)
-        yield Told(f"example/{e.name}", protocol, "Guarantees", e.title, e.title, e.says, paths.examples[e.name])
+        if path := paths.examples.get(e.name):
+            yield Told(f"example/{e.name}", protocol, "Guarantees", e.title, e.title, e.says, path)
 
 
 def counterexamples(found: Findings) -> Iterator[Told]:
