@@ -16,7 +16,7 @@ from .report import Report
 
 # Each is a module here with a function `measure(rounds)`, imported when it is asked for.
 SUBJECTS: Mapping[str, str] = {
-    "explorer": "The explorer: states a second and bytes a state",
+    "explorer": "The explorer: two engines and SPIN, states a second, bytes a state, and how they grow",
     "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
     "store": "The store: durable acceptances a second",
     "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
@@ -38,7 +38,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often (default: 3)")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE",
-                        help="also write the report to FILE, and as JSON to FILE with the ending .json")
+                        help="also write the report to FILE, its pictures beside it, and as JSON to FILE with the "
+                             "ending .json")
     parser.set_defaults(run=run)
 
 
@@ -63,6 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         report = measure(arguments.rounds)
         reports[name] = report.json
         say(f"## {SUBJECTS[name]}\n\n{report.markdown}")
+        for picture in report.pictures if arguments.output else ():
+            say(picture.markdown)
+            write(arguments.output.with_name(picture.name), picture.svg)
     told = json.dumps({"machine": machine(), "rounds": arguments.rounds, "subjects": reports}, indent=2)
     if arguments.json:
         console.print(told, markup=False)

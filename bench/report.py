@@ -74,12 +74,26 @@ def _shown(cell: object) -> str:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A drawing that belongs to a report."""
+
+    title: str
+    name: str  # of its file
+    svg: str
+
+    @property
+    def markdown(self) -> str:
+        return f"![{self.title}]({self.name})\n"
+
+
+@dataclass(frozen=True)
 class Report:
     """What one subject has to say."""
 
     tables: Sequence[Table] = ()
     goals: Sequence[Goal] = ()
     remarks: Sequence[str] = ()  # what was not measured, and why
+    pictures: Sequence[Picture] = ()  # drawn where the report is written to a file
 
     @property
     def markdown(self) -> str:

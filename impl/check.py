@@ -7,14 +7,24 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cancelmark.model.explore import Progress, Result, Trace, Watch, explore
+from cancelmark.model.explore import (
+    ENGINES,
+    Engine,
+    NoEngine,
+    Progress,
+    Reduction,
+    Result,
+    Trace,
+    Watch,
+    engine_for,
+)
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
 from cancelmark.model.replay import call_text
 from cancelmark.model.revisions import REVISIONS
@@ -27,6 +37,8 @@ from .terminal import output
 PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
+DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
+MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
 # name, largest sensible value, what it bounds
 BOUND_OPTIONS: tuple[tuple[str, int, str], ...] = (
@@ -44,6 +56,14 @@ Explore every reachable state within bounds and judge every property on the way.
 
 Bounds limit what callers, turns and faults do; the system itself is never limited. With no bound given, the check
 uses {default}. With any bound given, those not given are 0 (sessions: 1).
+--deep has bounds of its own, {deep}, and uses every reduction.
+
+There are two engines with one result. The plain one is the definition; the fast one (pip install 'cancelmark[fast]')
+is compiled, and is used where it is there and worth loading. It can also reduce: search fewer states without losing a
+verdict. A reduced search says so, and its counts are its own.
+  finished      finished prompts are forgotten
+  symmetry      sessions that have only changed places are one
+  commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest
 
 The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
   holds         every state was seen, every property holds, everything that can happen happened somewhere
@@ -58,6 +78,8 @@ examples:
   cancelmark check --prompts 4 --cancels 2 --clears 1
   cancelmark check --prompts 3 --cancels 1 --sessions 2 --property isolation
   cancelmark check --prompts 2 --crashes 1 --json
+  cancelmark check --deep
+  cancelmark check --prompts 4 --cancels 2 --sessions 2 --reduce finished,symmetry
 """
 
 EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
@@ -66,18 +88,23 @@ EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check", help="explore every interleaving within bounds and judge every property",
-        description=DESCRIPTION.format(default=DEFAULT_BOUNDS), epilog=EPILOG,
+        description=DESCRIPTION.format(default=DEFAULT_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     bounds = parser.add_argument_group("bounds")
     for name, most, meaning in BOUND_OPTIONS:
         bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
+    bounds.add_argument("--deep", action="store_true", help="as far as a minute or so allows")
     parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME",
                         help=f"which protocol: {', '.join(PROTOCOLS)} (default: {REFERENCE.name}, the reference)")
     parser.add_argument("--property", action="append", metavar="ID", dest="properties",
                         help="judge only this property; may be repeated")
+    how = parser.add_argument_group("engine")
+    how.add_argument("--engine", metavar="NAME", help=f"{' or '.join(ENGINES)} (default: whichever answers sooner)")
+    how.add_argument("--reduce", metavar="NAMES",
+                     help=f"all, none, or some of {','.join(r.value for r in Reduction)} (default: none; deep: all)")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-states", type=int, default=20_000_000, metavar="N",
-                        help="stop after so many states (default: 20 million)")
+    limits.add_argument("--max-states", type=int, metavar="N",
+                        help=f"stop after so many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
     limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
                         help="stop when the process is larger than this (default: 4096 MiB)")
     parser.add_argument("--json", action="store_true", help="report as JSON")
@@ -85,25 +112,35 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    protocol = protocol_named(arguments.revision)
-    bounds = bounds_of(arguments)
     properties = properties_named(arguments.properties)
-    for name in ("max_states", "max_memory"):
-        if getattr(arguments, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: give at least 1")
+    max_states = arguments.max_states
+    if max_states is None:
+        max_states = MAX_STATES_DEEP if arguments.deep else MAX_STATES
+    for name, value in (("max-states", max_states), ("max-memory", arguments.max_memory)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}: give at least 1")
+    engine = engine_named(arguments, properties)
 
     before = peak_memory()
-    started = time.perf_counter()
+    started, processor = time.perf_counter(), time.process_time()
     with watching(max_memory=arguments.max_memory) as watch:
-        result = explore(protocol, bounds, properties=properties, max_states=arguments.max_states, watch=watch)
-    seconds = time.perf_counter() - started
-    memory = (peak_memory() - before) / result.states
+        result = engine.search(max_states, watch)
+    cost = Cost(time.perf_counter() - started, time.process_time() - processor,
+                (peak_memory() - before) / result.states)
 
     if arguments.json:
-        print(json.dumps(report(result, properties, seconds, memory), indent=2, ensure_ascii=False))
+        print(json.dumps(report(result, properties, cost), indent=2, ensure_ascii=False))
     else:
-        show(result, properties, seconds, memory)
+        show(result, properties, cost)
     return EXIT[result.verdict]
+
+
+class Cost(NamedTuple):
+    """What a search took: of the clock, of the processor, and of memory."""
+
+    seconds: float
+    processor_seconds: float
+    bytes_per_state: float
 
 
 # --- input
@@ -112,6 +149,30 @@ def protocol_named(name: str) -> Behaviour:
     if name not in PROTOCOLS:
         raise UsageError(f"--revision {name}: no such revision; choose one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
+
+
+def engine_named(arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
+    """The engine that is asked for, ready to search."""
+    protocol, bounds = protocol_named(arguments.revision), bounds_of(arguments)
+    if arguments.engine not in (*ENGINES, None):
+        raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
+    reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
+    if reductions and arguments.engine == "plain":
+        raise UsageError("--engine plain: only the fast engine can reduce; leave out --engine, or give --reduce none")
+    try:
+        return engine_for(protocol, bounds, properties, reductions, arguments.engine)
+    except NoEngine as reason:
+        raise UsageError(str(reason)) from reason
+
+
+def reductions_named(names: str) -> frozenset[Reduction]:
+    if names in ("all", "none"):
+        return frozenset(Reduction if names == "all" else ())
+    known = {r.value: r for r in Reduction}
+    for name in names.split(","):
+        if name not in known:
+            raise UsageError(f"--reduce {name}: no such reduction; choose all, none or some of {', '.join(known)}")
+    return frozenset(known[name] for name in names.split(","))
 
 
 def properties_named(names: Sequence[str] | None) -> list[Property]:
@@ -128,6 +189,10 @@ def bounds_of(arguments: argparse.Namespace) -> Bounds:
         least = 1 if name in ("prompts", "sessions") else 0
         if name in given and not least <= given[name] <= most:
             raise UsageError(f"--{name} {given[name]}: give a number from {least} to {most}")
+    if arguments.deep:
+        if given:
+            raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
+        return DEEP_BOUNDS
     return Bounds(**given) if given else DEFAULT_BOUNDS
 
 
@@ -150,7 +215,8 @@ def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Wa
     def watch(progress: Progress) -> str | None:
         if not bar.disable:
             rate = progress.states / max(1e-9, time.perf_counter() - started)
-            bar.update(task, figures=f"{progress.states:,} states  frontier {progress.frontier:,}  "
+            whole = f" of about {_rounded(progress.estimate)}" if progress.estimate else ""
+            bar.update(task, figures=f"{progress.states:,}{whole} states  frontier {progress.frontier:,}  "
                                      f"depth {progress.depth}  {rate:,.0f} states/s")
         if peak_memory() > max_memory << 20:
             return f"more than {max_memory:,} MiB of memory"
@@ -158,6 +224,11 @@ def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Wa
 
     with bar:
         yield watch
+
+
+def _rounded(estimate: int) -> str:
+    """In two digits: an estimate knows no more."""
+    return f"{int(float(f'{estimate:.1e}')):,}"
 
 
 # --- output
@@ -170,7 +241,7 @@ def verdict_of(result: Result, property: Property) -> str:
     return "unknown" if result.stopped else "holds"
 
 
-def report(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> dict[str, Any]:
+def report(result: Result, properties: Sequence[Property], cost: Cost) -> dict[str, Any]:
     """The result for programs."""
     def calls(trace: Trace) -> dict[str, Any]:
         told = [call_text(step.call, len(trace.start.sessions)) for step in trace.steps]
@@ -178,8 +249,10 @@ def report(result: Result, properties: Sequence[Property], seconds: float, memor
 
     return {
         "revision": result.protocol.name, "bounds": vars(result.bounds),
-        "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(seconds, 3),
-        "states_per_second": round(result.states / seconds), "bytes_per_state": round(memory),
+        "engine": result.engine, "reductions": reductions_of(result),
+        "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(cost.seconds, 3),
+        "processor_seconds": round(cost.processor_seconds, 3),
+        "states_per_second": round(result.states / cost.seconds), "bytes_per_state": round(cost.bytes_per_state),
         "verdict": result.verdict, "stopped": result.stopped, "states_by_depth": result.levels,
         "properties": [
             {"id": p.id, "kind": p.kind.value, "sentence": p.sentence, "verdict": verdict_of(result, p),
@@ -192,10 +265,14 @@ def report(result: Result, properties: Sequence[Property], seconds: float, memor
     }
 
 
+def reductions_of(result: Result) -> list[str]:
+    return [r.value for r in Reduction if r in result.reductions]
+
+
 STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "dim"}
 
 
-def show(result: Result, properties: Sequence[Property], seconds: float, memory: float) -> None:
+def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     """The result for people."""
     console = output()
     console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n")
@@ -216,11 +293,15 @@ def show(result: Result, properties: Sequence[Property], seconds: float, memory:
     for goal in result.unmet:
         console.print(f"  [bold red]never happens:[/] {goal}")
     for id, trace in result.violations.items():
-        console.print(f"\n[bold red]{id}[/] is violated; a shortest trace, {len(trace)} steps:")
+        shortest = "trace" if Reduction.COMMUTING in result.reductions else "shortest trace"
+        console.print(f"\n[bold red]{id}[/] is violated; a {shortest}, {len(trace)} steps:")
         console.print(trace_text(trace), markup=False)
     if result.stopped:
         console.print(f"\n[yellow]stopped before the end:[/] {result.stopped}; "
                       "what was not seen may hold or not. Lower the bounds or raise the limit.")
-    console.print(f"{result.states / seconds:,.0f} states/s, {memory:,.0f} bytes a state")
-    console.print(f"states={result.states} edges={result.edges} depth={result.depth} seconds={seconds:.2f} "
+    if result.reductions:
+        console.print(f"reduced by {', '.join(reductions_of(result))}: the counts below are of the reduced search")
+    console.print(f"{result.states / cost.seconds:,.0f} states/s, {cost.bytes_per_state:,.0f} bytes a state, "
+                  f"{result.engine} engine")
+    console.print(f"states={result.states} edges={result.edges} depth={result.depth} seconds={cost.seconds:.2f} "
                   f"verdict={result.verdict}")

@@ -7,19 +7,22 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import fill
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from cancelmark.model.delivery import DELIVERY, delivery_of
 from cancelmark.model.explore import Trace
+from cancelmark.model.replay import positions, retraced
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
-from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, ladder, matrix
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
+from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.views import trace_itf, trace_mermaid, trace_svg, trace_text
 from cancelmark.model.views.tables import matrix_table
 
-from .check import watching
+from .check import PROTOCOLS
 from .files import UsageError, write
+from .review.crew import crew, processors
 from .terminal import output
 
 MATRIX_HELP = """\
@@ -42,6 +45,8 @@ def add_parser(commands: Any) -> None:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--markdown", action="store_true", help="as a Markdown table")
     forms.add_argument("--json", action="store_true", help="as JSON, with the counterexamples and the repair ladder")
+    parser.add_argument("--jobs", type=int, default=processors(), metavar="N",
+                        help="processes to work in (default: one for each processor)")
     parser.set_defaults(run=run_revisions)
 
     parser = commands.add_parser(
@@ -60,8 +65,11 @@ def add_parser(commands: Any) -> None:
 # --- revisions
 
 def run_revisions(arguments: argparse.Namespace) -> int:
-    with watching("searching the revisions") as watch:
-        columns = list(matrix(lambda name: watch))
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
+    with crew(arguments.jobs) as workers:
+        searches = [(protocol, workers.begin(searched, name)) for name, protocol in PROTOCOLS.items()]
+        columns = [found().column(protocol) for protocol, found in searches]
     if arguments.json:
         print(json.dumps(report(columns), indent=2, ensure_ascii=False))
     elif arguments.markdown:
@@ -69,6 +77,32 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     else:
         show(columns)
     return 1 if columns[-1].violations else 0
+
+
+class Searched(NamedTuple):
+    """A column as plain data, which can cross over from another process: its traces are numbers."""
+
+    title: str
+    states: int
+    traces: dict[str, tuple[tuple[int, ...], int, int | None]]  # by property id: positions, sessions, loop
+
+    def column(self, protocol: Behaviour) -> Column:
+        violations = {id: retraced(_of(protocol, id), *trace) for id, trace in self.traces.items()}
+        return Column(protocol.name, self.title, violations, self.states)
+
+
+def searched(name: str) -> Searched:
+    """Searches one protocol."""
+    protocol = PROTOCOLS[name]
+    found = column(protocol)
+    return Searched(found.title, found.states, {
+        id: (positions(_of(protocol, id), trace), len(trace.start.sessions), trace.loop)
+        for id, trace in found.violations.items()})
+
+
+def _of(protocol: Behaviour, id: str) -> Behaviour:
+    """What a property is judged on: delivery is a model of its own."""
+    return delivery_of(protocol.name) if id == DELIVERY.id else protocol
 
 
 def report(columns: list[Column]) -> dict[str, Any]:
@@ -99,14 +133,14 @@ def show(columns: list[Column]) -> None:
     console = output()
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column("property")
-    for column in columns:
-        grid.add_column(column.name, justify="right")
+    for one in columns:
+        grid.add_column(one.name, justify="right")
     for p in JUDGED:
         grid.add_row(p.id, *(f"[{STYLE.get(c.cell(p.id), 'red')}]{c.cell(p.id)}[/]" for c in columns))
     console.print(grid, soft_wrap=False)
     console.print("\nfails n: the shortest counterexample has n steps; –: what the property speaks of is not there\n")
-    for column in columns:
-        console.print(f"{column.name:4} {column.title} ({column.states:,} states)")
+    for one in columns:
+        console.print(f"{one.name:4} {one.title} ({one.states:,} states)")
     for rung in ladder(columns):
         repaired, new = rung.flaws(before=True, after=False), rung.flaws(before=False, after=True)
         console.print(f"\n[bold]{rung.before.name} → {rung.after.name}[/]  flaws repaired: {len(repaired)}, new: "

@@ -18,7 +18,7 @@ def properties_of(behaviour: Behaviour) -> Sequence[Property]:
 
 def broken_by(properties: Iterable[Property], before: Server, change: Change) -> tuple[str, ...]:
     """The ids of the properties that a step breaks."""
-    on_server = ServerStep(before, change)
+    on_server = ServerStep.of(before, change)
     on_session = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
     return tuple(p.id for p in properties
                  if (p.on_server and not p.on_server(on_server))

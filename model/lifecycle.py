@@ -16,7 +16,7 @@ Rules of this file:
         └────enter──▶ canceled_on_entry ──settle──▶ done the mark covered it before it entered
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -109,6 +109,9 @@ class Row:
     def name(self) -> str:
         return f"{self.trigger.value}→{self.dest.value}"
 
+    def applies(self, holds: Callable[[Guard], bool]) -> bool:
+        return all(map(holds, self.when)) and not any(map(holds, self.unless))
+
 
 _A, _C, _Q, _X, _D = State
 _COVERED, _BUSY, _FIRST, _RUN_ID = Guard
@@ -143,9 +146,9 @@ class IllegalTrigger(Exception):
         self.prompt, self.state, self.trigger = prompt, state, trigger
 
 
-# --- The explorer's engine: one dictionary look-up -------------------------------------------------------------
+# --- The explorer's engine: a dictionary and the guards ----------------------------------------------------------
 
-Table = Mapping[tuple[Trigger, State, frozenset[Guard]], Row]
+Table = Mapping[tuple[Trigger, State], tuple[Row, ...]]
 
 VALUATIONS: tuple[frozenset[Guard], ...] = tuple(
     frozenset(c) for c in chain.from_iterable(combinations(Guard, n) for n in range(len(Guard) + 1))
@@ -153,19 +156,26 @@ VALUATIONS: tuple[frozenset[Guard], ...] = tuple(
 
 
 def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
-    """Every trigger, state and guard valuation that has a row, with that row."""
-    table: dict[tuple[Trigger, State, frozenset[Guard]], Row] = {}
+    """The rows by trigger and source, of which one at most applies to any guard valuation."""
+    table: dict[tuple[Trigger, State], tuple[Row, ...]] = {}
     for row in rows:
         if (row.dest is State.DONE) != (row.outcome is not None):
             raise ValueError(f"row {row.name}: a row has an outcome if and only if it leads to done")
+        others = table.get((row.trigger, row.source), ())
         for holds in VALUATIONS:
-            if holds.issuperset(row.when) and holds.isdisjoint(row.unless):
-                key = (row.trigger, row.source, holds)
-                if key in table:
-                    raise ValueError(f"rows {table[key].name} and {row.name} both apply to a prompt that is "
-                                     f"{row.source.value} with guards {sorted(g.value for g in holds)}")
-                table[key] = row
+            if row.applies(holds.__contains__) and (other := row_of(others, holds.__contains__)):
+                raise ValueError(f"rows {other.name} and {row.name} both apply to a prompt that is "
+                                 f"{row.source.value} with guards {sorted(g.value for g in holds)}")
+        table[row.trigger, row.source] = (*others, row)
     return table
+
+
+def row_of(rows: Sequence[Row], holds: Callable[[Guard], bool]) -> Row | None:
+    """The one of these rows that applies. Only guards that they name are asked."""
+    for row in rows:
+        if row.applies(holds):
+            return row
+    return None
 
 
 # --- The runtime's engine: a transitions Machine ----------------------------------------------------------------

@@ -12,9 +12,27 @@ from enum import Enum
 from itertools import dropwhile
 from typing import NamedTuple
 
-from .lifecycle import Outcome, State
+from .lifecycle import Outcome
 from .server import Change, Server
-from .session import AnySession, Behaviour, Effect, End, Fold, Move, Prompt, Reach, Record, Report, Start
+from .session import (
+    ACTIVE,
+    CANCELED_ON_ENTRY,
+    DONE,
+    AnySession,
+    Behaviour,
+    Effect,
+    End,
+    Fold,
+    Move,
+    Prompt,
+    Reach,
+    Record,
+    Report,
+    Start,
+)
+
+CANCELED = Outcome.CANCELED
+NOTHING, _, BY_CANCEL = Reach
 
 
 class Kind(Enum):
@@ -49,8 +67,18 @@ class SessionStep(NamedTuple):
 
 
 class ServerStep(NamedTuple):
-    before: Server
-    change: Change
+    """What happened to the server as a whole. What happened inside its sessions is judged session by session."""
+
+    call: str
+    session: int | None  # None: everywhere
+    closing: tuple[bool, bool]  # before and after
+    changed: frozenset[int]  # the sessions that are not as they were
+
+    @classmethod
+    def of(cls, before: Server, change: Change) -> "ServerStep":
+        after = change.after
+        changed = frozenset(i for i, s in enumerate(before.sessions) if after.sessions[i] != s)
+        return cls(change.call.name, change.call.session, (before.closing, after.closing), changed)
 
 
 @dataclass(frozen=True)
@@ -70,21 +98,22 @@ class Property:
 
 
 def canceled(p: Prompt) -> bool:
-    return p.state is State.CANCELED_ON_ENTRY or p.outcome is Outcome.CANCELED
+    return p.state is CANCELED_ON_ENTRY or p.outcome is CANCELED
 
 
 def no_poisoning(step: SessionStep) -> bool:
     # A turn that is stopping must not take anyone in: a follow-up accepted after the cancel would end with it.
-    return (all(p.reach is not Reach.NOTHING for p in step.after.prompts if canceled(p))
-            and all(p.reach is Reach.NOTHING for p in step.into))
+    return (all(p.reach is not NOTHING for p in step.after.prompts if canceled(p))
+            and all(p.reach is NOTHING for p in step.into))
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
     # By what has reached a prompt after the step: a cancel must not itself start what it covers.
-    reached = {p.seq for p in step.after.prompts if p.reach is Reach.CANCEL}
-    waited = {p.seq for p in step.before.live if p.state is not State.ACTIVE}
-    return (reached.isdisjoint(p.seq for p in step.started + step.folded)
-            and all(p.outcome in (None, Outcome.CANCELED) for p in step.after.prompts if p.seq in reached & waited))
+    reached = {p.seq for p in step.after.prompts if p.reach is BY_CANCEL}
+    ended_otherwise = {p.seq for p in step.after.prompts if p.outcome not in (None, CANCELED) and p.seq in reached}
+    return (reached.isdisjoint([p.seq for p in step.started + step.folded])
+            and (not ended_otherwise or ended_otherwise.isdisjoint(
+                 p.seq for p in step.before.live if p.state is not ACTIVE)))
 
 
 def one_terminal(step: SessionStep) -> bool:
@@ -118,33 +147,30 @@ def idle_cancel_noop(step: SessionStep) -> bool:
 
 
 def isolation(step: ServerStep) -> bool:
-    call, after = step.change.call, step.change.after
-    return call.name in ("close", "crash", "recover") or all(
-        was == now for i, (was, now) in enumerate(zip(step.before.sessions, after.sessions)) if i != call.session)
+    return step.call in ("close", "crash", "recover") or all(i == step.session for i in step.changed)
 
 
 def closed(step: ServerStep) -> bool:
-    before, after, call = step.before.closing, step.change.after.closing, step.change.call.name
-    if call == "accept":
+    before, after = step.closing
+    if step.call == "accept":
         return not before
-    return after if call == "close" else after == before or call == "recover"
+    return after if step.call == "close" else after == before or step.call == "recover"
 
 
 def record(step: SessionStep) -> bool:
-    waiting = {p.seq for p in step.before.prompts if p.state is State.CANCELED_ON_ENTRY}
-    return all(Record(p.seq) in step.effects for p in step.after.prompts
-               if p.seq in waiting and p.state is State.DONE)
+    waiting = {p.seq for p in step.before.prompts if p.state is CANCELED_ON_ENTRY}
+    return all(Record(p.seq) in step.effects for p in step.after.prompts if p.state is DONE and p.seq in waiting)
 
 
 def prompt_terminal(step: SessionStep) -> bool:
     if not step.started:
         return True
     ends_after_a_start = any(isinstance(e, End) for e in dropwhile(lambda e: not isinstance(e, Start), step.effects))
-    return not ends_after_a_start and all(p.ends for p in step.after.prompts if p.state is State.DONE)
+    return not ends_after_a_start and all(p.ends for p in step.after.prompts if p.state is DONE)
 
 
 def all_done(prompt: Prompt) -> bool:
-    return prompt.state is State.DONE
+    return prompt.state is DONE
 
 
 def some_terminal(prompt: Prompt) -> bool:

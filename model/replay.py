@@ -63,3 +63,21 @@ def _steps(protocol: Behaviour, server: Server, text: str, where: str) -> Iterat
 
 def _words(text: str) -> Sequence[str]:
     return [word for word in re.split(r"[\s(),_]+", text) if word]
+
+
+def positions(protocol: Behaviour, trace: Trace) -> tuple[int, ...]:
+    """Each step of a trace as its position among all changes of the state before it: a trace as plain numbers."""
+    return tuple(
+        next(i for i, change in enumerate(changes(protocol, before)) if (change.call, change.after) == step[::2])
+        for before, step in zip(trace.states, trace.steps))
+
+
+def retraced(protocol: Behaviour, positions: Iterable[int], sessions: int = 1, loop: int | None = None) -> Trace:
+    """The trace that has these positions."""
+    start = server = Server(sessions=(protocol.start,) * sessions)
+    steps = []
+    for position in positions:
+        change = list(changes(protocol, server))[position]
+        steps.append(TraceStep(change.call, change.effects, change.after))
+        server = change.after
+    return Trace(start, tuple(steps), loop)

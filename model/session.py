@@ -12,11 +12,13 @@ A row into `active` always means "start its turn", a row into `done` always mean
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import compress, product
+from functools import partial
 from typing import Any, NamedTuple, Self, TypeAlias
 from typing import Protocol as Interface
 
-from .lifecycle import ROWS, Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, compile_rows
+from .lifecycle import ROWS, Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, compile_rows, row_of
+
+ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE = State  # names of their own: a member of an Enum is slow to look up
 
 
 class Reach(Enum):
@@ -34,7 +36,7 @@ class Prompt(NamedTuple):
 
     seq: int
     run_id: bool
-    state: State = State.ACCEPTED
+    state: State = ACCEPTED
     outcome: Outcome | None = None
     reach: Reach = Reach.NOTHING
     ends: int = 0  # terminal events published; counting stops at 2, which is one too many already
@@ -49,10 +51,6 @@ def label(seq: int) -> str:
     return chr(ord("A") + seq - 1)
 
 
-# The guards that hold, by the answers to all four questions in the order of `Guard`.
-GUARDS = {answers: frozenset(compress(Guard, answers)) for answers in product((False, True), repeat=len(Guard))}
-
-
 class AnySession:
     """What the session of any protocol can tell about its prompts: the reference's, and those of its history."""
 
@@ -63,17 +61,17 @@ class AnySession:
 
     @property
     def queue(self) -> list[Prompt]:
-        return [p for p in self.prompts if p.state is State.QUEUED]
+        return [p for p in self.prompts if p.state is QUEUED]
 
     @property
     def active(self) -> list[Prompt]:
         """The active prompts: at most one, which is a property to check and not an assumption to build on."""
-        return [p for p in self.prompts if p.state is State.ACTIVE]
+        return [p for p in self.prompts if p.state is ACTIVE]
 
     @property
     def live(self) -> list[Prompt]:
         """The prompts that are not done."""
-        return [p for p in self.prompts if p.state is not State.DONE]
+        return [p for p in self.prompts if p.state is not DONE]
 
     def covered(self, prompt: Prompt) -> bool:
         return prompt.seq <= self.mark
@@ -101,19 +99,35 @@ class Session(_Fields, AnySession):
 
     __slots__ = ()
 
-    def guards(self, prompt: Prompt) -> frozenset[Guard]:
-        """The guards that hold for `prompt`."""
-        return GUARDS[
-            prompt.seq <= self.mark,
-            self.down or any(p.state is State.ACTIVE for p in self.prompts),
-            all(prompt.seq <= p.seq for p in self.prompts if p.state is State.QUEUED),
-            prompt.run_id,
-        ]
+    def busy(self, prompt: Prompt) -> bool:
+        return self.down or bool(self.active)
+
+    def first(self, prompt: Prompt) -> bool:
+        return all(prompt.seq <= p.seq for p in self.queue)
+
+    def has_run_id(self, prompt: Prompt) -> bool:
+        return prompt.run_id
+
+    def holds(self, prompt: Prompt, guard: Guard) -> bool:
+        """The session's answer to a question about `prompt`."""
+        return ANSWERS[guard](self, prompt)
+
+    def row(self, table: Table, prompt: Prompt, trigger: Trigger) -> Row | None:
+        """The row along which `trigger` takes `prompt`, if it may."""
+        rows = table.get((trigger, prompt.state))
+        return row_of(rows, partial(self.holds, prompt)) if rows else None
+
+    def holding(self, prompts: Iterable[Prompt]) -> "Session":
+        """The same session with other prompts, which are in order."""
+        return Session(self.mark, self.down, tuple(prompts))
 
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
         """The session without its finished prompts, and those. No action looks at a finished prompt."""
-        ended = tuple(p for p in self.prompts if p.state is State.DONE)
-        return (self._replace(prompts=tuple(self.live)), ended) if ended else (self, ())
+        ended = tuple(p for p in self.prompts if p.state is DONE)
+        return (self.holding(self.live), ended) if ended else (self, ())
+
+
+ANSWERS: Mapping[Guard, Callable[[Session, Prompt], bool]] = {guard: getattr(Session, guard.value) for guard in Guard}
 
 
 # --- Effects: what an action asks the world to do ---------------------------------------------------------------
@@ -192,13 +206,13 @@ class Step:
 
     def fire(self, prompt: Prompt, trigger: Trigger) -> Row:
         """Moves the prompt along the row that applies."""
-        guards = self.session.guards(prompt)
-        row = self.table.get((trigger, prompt.state, guards))
+        row = self.session.row(self.table, prompt, trigger)
         if row is None:
-            raise IllegalTrigger(prompt.label, prompt.state, trigger, guards)
+            raise IllegalTrigger(prompt.label, prompt.state, trigger,
+                                 filter(partial(self.session.holds, prompt), Guard))
         self.put(prompt._replace(state=row.dest, outcome=row.outcome))
         self.rows.append(row)
-        if row.dest is State.ACTIVE:
+        if row.dest is ACTIVE:
             self.effects.append(Start(prompt.seq))
         if row.outcome is not None:
             self.effects.append(End(prompt.seq, row.outcome, of=prompt.seq))
@@ -206,8 +220,7 @@ class Step:
 
     def put(self, prompt: Prompt) -> None:
         """Replaces the prompt of that seq."""
-        self.session = self.session._replace(
-            prompts=tuple(prompt if p.seq == prompt.seq else p for p in self.session.prompts))
+        self.session = self.session.holding([prompt if p.seq == prompt.seq else p for p in self.session.prompts])
 
 
 Variant: TypeAlias = Outcome | bool | str | None
@@ -229,7 +242,7 @@ class Argument(NamedTuple):
 def accept(step: Step, arg: Argument) -> None:
     """The prompt is accepted with the next seq, and journaled before the caller is told."""
     prompt = Prompt(arg.seq + 1, run_id=arg.variant is True)
-    step.session = step.session._replace(prompts=(*step.session.prompts, prompt))
+    step.session = step.session.holding((*step.session.prompts, prompt))
     step.effects.append(Acknowledge(prompt.seq))
 
 
@@ -314,7 +327,7 @@ def recover(step: Step, arg: Argument) -> None:
     for prompt in step.session.active:
         step.fire(prompt, Trigger.INTERRUPT)
     for prompt in step.session.prompts:
-        if prompt.state is State.ACCEPTED:
+        if prompt.state is ACCEPTED:
             step.fire(prompt, Trigger.ENTER)
     step.session = step.session._replace(down=False)
     hand_off(step)
@@ -326,10 +339,9 @@ class Look(NamedTuple):
     table: Table
     session: Session
     prompt: Prompt
-    guards: frozenset[Guard]
 
     def may(self, trigger: Trigger) -> bool:
-        return (trigger, self.prompt.state, self.guards) in self.table
+        return self.session.row(self.table, self.prompt, trigger) is not None
 
 
 class Actor(Enum):
@@ -374,7 +386,7 @@ def _by(trigger: Trigger) -> Callable[[Look, Variant], bool]:
 
 
 def _can_take_in(look: Look, _: Variant) -> bool:
-    return (look.prompt.state is State.ACTIVE and Guard.COVERED not in look.guards
+    return (look.prompt.state is ACTIVE and not look.session.covered(look.prompt)
             and bool(foldable(look.session)))
 
 
@@ -456,7 +468,7 @@ class Protocol:
         return replace(self, actions=actions)
 
     def moves(self, session: Session, seq: int) -> Iterator[Move]:
-        looks = [Look(self.table, session, p, session.guards(p)) for p in session.live]
+        looks = [Look(self.table, session, p) for p in session.live]
         for action in self.actions:
             if session.down != (action.name == "recover"):
                 continue
@@ -480,10 +492,10 @@ class Protocol:
 def witnessed(before: Session, action: Action, step: Step) -> Session:
     """The session with its prompts' history brought up to date: an observer writes it, the protocol never reads it."""
     reach = REACHES.get(action.name, Reach.NOTHING)
-    reached = {Reach.NOTHING: [], Reach.CLEAR: before.queue, Reach.CANCEL: before.live}[reach]
     events = [e.seq for e in step.effects if isinstance(e, End)]
-    if not reached and not events:
+    if reach is Reach.NOTHING and not events:
         return step.session
+    reached = before.live if reach is Reach.CANCEL else before.queue if reach is Reach.CLEAR else []
     seqs = {p.seq for p in reached}
     prompts = []
     for p in step.session.prompts:
@@ -492,7 +504,7 @@ def witnessed(before: Session, action: Action, step: Step) -> Session:
         if p.seq in events:
             p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
         prompts.append(p)
-    return step.session._replace(prompts=tuple(prompts))
+    return step.session.holding(prompts)
 
 
 REFERENCE = Protocol("ref")

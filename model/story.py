@@ -143,7 +143,7 @@ def _told(way: Way, story: Sequence[str], told: int) -> int:
 
 def _breaks(broken: Property, server: Server, change: Change) -> bool:
     if broken.on_server:
-        return not broken.on_server(ServerStep(server, change))
+        return not broken.on_server(ServerStep.of(server, change))
     check = broken.on_session
     return check is not None and not all(
         check(SessionStep.of(server.sessions[i], move)) for i, move in change.moves)

@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import xml.etree.ElementTree as ElementTree
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import command, explorer
+from cancelmark.bench import command, explorer, spin
 from cancelmark.bench.report import Goal, Report, Table
 from cancelmark.impl.files import UsageError
 from cancelmark.model.properties import Bounds
@@ -48,12 +49,18 @@ def test_every_subject_is_there() -> None:
 def test_the_report_is_written_for_people_and_for_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(explorer, "BOUNDS", (Bounds(1, cancels=1),))
+    monkeypatch.setattr(explorer, "SMALL", ())
+    monkeypatch.setattr(explorer, "LARGE", (Bounds(1, cancels=1), Bounds(2, cancels=1)))
+    monkeypatch.setattr(explorer, "HUGE", ())
+    monkeypatch.setattr(spin, "missing", lambda: "spin is not wanted here")
     assert bench("explorer", "--rounds", "1", "-o", str(tmp_path / "R.md")) == 0
     assert (tmp_path / "R.md").read_text() == capsys.readouterr().out
     assert "| prompts=1 cancels=1 | 34 |" in (tmp_path / "R.md").read_text()
     kept = json.loads((tmp_path / "R.json").read_text())
     assert kept["subjects"]["explorer"]["tables"][0]["rows"][0][:2] == ["prompts=1 cancels=1", 34]
+    assert "![Seconds against states](explorer.svg)" in (tmp_path / "R.md").read_text()
+    drawn = ElementTree.parse(tmp_path / "explorer.svg")
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4, "two engines, two bounds"
 
 
 def test_bad_usage_is_refused_before_anything_is_measured() -> None:

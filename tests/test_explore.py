@@ -4,8 +4,9 @@ from collections import deque
 
 import pytest
 
-from cancelmark.model.explore import BOUND_NAMES, Explorer, Progress, explore
+from cancelmark.model.explore import Explorer, Progress, explore
 from cancelmark.model.lifecycle import State
+from cancelmark.model.plain import BOUND_NAMES
 from cancelmark.model.properties import Bounds
 from cancelmark.model.server import Server, changes
 from cancelmark.model.session import REFERENCE, Session
@@ -132,7 +133,7 @@ def test_an_interrupt_keeps_what_was_found() -> None:
 
 
 def test_running_out_of_numbers_or_memory_is_a_stop_like_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cancelmark.model.explore.SITUATION_MASK", 63)
+    monkeypatch.setattr("cancelmark.model.plain.SITUATION_MASK", 63)
     result = explore(REFERENCE, Bounds(2, cancels=1))
     assert (result.verdict, result.stopped) == ("incomplete", "more than 63 situations")
 

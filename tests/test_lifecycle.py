@@ -16,6 +16,7 @@ from cancelmark.model.lifecycle import (
     State,
     Trigger,
     compile_rows,
+    row_of,
 )
 
 LIFECYCLE = Lifecycle()
@@ -45,7 +46,7 @@ class Prompt:
 def test_both_engines_agree_on_every_guard_valuation(state: State, trigger: Trigger) -> None:
     for holds in VALUATIONS:
         prompt = Prompt(state, holds)
-        row = TABLE.get((trigger, state, holds))
+        row = row_of(TABLE.get((trigger, state), ()), holds.__contains__)
         if row is None:
             with pytest.raises(IllegalTrigger) as caught:
                 LIFECYCLE.fire(prompt, trigger)
@@ -58,7 +59,7 @@ def test_both_engines_agree_on_every_guard_valuation(state: State, trigger: Trig
 
 def test_there_is_something_to_agree_on() -> None:
     assert len(VALUATIONS) == 2 ** len(Guard)
-    assert set(TABLE.values()) == set(ROWS)
+    assert {row for rows in TABLE.values() for row in rows} == set(ROWS)
 
 
 @pytest.mark.parametrize("trigger", Trigger, ids=lambda t: t.value)

@@ -83,7 +83,7 @@ def broken_by(protocol: Protocol, before: Server, call: str) -> set[str]:
     [change] = [c for c in changes(protocol, before) if call_text(c.call, len(before.sessions)) == call]
     steps = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
     found = {p.id for p in PROPERTIES if p.on_session and not all(map(p.on_session, steps))}
-    found |= {p.id for p in PROPERTIES if p.on_server and not p.on_server(ServerStep(before, change))}
+    found |= {p.id for p in PROPERTIES if p.on_server and not p.on_server(ServerStep.of(before, change))}
     if not any(c.call.action.system for c in changes(protocol, change.after)):
         found |= {p.id for p in PROPERTIES if p.at_rest and not all(map(p.at_rest, change.after.prompts))}
     return found

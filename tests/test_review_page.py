@@ -147,7 +147,7 @@ def broken_by_hand(behaviour: Behaviour, before: Server, change: Change) -> list
     steps = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
     return [p.id for p in properties_of(behaviour)
             if (p.on_session and not all(p.on_session(s) for s in steps))
-            or (p.on_server and not p.on_server(ServerStep(before, change)))]
+            or (p.on_server and not p.on_server(ServerStep.of(before, change)))]
 
 
 def cell_of(behaviour: Behaviour, session: AnySession, p: Prompt) -> list[Any]:

@@ -157,7 +157,7 @@ class TwoSessions(RuleBasedStateMachine):
         """Lets the action happen, checks the session's own properties, and returns what the world is asked to do."""
         change = next(c for c in self.changes if c.call.name == name and all(
             wanted == getattr(c.call, key) or c.call.action.everywhere for key, wanted in arguments.items()))
-        step = ServerStep(self.server, change)
+        step = ServerStep.of(self.server, change)
         steps = [SessionStep.of(self.server.sessions[i], move) for i, move in change.moves]
         assert not [p.id for p in self.properties if (p.on_server and not p.on_server(step))
                     or (p.on_session and not all(map(p.on_session, steps)))], change.call
