@@ -395,11 +395,24 @@ class Runtime:
             self.trace.step(lane.session, effects)
         lane.steps.append(Step(effects, lane.session.mark, done))
         self._steps += 1
+        stopped = self._stop(effects)
         if lane.stuck or self._over.is_set():
             self._leave_behind(lane, lane.stuck or TOO_LATE)
         elif not lane.working:
             lane.working = True
-            self._begin(self._work(lane))
+            if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
+                self._spawn(self._work(lane))
+            else:
+                self._begin(self._work(lane))
+
+    def _stop(self, effects: Effects) -> bool:
+        """Asks the turn to stop, if there is one that the step stops. Its end is committed with the step or after it,
+        so that nobody sees more of this than of a crash (R16c)."""
+        for effect in effects:
+            if isinstance(effect, Stop) and (run := self._runs.get(effect.seq)) and run.turn:
+                run.turn.stop()
+                return True
+        return False
 
     async def _work(self, lane: Lane) -> None:
         """Carries out what has gathered in the lane, until nothing is left."""
@@ -507,7 +520,7 @@ class Runtime:
                 case Start(seq):
                     self._start(lane, self._runs[seq])
                 case Stop(seq):
-                    self._stop(self._runs[seq])
+                    self._stopping(self._runs[seq])
                 case Fold(seq, into):
                     self._runs[into].guests.append(self._runs[seq])
                 case End(seq, outcome) if outcome is not Outcome.FOLDED:
@@ -539,9 +552,8 @@ class Runtime:
             history=partial(self.store.messages, session.id), write=self._persist, follow_ups=follow_ups,
             feed=run.feed, goes_on=run.goes_on)
 
-    def _stop(self, run: Run) -> None:
-        if run.turn:
-            run.turn.stop()
+    def _stopping(self, run: Run) -> None:
+        """Gives the turn its grace period, if it has not ended already."""
         if run.prompt.state is State.ACTIVE:
             self._tell(run.prompt, State.ACTIVE, stopping=True)
             run.grace = asyncio.get_running_loop().call_later(self.grace, self._abandon, run)

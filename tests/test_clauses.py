@@ -294,10 +294,10 @@ def test_a_step_is_journaled_as_a_whole() -> None:
         await asyncio.gather(b, c)
         ends = [ends_and_moves(batch) for batch in store.written]
         assert all(events == moves for events, moves in ends)
-        assert [events for events, _ in ends if events] == [{1}, {3}, {2}]
+        assert [events for events, _ in ends if events] == [{1}, {2, 3}]
         handoff = next(batch for batch in store.written if ends_and_moves(batch)[0] == {1})
         assert MovePrompt(2, State.ACTIVE) in handoff
-        dropping = next(batch for batch in store.written if ends_and_moves(batch)[0] == {3})
+        dropping = next(batch for batch in store.written if 3 in ends_and_moves(batch)[0])
         assert "RaiseMark" in {type(op).__name__ for op in dropping}
 
     play(store, story)
@@ -346,7 +346,7 @@ def test_nothing_is_started_or_published_before_its_step_is_journaled() -> None:
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))
         await ending.reached.wait()
         await a_while()
-        assert (w.ends(), canceling.done(), w.model.running) == ([], False, 1)  # not even the turn is stopped
+        assert (w.ends(), canceling.done()) == ([], False)
         ending.open.set()
         await asyncio.gather(canceling, a, b)
 

@@ -154,7 +154,7 @@ def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest
     [row] = report.tables[0].rows
     assert row[:3] == ("prompts=1 cancels=1", 34, 34)
     assert [goal.met for goal in report.goals] == [True]
-    monkeypatch.setattr(spin.explorer, "check", lambda bounds: {
+    monkeypatch.setattr(spin, "check", lambda bounds: {
         "states": 33, "edges": 41, "seconds": 1.0, "bytes_per_state": 1})
     assert [goal.met for goal in spin.measure(1).goals] == [False]
 

@@ -784,6 +784,19 @@ def test_a_cancel_that_cannot_be_written_is_not_acknowledged_until_it_is() -> No
     play(store, story)
 
 
+@pytest.mark.rule("R16c")
+def test_a_turn_that_lets_go_at_once_ends_in_the_commit_of_the_cancel(tmp_path: Path) -> None:
+    async def story(w: World) -> None:
+        assert isinstance(w.store, SqliteStore)
+        a, _ = await w.active("a", "run-a")
+        before = w.store.statistics().commits
+        await w.runtime.cancel("s")
+        assert (await a).outcome is Outcome.CANCELED
+        assert w.store.statistics().commits == before + 1
+
+    play(SqliteStore(tmp_path / "one.db"), story)
+
+
 @pytest.mark.rule("R1c")
 def test_a_prompt_that_cannot_be_journaled_is_not_accepted() -> None:
     store = Failing(times(1, lambda batch: isinstance(batch[0], AcceptPrompt)))

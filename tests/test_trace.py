@@ -92,7 +92,7 @@ class Replay:
         prompt = session.prompt(line["seq"]) if "seq" in line else None
         variant = Outcome(line["outcome"]) if "outcome" in line else None
         if prompt and action.subject:
-            look = Look(REFERENCE.table, session, prompt, session.guards(prompt))
+            look = Look(REFERENCE.table, session, prompt)
             assert action.subject(look, variant), f"the model would not: {line}"
         assert line["mark"] >= self.latest or action.name not in ("cancel", "close"), line
         return REFERENCE.apply(action, session, prompt, variant, line["mark"])
