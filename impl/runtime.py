@@ -135,6 +135,7 @@ class Runtime:
         self.tools = {runner.tool.name: runner for runner in tools}
         self.broker = Broker(self.store)
         self.closing = False
+        self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
         self._counter = Counter(self.store.latest_seq())
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
@@ -523,8 +524,10 @@ class Runtime:
                     self._stopping(self._runs[seq])
                 case Fold(seq, into):
                     self._runs[into].guests.append(self._runs[seq])
-                case End(seq, outcome) if outcome is not Outcome.FOLDED:
-                    self._answer(self._runs.pop(seq), outcome)
+                case End(seq, outcome):
+                    self.ended[outcome] += 1
+                    if outcome is not Outcome.FOLDED:
+                        self._answer(self._runs.pop(seq), outcome)
 
     def _start(self, lane: Lane, run: Run) -> None:
         if run.trouble:

@@ -521,7 +521,12 @@ async def test_metrics_count_what_was_answered_and_say_what_is_open(server: Serv
                      'cancelmark_requests_total{call="get_workspace",method="GET",status="404"} 1.0',
                      "cancelmark_prompts_unfinished 1.0", "cancelmark_streams 1.0", "cancelmark_workspaces 1.0"):
             assert line in text.splitlines()
-    gate.open()
+        await place.send("b", "run-b")
+        await place.do("cancel")
+        await place.until(lambda prompts: [p["state"] for p in prompts] == ["done", "done"])
+        text = (await place.http.get("/metrics")).text
+        assert 'cancelmark_prompts_ended_total{outcome="canceled"} 2.0' in text.splitlines()
+        assert 'cancelmark_prompts_ended_total{outcome="end_turn"} 0.0' in text.splitlines()
 
 
 @pytest.mark.rule("R27b")

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cancelmark.impl.workspace import Workspaces
+from cancelmark.model.lifecycle import Outcome
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
@@ -41,6 +42,11 @@ class Now(Collector):
         yield GaugeMetricFamily("cancelmark_sessions", "Sessions of the open workspaces",
                                 sum(len(workspace.sessions()) for workspace in open_now))
         yield GaugeMetricFamily("cancelmark_prompts_unfinished", "Prompts that are not done", unfinished)
+        ended = CounterMetricFamily("cancelmark_prompts_ended", "Ends in the open workspaces, by outcome",
+                                    labels=["outcome"])
+        for outcome in Outcome:
+            ended.add_metric([outcome.value], sum(workspace.runtime.ended[outcome] for workspace in open_now))
+        yield ended
         yield GaugeMetricFamily("cancelmark_streams", "Event streams that are open",
                                 sum(workspace.attached for workspace in open_now))
         yield CounterMetricFamily("cancelmark_updates_published", "Updates of the open workspaces",
