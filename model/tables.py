@@ -86,11 +86,12 @@ class Sessions:
     def _moves(self, session: AnySession, seq: int) -> tuple[Option, ...]:
         plain = self.plain
         protocol = plain.protocol if seq < plain.bounds.prompts else plain.without_accept
-        return tuple(self._option(session, seq, move) for move in protocol.moves(session, seq))
+        moves = list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+        return tuple([self._option(session, seq, move) for move in moves])
 
     def _option(self, session: AnySession, seq: int, move: Move) -> Option:
         step = SessionStep.of(session, move)
-        broken = tuple(id for id, holds in self.plain.on_session if not holds(step))
+        broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
         new = [p for p in move.after.prompts if p.seq > seq]
         lost: frozenset[int] = frozenset()
         if len(move.after.prompts) < len(session.prompts) + len(new):
