@@ -22,10 +22,10 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
 test: $(READY) ## all tests
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
-	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

@@ -4,19 +4,23 @@ import os
 from pathlib import Path
 
 import pytest
+from once import once
 from runtimes import OpenStore
 
+from cancelmark.impl.check import PROTOCOLS
+from cancelmark.impl.history import searched
 from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.explore import Trace
-from cancelmark.model.revisions.matrix import Column, matrix
+from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
 from cancelmark.model.views import render_png, trace_svg
 
 
 @pytest.fixture(scope="session")
-def columns() -> dict[str, Column]:
-    """The verdict matrix. Tests that use it are in one xdist group, so that one worker computes it once."""
-    return {column.name: column for column in matrix()}
+def columns(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Column]:
+    """The verdict matrix."""
+    found = once(tmp_path_factory, "matrix", lambda: {name: searched(name) for name in PROTOCOLS})
+    return {name: found[name].column(protocol) for name, protocol in PROTOCOLS.items()}
 
 
 @pytest.fixture

@@ -32,7 +32,6 @@ def searched(columns: dict[str, Column], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("cancelmark.impl.diff.column", lambda behaviour, watch: columns[behaviour.name])
 
 
-@pytest.mark.xdist_group("matrix")
 @pytest.mark.usefixtures("searched")
 def test_two_revisions_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "r3", "r4", "--json"]) == 0
@@ -48,7 +47,6 @@ def test_two_revisions_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["first_difference"]["after"] == ["accept(A)", "fail(A)"]
 
 
-@pytest.mark.xdist_group("matrix")
 @pytest.mark.usefixtures("searched")
 def test_two_revisions_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "r0", "r1"]) == 0

@@ -1,15 +1,12 @@
 """Searches in other processes: traces cross over as numbers, and come out as they went in."""
 
-import pickle
 
-import pytest
 
-from cancelmark.impl.history import searched
 from cancelmark.model.explore import explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.replay import positions, retraced
 from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.revisions.matrix import Column
+from cancelmark.model.revisions.matrix import Column, column
 from cancelmark.model.session import REFERENCE
 
 
@@ -25,7 +22,6 @@ def test_a_trace_is_its_positions() -> None:
         assert retraced(r4, positions(r4, trace), 1, trace.loop) == trace
 
 
-@pytest.mark.xdist_group("matrix")
 def test_a_column_crosses_over_from_another_process(columns: dict[str, Column]) -> None:
     protocol = REVISIONS[1]
-    assert pickle.loads(pickle.dumps(searched(protocol.name))).column(protocol) == columns[protocol.name]
+    assert columns[protocol.name] == column(protocol)

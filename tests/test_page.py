@@ -9,7 +9,6 @@ from browsing import Sight, chromium, inaccessible
 from playwright.sync_api import Browser, Page, expect
 from servers import Process
 
-pytestmark = pytest.mark.xdist_group("browser")
 expect.set_options(timeout=30_000)  # milliseconds: only so that nothing hangs for ever
 
 

@@ -1,12 +1,9 @@
 """The review page: made once by the command itself, judged by the model, then opened in a real browser."""
 
 import contextlib
-import fcntl
 import gzip
 import io
 import json
-import os
-import pickle
 import re
 from base64 import b64decode
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import pytest
 from browsing import Sight, chromium, inaccessible
+from once import once
 from playwright.sync_api import Browser, Locator
 from seeded import BUGS
 
@@ -62,16 +60,8 @@ class Review(NamedTuple):
 
 @pytest.fixture(scope="session")
 def review(tmp_path_factory: pytest.TempPathFactory) -> Review:
-    """The page, made once for all workers of a run, whichever comes first."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    kept = shared / "review.pickle"
-    with (shared / "review.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            kept.write_bytes(pickle.dumps(made(shared / "review.html")))
-    return Review(*pickle.loads(kept.read_bytes()))
+    """The page."""
+    return Review(*once(tmp_path_factory, "review", lambda: made(tmp_path_factory.mktemp("review") / "review.html")))
 
 
 def made(path: Path) -> tuple[Path, str, str, int, Findings]:

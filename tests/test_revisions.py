@@ -24,8 +24,6 @@ MUST_HOLD = {
     "ref": " ".join(p.id for p in JUDGED),
 }
 
-pytestmark = pytest.mark.xdist_group("matrix")
-
 
 @pytest.mark.parametrize("name", MUST_FAIL)
 def test_each_revision_fails_what_it_must_and_keeps_what_its_commit_pinned(

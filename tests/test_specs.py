@@ -24,7 +24,6 @@ def test_a_generated_file_is_not_stale(name: str) -> None:
     assert (SPECS / name).read_text(encoding="utf-8") == FILES[name](), "run `make specs`"
 
 
-@pytest.mark.xdist_group("matrix")
 def test_the_page_of_revisions_is_not_stale(columns: dict[str, Column]) -> None:
     made = HEADER + revisions_page(list(columns.values()))
     assert (SPECS / "revisions.md").read_text(encoding="utf-8") == made, "run `make specs`"
