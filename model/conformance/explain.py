@@ -69,7 +69,7 @@ def reason(line: Line, possibles: Collection[Possible]) -> str:
 def nearest(line: Line, possibles: Collection[Possible], latest: int, complete: bool, most: int) -> list[Nearest]:
     """The lines most like this one that the model allows."""
     found: dict[str, tuple[tuple[int, ...], Nearest]] = {}
-    ways: Iterable[Possible] = possibles if complete else imagined(possibles, None)
+    ways: Iterable[Possible] = possibles if complete else imagined(possibles)
     for possible in islice(ways, LOOKED_AT):
         for text, fields in allowed(possible, line, latest):
             told = {name: (value, mine) for name, value in fields.items()

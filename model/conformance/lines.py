@@ -171,7 +171,7 @@ FIELDS: Mapping[str, Field] = {
     "n": Field("a whole number from 1", _count(1),
                "the number of the line, from 1 in each life of the server. A trace with it is complete"),
     "after": Field("a whole number from 0", _count(0),
-                   "the number of the last line that was written when the prompt got its seq"),
+                   "of an acceptance that is written late: the number of the last line before its seq was given out"),
     "time": Field("a number", lambda value: type(value) in (int, float), "seconds since 1970; not judged"),
     "v": Field(f"the number {VERSION}", lambda value: type(value) is int and value == VERSION,
                "the version of this format"),
@@ -193,7 +193,7 @@ ONLY: Mapping[str, frozenset[str]] = {
 def parsed(number: int, value: Any) -> Line:
     """The line that a JSON value is."""
     if type(value) is not dict:
-        raise BadTrace(number, f"is no JSON object but {_kind(value)}", "each line is one object: one action")
+        raise BadTrace(number, f"{_kind(value)}, and no JSON object", "each line is one object: one action")
     for name, inner in value.items():
         field = FIELDS.get(name)
         if field is None:
@@ -205,7 +205,7 @@ def parsed(number: int, value: Any) -> Line:
             raise BadTrace(number, f"{name} is {_shown(inner)}", f"it must be {field.expected}")
     action, effect = value.get("action"), value.get("effect")
     if (action is None) == (effect is None):
-        raise BadTrace(number, "has both an action and an effect" if action else "has no action",
+        raise BadTrace(number, "both an action and an effect" if action else "no action",
                        'each line is one action, {"action": "accept", …}, or one effect, {"effect": "end", …}')
     kind = str(action or effect)
     for name in NEEDED[kind]:
@@ -220,8 +220,6 @@ def parsed(number: int, value: Any) -> Line:
         raise BadTrace(number, f"{kind} has a session", "it happens everywhere: leave the session out, or make it null")
     if kind == "finish" and value["outcome"] == "folded":
         raise BadTrace(number, "finish has the outcome folded", "a turn ends in end_turn, error or canceled")
-    if "after" in value and "n" not in value:
-        raise BadTrace(number, "has after but no n", "give each line its n, or leave after out")
     rows, effects, found = value.get("rows"), value.get("effects"), value.get("found")
     return Line(
         number, action, effect, session, value.get("seq"), "run_id" in value, value.get("run_id") or None,
@@ -291,19 +289,19 @@ def _raw_lines(file: BufferedReader) -> Iterator[bytes]:
             return
         number += 1
         if len(raw) > LONGEST:
-            raise BadTrace(number, f"is longer than {LONGEST >> 20} MiB", "a trace has one short line for each action")
+            raise BadTrace(number, f"longer than {LONGEST >> 20} MiB", "a trace has one short line for each action")
         yield raw
 
 
 def _read(number: int, raw: bytes) -> Line | BadTrace:
     """The line, or why it is not even JSON."""
     if b"\0" in raw:
-        return BadTrace(number, "is binary: it has a zero byte", "a trace is text in UTF-8, one JSON object a line")
+        return BadTrace(number, "binary, with a zero byte", "a trace is text in UTF-8, one JSON object a line")
     try:
         value = json.loads(raw.decode())
     except UnicodeDecodeError as error:
-        return BadTrace(number, f"is no UTF-8 ({error.reason} at byte {error.start + 1})",
+        return BadTrace(number, f"not UTF-8 ({error.reason} at byte {error.start + 1})",
                         "a trace is text in UTF-8, one JSON object a line")
     except (ValueError, RecursionError) as error:
-        return BadTrace(number, f"is not JSON ({error})", "a trace is NDJSON: one object a line, as `jq -c` writes it")
+        return BadTrace(number, f"not JSON ({error})", "a trace is NDJSON: one object a line, as `jq -c .` writes it")
     return parsed(number, value)

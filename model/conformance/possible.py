@@ -187,7 +187,7 @@ def told(possible: Possible, line: Line) -> Possible | None:
 
 def entrances(session: Session, line: Line) -> Iterator[Session]:
     """The session after those have entered the queue whom the line finds there."""
-    late = [p for p in session.prompts if p.state is ACCEPTED and session.busy(p) and not session.covered(p)]
+    late = _late(session)
     choices: Iterable[Iterable[Prompt]] = [()]
     if not late or line.action in ("accept", "enter", "fail", "settle"):
         pass
@@ -210,6 +210,13 @@ def entrances(session: Session, line: Line) -> Iterator[Session]:
         yield entered(session, choice)
 
 
+def _late(session: Session) -> list[Prompt]:
+    """Those who would be queued if they entered."""
+    if not session.down and not session.active:
+        return []
+    return [p for p in session.prompts if p.state is ACCEPTED and not session.covered(p)]
+
+
 def ahead(session: Session, late: Iterable[Prompt], action: str) -> list[Prompt]:
     """Those who are handed the turn if they have entered, and otherwise would have to wait."""
     rivals = [*session.queue, *(session.active if action == "requeue" else ())]
@@ -222,11 +229,11 @@ def entered(session: Session, prompts: Iterable[Prompt]) -> Session:
     return session
 
 
-def left_out(possible: Possible) -> Iterator[Possible]:
-    """The possibility after one more step that the trace does not have."""
+def left_out(possible: Possible, about: Collection[int] | None = None) -> Iterator[Possible]:
+    """The possibility after one more step that the trace does not have: of the prompts `about`, or of any."""
     session = possible.session
-    late = [p for p in session.prompts if p.state is ACCEPTED and session.busy(p) and not session.covered(p)]
-    for prompt in session.prompts:
+    late = _late(session)
+    for prompt in session.prompts if about is None else [p for p in session.prompts if p.seq in about]:
         if prompt.state is ACCEPTED:
             if session.covered(prompt) or not session.busy(prompt):
                 yield _step(possible, session, "enter", prompt)
@@ -253,30 +260,35 @@ def _step(possible: Possible, session: Session, name: str, prompt: Prompt) -> Po
 
 def with_left_out(possibles: Collection[Possible], line: Line) -> Iterator[Possible]:
     """The possibilities, and those after steps that the trace does not have and that make a difference to the line."""
-    return iter(possibles) if line.action == "accept" else imagined(possibles, _may_owe(line))
+    return iter(possibles) if line.action == "accept" else imagined(possibles, *_scope(line))
 
 
-def imagined(possibles: Iterable[Possible], may_owe: list[int] | None) -> Iterator[Possible]:
-    """The possibilities, and those after any steps that a trace may leave out, as far as nobody comes to owe an end
-    before these do, if only these may."""
+def imagined(
+    possibles: Iterable[Possible], owing: list[int] | None = None, about: Collection[int] | None = None,
+) -> Iterator[Possible]:
+    """The possibilities, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
+    `about`, and only as long as the first to owe an end is in `owing`."""
     seen = set(possibles)
     waiting = list(seen)
     for possible in waiting:
         yield possible
-        if may_owe is not None and possible.ends_owed:
+        if owing is not None and possible.ends_owed:
             continue
-        for after in left_out(possible):
-            if after not in seen and (may_owe is None or after.ends_owed[:1] in ([], may_owe)):
+        for after in left_out(possible, about):
+            if after not in seen and (owing is None or after.ends_owed[:1] in ([], owing)):
                 seen.add(after)
                 waiting.append(after)
         if len(seen) > MOST:
             raise TooMany
 
 
-def _may_owe(line: Line) -> list[int] | None:
-    """Whose end can have been owed just before the line: one prompt's, nobody's, or (`None`) anybody's."""
-    if line.effect == "end":
-        return [line.seq] if line.seq else []
-    tells = line.effects is not None and any(e.effect in ("start", "end") for e in line.effects)
+def _scope(line: Line) -> tuple[list[int] | None, Collection[int] | None]:
+    """Whose end can have been owed just before the line, and whose steps make a difference to it; `None`: anybody's."""
+    tells = [effect.seq for effect in line.effects or () if effect.effect in ("start", "end")]
     own = line.effects is None and line.action in ("finish", "settle")
-    return [] if line.effect or tells or own else None
+    if not (line.effect or tells or own):
+        return None, None
+    owing = [line.seq] if line.effect == "end" and line.seq else []
+    if line.outcome is Outcome.FOLDED or line.action == "clear_queue":  # somebody else has the turn
+        return owing, None
+    return owing, {*([line.seq] if line.seq else []), *(effect.seq for effect in line.effects or ())}

@@ -28,8 +28,8 @@ class Seqs:
         self.gaps: list[Gap] = []  # by seq
         self._since = 0  # a seq above the latest is given out after this line
 
-    def give(self, seq: int, after: int | None, now: int) -> str | None:
-        """A prompt was accepted under `seq`, which was given out right after the line `after`, if that is known."""
+    def give(self, seq: int, after: int, now: int) -> str | None:
+        """The line `now` tells that a prompt was accepted under `seq`, which was given out right after line `after`."""
         if seq > self.latest:
             gap, at = Gap(self.latest + 1, seq, self._since, now - 1), len(self.gaps)
         else:
@@ -37,16 +37,15 @@ class Seqs:
             if at < 0 or self.gaps[at].last < seq:
                 return f"seq {seq} is taken already: the latest is {self.latest}"
             gap = self.gaps[at]
-        if after is not None and not gap.since <= after <= gap.until:
-            return f"seq {seq} was given out after line {gap.since} and not after line {gap.until}, by the other lines"
-        before = Gap(gap.first, seq - 1, gap.since, gap.until if after is None else after)
-        behind = Gap(seq + 1, gap.last, gap.since if after is None else after, gap.until)
+        if not gap.since <= after <= gap.until:
+            when = f"right after line {gap.since}" if gap.since == gap.until else (
+                f"after line {gap.since} at the earliest and line {gap.until} at the latest")
+            return f"by the other lines, seq {seq} was given out {when}, and not after line {after}"
+        before, behind = Gap(gap.first, seq - 1, gap.since, after), Gap(seq + 1, gap.last, after, gap.until)
         self.gaps[at:at + 1] = [part for part in (before, behind) if part.first <= part.last]
         del self.gaps[:-MOST_GAPS]
         if seq > self.latest:
-            self.latest = seq
-            if after is not None:
-                self._since = after
+            self.latest, self._since = seq, after
         self.accepted = max(self.accepted, seq)
         return None
 

@@ -114,19 +114,20 @@ class TraceCheck:
             self.complete |= self._numbered
             self.lives = 1
         if (line.n is not None) is not self._numbered:
-            raise BadTrace(line.number, "has no n, and the lines before it have" if self._numbered else
-                           "has an n, and the lines before it have none", "number all lines, or none")
+            raise BadTrace(line.number, "no n, which the lines before it have" if self._numbered else
+                           "an n, which the lines before it have not", "number all lines, or none")
         self.lines += 1
         if line.n is None:
             self._n = line.number
             return
         if line.n == 1 and self.lines > 1:
             self.lives += 1
-            if line.action != "recover":  # it has found an empty journal
-                self._found(line, {})
+            if line.found is None:
+                raise BadTrace(line.number, "n is 1, and this is no recover that says what it found",
+                               "a life of the server begins with one; otherwise number the lines without a gap")
         elif line.n != self._n + 1:
             wrong = "come twice, or out of order" if line.n <= self._n else "are missing, or out of order"
-            raise BadTrace(line.number, f"has n={line.n} where {self._n + 1} is next: lines {wrong}",
+            raise BadTrace(line.number, f"n is {line.n} where {self._n + 1} is next: lines {wrong}",
                            "give the file as it was written; to leave out steps, leave out n as well")
         self._n = line.n
 
@@ -137,7 +138,7 @@ class TraceCheck:
         assert line.session is not None
         if self._closed is not None and line.seq > self._closed:
             raise self._rejected(line, "the server is closing, and accepts nothing any more")
-        if wrong := self.seqs.give(line.seq, line.after, self._n):
+        if wrong := self.seqs.give(line.seq, self._n - 1 if line.after is None else line.after, self._n):
             raise self._rejected(line, wrong)
         if line.run_id in self._run_ids:
             raise self._rejected(line, f"run id {line.run_id} is in use by prompt {self._run_ids[line.run_id]}")
@@ -150,9 +151,14 @@ class TraceCheck:
         latest = self.seqs.latest
         if line.action == "cancel":
             latest = latest if line.mark is None else line.mark
-            if wrong := self.seqs.reach(latest, self._n):
+            if wrong := self._reach(latest):
                 raise self._rejected(line, wrong, name)
         self._move(line, name, latest)
+
+    def _reach(self, mark: int) -> str | None:
+        if self._closed is not None and mark > self._closed:
+            return f"the mark must be {self._closed}: the server is closing, and gives out no seq any more"
+        return self.seqs.reach(mark, self._n)
 
     def _tell(self, line: Line) -> None:
         name = self._home(line)
@@ -167,7 +173,7 @@ class TraceCheck:
         if self._closed is not None:
             raise self._rejected(line, "the server is closing already")
         latest = self.seqs.latest if line.mark is None else line.mark
-        if wrong := self.seqs.reach(latest, self._n):
+        if wrong := self._reach(latest):
             raise self._rejected(line, wrong)
         self._everywhere(line, latest)
         self._closed = latest
@@ -209,7 +215,7 @@ class TraceCheck:
                 raise self._rejected(line, f"what was found in session {name} is no state of the model: {wrong}")
         if self.lines > 1 and self.complete and not self._cut:
             self._compare(line, sessions, prompts)
-        self.accepted += sum(seq not in self.prompts for seq in prompts)
+        self.accepted += sum(map(self.seqs.free, prompts))
         known, self.prompts, self._of, self._run_ids = self.prompts, {}, {}, {}
         for seq, (name, prompt) in prompts.items():
             self._know(seq, Known(name, prompt.run_id, {prompt.state, *(known[seq].seen if seq in known else ())}))
