@@ -82,7 +82,7 @@ class Line:
     found: Mapping[str, tuple[int, tuple[Found, ...]]] | None
 
     def __str__(self) -> str:
-        words = [self.action or f"effect {self.effect}", *([] if self.seq is None else [str(self.seq)]),
+        words = [self.action or self.effect or "", *([] if self.seq is None else [str(self.seq)]),
                  *([] if self.outcome is None else [self.outcome.value])]
         return " ".join(words) + (f" in session {self.session}" if self.session is not None else "")
 
@@ -178,9 +178,9 @@ FIELDS: Mapping[str, Field] = {
 }
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
-    "accept": ("session", "seq"), "cancel": ("session",), "clear_queue": ("session",), "finish": ("seq", "outcome"),
-    **dict.fromkeys(ON_PROMPTS - {"accept", "finish"}, ("seq",)),
-    "close": (), "recover": (), "start": ("seq",), "end": ("seq", "outcome"),
+    **{name: ("seq",) if action.subject else () for name, action in ACTION.items()},
+    "accept": ("session", "seq"), "finish": ("seq", "outcome"), "cancel": ("session",), "clear_queue": ("session",),
+    "start": ("seq",), "end": ("seq", "outcome"),
 }
 
 ONLY: Mapping[str, frozenset[str]] = {
