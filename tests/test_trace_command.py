@@ -99,8 +99,12 @@ def test_complete_demands_every_step() -> None:
 
 def test_what_cannot_be_decided_exits_2() -> None:
     many = [{"action": "accept", "session": "s", "seq": seq} for seq in range(1, 16)]
-    told = run(ndjson([*many, {"action": "clear_queue", "session": "s"}]), code=2)
-    assert "line 16: session s could be in more than 5,000 states" in told
+    told = run(ndjson([*many, {"action": "cancel", "session": "s"}, {"effect": "end", "seq": 2, "outcome": "end_turn"},
+                       {"effect": "end", "seq": 2, "outcome": "end_turn"}, GOOD[3]]), code=1)
+    assert "line 18 is not what the model can do: end 2 end_turn\nthere is no prompt 2" in told, "this is certain"
+    wrong = [{"effect": "end", "seq": seq, "outcome": "end_turn"} for seq in range(15, 0, -1)]
+    told = run(ndjson([*many, {"action": "cancel", "session": "s"}, *wrong]), code=2)
+    assert re.search(r"line \d+ may not be what the model can do \(end \d+ end_turn\), but since line 16", told)
     assert told.splitlines()[-1].endswith("verdict=undecided")
 
 

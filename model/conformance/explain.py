@@ -8,7 +8,7 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import REFERENCE, Look, Move
 
 from .lines import ACTION, Asked, Line, Moved
-from .possible import Owed, Possible, asked, imagined, moved, variant_of
+from .possible import Limit, Owed, Possible, asked, imagined, moved, variant_of
 
 LOOKED_AT = 200  # possibilities among which the nearest lines are looked for
 
@@ -37,8 +37,12 @@ def state_text(possible: Possible) -> str:
 
 
 def owed_text(owed: Owed) -> str:
-    outcomes = " or ".join(outcome.value for outcome in Outcome if outcome in owed.outcomes)
-    return f"{owed.effect} {owed.seq}" + (f" {outcomes}" if outcomes else "")
+    return f"{owed.effect} {owed.seq} {_outcomes(owed.outcomes)}".rstrip()
+
+
+def _outcomes(outcomes: Iterable[Outcome]) -> str:
+    given = set(outcomes)
+    return " or ".join(outcome.value for outcome in Outcome if outcome in given)
 
 
 def reason(line: Line, possibles: Collection[Possible]) -> str:
@@ -50,7 +54,7 @@ def reason(line: Line, possibles: Collection[Possible]) -> str:
     if line.effect:
         due = [o for possible in possibles for o in possible.owed if (o.effect, o.seq) == (line.effect, line.seq)]
         if line.effect == "end" and due:
-            return f"{where}, and its outcome is {' or '.join(sorted({owed_text(o).split(' ', 2)[2] for o in due}))}"
+            return f"{where}, and its outcome is {_outcomes(outcome for o in due for outcome in o.outcomes)}"
         if waiting and line.seq not in waiting:
             return f"the end of prompt {waiting[0]} comes first, and no line has told it"
         return f"{where}, and cannot {line.effect}" + (f" in {line.outcome.value}" if line.outcome else "")
@@ -69,7 +73,7 @@ def reason(line: Line, possibles: Collection[Possible]) -> str:
 def nearest(line: Line, possibles: Collection[Possible], latest: int, complete: bool, most: int) -> list[Nearest]:
     """The lines most like this one that the model allows."""
     found: dict[str, tuple[tuple[int, ...], Nearest]] = {}
-    ways: Iterable[Possible] = possibles if complete else imagined(possibles)
+    ways: Iterable[Possible] = possibles if complete else imagined(possibles, Limit())
     for possible in islice(ways, LOOKED_AT):
         for text, fields in allowed(possible, line, latest):
             told = {name: (value, mine) for name, value in fields.items()

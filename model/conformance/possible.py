@@ -19,7 +19,7 @@ Tests compare all this with a search that imagines every step everywhere.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome, State
@@ -41,12 +41,14 @@ from cancelmark.model.session import (
 
 from .lines import ACTION, Asked, Line, Moved
 
-MOST = 5_000  # possibilities of a session at a time
+MOST = 2_000  # possibilities of a session at a time
 ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE = State
 
 
-class TooMany(Exception):
-    """More possibilities than can be followed."""
+class Limit:
+    """Whether there were more possibilities than can be followed. Those after the fewest steps left out are."""
+
+    hit = False
 
 
 class Owed(NamedTuple):
@@ -147,9 +149,10 @@ def agrees(line: Line, session: Session, move: Move) -> bool:
             and (line.effects is None or line.effects == tuple(map(asked, move.effects))))
 
 
-def taken(possible: Possible, line: Line, seq: int, complete: bool) -> Iterator[tuple[Possible, Session, Move]]:
-    """What becomes of a possibility with an action in its session, and the move, from the session, that does it."""
-    for before in [possible.session] if complete else entrances(possible.session, line):
+def taken(possible: Possible, line: Line, seq: int, limit: Limit | None) -> Iterator[tuple[Possible, Session, Move]]:
+    """What becomes of a possibility with an action in its session, and the move, from the session, that does it.
+    Without a limit nobody has entered unseen."""
+    for before in entrances(possible.session, line, limit) if limit else [possible.session]:
         move = move_of(before, line, seq)
         if move is None or not agrees(line, before, move):
             continue
@@ -185,7 +188,7 @@ def told(possible: Possible, line: Line) -> Possible | None:
 
 # --- steps that were left out -------------------------------------------------------------------------------------
 
-def entrances(session: Session, line: Line) -> Iterator[Session]:
+def entrances(session: Session, line: Line, limit: Limit) -> Iterator[Session]:
     """The session after those have entered the queue whom the line finds there."""
     late = _late(session)
     choices: Iterable[Iterable[Prompt]] = [()]
@@ -199,15 +202,14 @@ def entrances(session: Session, line: Line) -> Iterator[Session]:
         else:
             choices = [[p for p in late if p.seq in named and p.seq != line.seq]]
     elif line.action == "clear_queue":
-        choices = chain.from_iterable(combinations(late, size) for size in range(len(late) + 1))
+        some = chain.from_iterable(combinations(late, size) for size in range(1, len(late)))
+        choices = islice(chain([(), late], some), MOST)  # the likely ones first
+        limit.hit |= 2 ** len(late) > MOST
     elif line.action == "step":
         choices = [(), *([p] for p in late if not p.run_id)]
     elif line.action in ("finish", "requeue"):
         choices = [(), *([p] for p in ahead(session, late, line.action))]
-    for count, choice in enumerate(choices):
-        if count > MOST:
-            raise TooMany
-        yield entered(session, choice)
+    return (entered(session, choice) for choice in choices)
 
 
 def _late(session: Session) -> list[Prompt]:
@@ -258,28 +260,29 @@ def _step(possible: Possible, session: Session, name: str, prompt: Prompt) -> Po
     return Possible(_live(moves[0]), possible.owed + owed_by(moves))
 
 
-def with_left_out(possibles: Collection[Possible], line: Line) -> Iterator[Possible]:
+def with_left_out(possibles: Collection[Possible], line: Line, limit: Limit) -> Iterator[Possible]:
     """The possibilities, and those after steps that the trace does not have and that make a difference to the line."""
-    return iter(possibles) if line.action == "accept" else imagined(possibles, *_scope(line))
+    return iter(possibles) if line.action == "accept" else imagined(possibles, limit, *_scope(line))
 
 
 def imagined(
-    possibles: Iterable[Possible], owing: list[int] | None = None, about: Collection[int] | None = None,
+    possibles: Collection[Possible], limit: Limit, owing: list[int] | None = None, about: Collection[int] | None = None,
 ) -> Iterator[Possible]:
     """The possibilities, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
     `about`, and only as long as the first to owe an end is in `owing`."""
     seen = set(possibles)
-    waiting = list(seen)
-    for possible in waiting:
-        yield possible
-        if owing is not None and possible.ends_owed:
-            continue
-        for after in left_out(possible, about):
-            if after not in seen and (owing is None or after.ends_owed[:1] in ([], owing)):
-                seen.add(after)
-                waiting.append(after)
-        if len(seen) > MOST:
-            raise TooMany
+    most = len(seen) + MOST
+    for start in possibles:
+        waiting = [start]
+        for possible in waiting:
+            yield possible
+            if limit.hit or (owing is not None and possible.ends_owed):
+                continue
+            for after in left_out(possible, about):
+                if after not in seen and (owing is None or after.ends_owed[:1] in ([], owing)):
+                    seen.add(after)
+                    waiting.append(after)
+            limit.hit = len(seen) >= most
 
 
 def _scope(line: Line) -> tuple[list[int] | None, Collection[int] | None]:

@@ -2,8 +2,9 @@
 
 A session is followed as a set of possibilities (`possible`): one, if the trace is complete; several, where steps that
 it leaves out could have come sooner or later. Sessions share the seqs and whether the server is closing, nothing else,
-so each has its own set. A prompt that is done is forgotten as soon as its end is told, as the model does. What stays is
-a mark for each session.
+so each has its own set. If there are too many, only some are followed. A trace that one of them has to its end is a
+behaviour all the same; that none of them has a line is no proof of the contrary, and `Undecided`. A prompt that is done
+is forgotten as soon as its end is told, as the model does. What stays is a mark for each session.
 
 **Lives.** A crash writes nothing. In a trace with numbered lines, `n` = 1 begins the next life of the server, with a
 `recover` that says what it `found` in the journal. Lines are written before their steps are journaled, so the journal
@@ -14,8 +15,7 @@ nobody is in a state that the trace has not seen. Without `found`, everything be
 memory, and time.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -24,7 +24,7 @@ from cancelmark.model.session import Prompt, Session
 
 from .explain import Nearest, nearest, reason, state_text
 from .lines import Asked, BadTrace, Found, Line, Moved, Torn
-from .possible import MOST, Possible, TooMany, impossible, moved, taken, told, with_left_out
+from .possible import MOST, Limit, Possible, impossible, moved, taken, told, with_left_out
 from .seqs import Seqs
 
 DESTINATION = {row.name: row.dest for row in ROWS}
@@ -47,12 +47,13 @@ class Rejected(Exception):
 
 
 class Undecided(Exception):
-    """The trace leaves out so much that there are too many possibilities to follow."""
+    """A line that none of the possibilities has which were followed; but there were more."""
 
-    def __init__(self, line: Line, session: str) -> None:
-        super().__init__(f"line {line.number}: session {session} could be in more than {MOST:,} states, too many to "
-                         "follow; log more steps, `enter` above all")
-        self.line, self.session = line, session
+    def __init__(self, line: Line, session: str, since: int) -> None:
+        super().__init__(f"line {line.number} may not be what the model can do ({line}), but since line {since} "
+                         f"session {session} could be in more states than the {MOST:,} that were followed; log more "
+                         "steps, `enter` above all")
+        self.line, self.session, self.since = line, session, since
 
 
 class Known(NamedTuple):
@@ -71,13 +72,14 @@ class TraceCheck:
 
     def __init__(self, complete: bool = False) -> None:
         self.complete = complete
-        self.sessions: dict[str, frozenset[Possible]] = {}
+        self.sessions: dict[str, tuple[Possible, ...]] = {}
         self.prompts: dict[int, Known] = {}  # by seq
         self._of: dict[str, set[int]] = {}  # their seqs, by session
         self._run_ids: dict[str, int] = {}  # their seqs, by run id
         self.seqs = Seqs()
         self.lines = self.lives = self.accepted = self.most = 0  # counts; most: possibilities at a time
         self.torn: list[int] = []  # lines that end in the middle
+        self._narrowed: dict[str, int] = {}  # sessions not all of whose possibilities are followed, since which line
         self._numbered: bool | None = None
         self._n = 0
         self._closed: int | None = None  # the latest seq when the server began to close
@@ -162,12 +164,9 @@ class TraceCheck:
 
     def _tell(self, line: Line) -> None:
         name = self._home(line)
-        possibles = self.sessions[name]
-        try:
-            told_by = [told(one, line) for one in (possibles if self.complete else with_left_out(possibles, line))]
-        except TooMany:
-            raise Undecided(line, name) from None
-        self._come_to(line, name, {left for left in told_by if left})
+        possibles, limit = self.sessions[name], Limit()
+        ways = possibles if self.complete else with_left_out(possibles, line, limit)
+        self._come_to(line, name, dict.fromkeys(left for one in ways if (left := told(one, line))), limit)
 
     def _close(self, line: Line) -> None:
         if self._closed is not None:
@@ -219,7 +218,7 @@ class TraceCheck:
         known, self.prompts, self._of, self._run_ids = self.prompts, {}, {}, {}
         for seq, (name, prompt) in prompts.items():
             self._know(seq, Known(name, prompt.run_id, {prompt.state, *(known[seq].seen if seq in known else ())}))
-        self.sessions = {name: frozenset([Possible(session)]) for name, session in sessions.items()}
+        self.sessions = {name: (Possible(session),) for name, session in sessions.items()}
         self.seqs.restart(max([0, *prompts, *(session.mark for session in sessions.values())]), self._n)
 
     def _compare(self, line: Line, sessions: Mapping[str, Session], prompts: Mapping[int, tuple[str, Found]]) -> None:
@@ -258,9 +257,9 @@ class TraceCheck:
                                  f"{line.run_id or 'none'}", known.session)
         return known.session
 
-    def _session(self, name: str) -> frozenset[Possible]:
+    def _session(self, name: str) -> tuple[Possible, ...]:
         """Where the session can be. One of which no line has told is there all the same: a close has closed it."""
-        return self.sessions.setdefault(name, frozenset([Possible(Session(self._closed or 0))]))
+        return self.sessions.setdefault(name, (Possible(Session(self._closed or 0)),))
 
     def _know(self, seq: int, known: Known) -> None:
         self.prompts[seq] = known
@@ -277,37 +276,42 @@ class TraceCheck:
     def _move(self, line: Line, name: str, latest: int) -> None:
         """An action in a session: whoever can take it does."""
         exact = self.complete or line.found is not None
-        possibles = self._session(name)
-        after = set()
-        try:
-            for possible in possibles if exact else with_left_out(possibles, line):
-                for result, before, move in taken(possible, line, latest, exact):
-                    after.add(result)
-                    if self.complete:
-                        for row in moved(before, move):
-                            self.prompts[row.seq].seen.add(DESTINATION[row.row])
-        except TooMany:
-            raise Undecided(line, name) from None
-        self._come_to(line, name, after)
+        possibles, limit = self._session(name), Limit()
+        after: dict[Possible, None] = {}  # in order: if only some are followed, the same ones each time
+        for possible in possibles if exact else with_left_out(possibles, line, limit):
+            for result, before, move in taken(possible, line, latest, None if exact else limit):
+                after[result] = None
+                if self.complete:
+                    for row in moved(before, move):
+                        self.prompts[row.seq].seen.add(DESTINATION[row.row])
+            if len(after) >= MOST:
+                limit.hit = True
+                break
+        self._come_to(line, name, after, limit)
 
-    def _come_to(self, line: Line, name: str, after: set[Possible]) -> None:
-        """The session is in one of these states now. Prompts that are in none of them any more are forgotten."""
+    def _come_to(self, line: Line, name: str, after: Collection[Possible], limit: Limit) -> None:
+        """The session is in one of these states now. Prompts that are in none of them any more are forgotten. When no
+        prompt is left there is one state that it can be in, however many were not followed before."""
+        if not after and name in self._narrowed:
+            raise Undecided(line, name, self._narrowed[name])
+        if limit.hit:
+            self._narrowed.setdefault(name, line.number)
         if not after:
-            raise self._rejected(line, reason(line, self.sessions[name]), name)
-        if len(after) > MOST or max(len(one.owed) for one in after) > MOST:
-            raise Undecided(line, name)
+            raise Undecided(line, name, line.number) if limit.hit else self._rejected(
+                line, reason(line, self.sessions[name]), name)
         self.most = max(self.most, len(after))
-        self.sessions[name] = frozenset(after)
+        self.sessions[name] = tuple(after)
         alive = {p.seq for one in after for p in one.session.prompts} | {o.seq for one in after for o in one.owed}
         for seq in self._of.get(name, set()) - alive:
             self._forget(seq)
+        if not self._of.get(name):
+            self._narrowed.pop(name, None)
 
     def _rejected(self, line: Line, why: str, name: str | None = None) -> Rejected:
         possibles = self.sessions.get(name, ()) if name is not None else ()
-        near: list[Nearest] = []
+        near = []
         if possibles:
-            with suppress(TooMany):
-                near = nearest(line, possibles, self.seqs.latest, self.complete, SHOWN)
+            near = nearest(line, possibles, self.seqs.latest, self.complete, SHOWN)
         states = sorted(map(state_text, possibles), key=lambda text: (len(text), text))
         return Rejected(line, why, name, states, near)
 
