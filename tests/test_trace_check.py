@@ -157,8 +157,8 @@ def bases(style: str, number: int) -> Iterator[list[Line]]:
 
 
 MUTANTS = {
-    "numbered": (30, (8_692, 283)),
-    "late": (30, (8_543, 281)),
+    "numbered": (60, (8_692, 283)),
+    "late": (60, (8_543, 281)),
     "without numbers": (8, (823, 88)),
     "without enter and settle": (8, (617, 85)),
     "as observed": (16, (405, 316)),

@@ -204,9 +204,10 @@ def test_the_trace_of_lives_that_end_in_a_kill_is_accepted_also_with_torn_lines(
     assert (told["verdict"], told["complete"], len(told["torn"])) == ("accepted", True, 1)
     assert seed - 1 <= told["lives"] <= seed, "one may have had no other line than the torn one"
     lines = trace.read_text().splitlines()
-    lost = next(number for number, line in reversed(list(enumerate(lines))) if '"found"' in line and '"state"' in line)
+    lost = next(number for number, line in reversed(list(enumerate(lines))) if '"state":"active"' in line)
     found = json.loads(lines[lost])
-    next(session for session in found["found"].values() if session["prompts"])["prompts"].pop()
+    for session in found["found"].values():
+        session["prompts"] = [prompt for prompt in session["prompts"] if prompt["state"] != "active"]
     trace.write_text("\n".join([*lines[:lost], json.dumps(found), *lines[lost + 1:]]) + "\n")
     assert f"line {lost + 1} is not what the model can do" in run(trace, code=1), "a prompt that a restart loses"
 
