@@ -14,7 +14,7 @@ from typing import NoReturn
 from cancelmark.bench import command as bench
 from cancelmark.model.explore import StoppedError
 
-from . import check, diagram, diff, history, play, prove
+from . import check, diagram, diff, history, play, prove, tracecheck
 from .commands import cancel, queue, send, watch
 from .commands import run as run_command
 from .files import UsageError
@@ -50,6 +50,7 @@ COMMANDS = (
     cancel,
     queue,
     watch,
+    tracecheck,
     bench,
 )
 

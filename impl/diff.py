@@ -21,8 +21,8 @@ from cancelmark.model.walk import Walk
 
 from .check import PROTOCOLS, watching
 from .files import UsageError
+from .itf import load
 from .terminal import output
-from .traces import load
 
 DESCRIPTION = """\
 Hold two protocols or two traces against each other.

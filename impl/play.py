@@ -24,9 +24,9 @@ from cancelmark.model.walk import Walk
 
 from .check import protocol_named
 from .files import UsageError
+from .itf import load, save
 from .quiz import Question, ask, questions
 from .terminal import output
-from .traces import load, save
 
 DESCRIPTION = """\
 Play the protocol: choose what happens next, and see what becomes of each prompt, what is published and which property

@@ -168,7 +168,7 @@ class Runtime:
         runs = [self._taken_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
         found = found_in(lane.session for lane in lanes) if self.trace else None
         steps = [lane.session.recover() for lane in lanes]
-        if self.trace and lanes:
+        if self.trace:
             self.trace.everywhere("recover", steps, found)
         recovering = [self._waited(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
         for run in runs:

@@ -28,6 +28,7 @@ from cancelmark.model.views.tables import (
     counts_table,
     effects_table,
     events_table,
+    fields_table,
     finish_reasons_table,
     flaws_page,
     guards_table,
@@ -117,11 +118,12 @@ def filled(document: str, sections: Mapping[str, Callable[[], str]]) -> str:
 
 def generated(specs: Path, without: Collection[str] = ()) -> Mapping[Path, Callable[[], str]]:
     """Each generated file, and what makes its content. Files and sections of these names are left as they are."""
-    protocol = specs / "protocol.md"
+    protocol, format = specs / "protocol.md", specs / "trace.md"
     sections = {name: make for name, make in SECTIONS.items() if name not in without}
     return {
         **{specs / name: make for name, make in FILES.items() if name not in without},
         protocol: lambda: filled(protocol.read_text(encoding="utf-8"), sections),
+        format: lambda: filled(format.read_text(encoding="utf-8"), {"fields": fields_table}),
         specs / "traceability.md": lambda: HEADER + page(traced(specs.resolve().parent)),
     }
 

@@ -1,19 +1,20 @@
 """A trace: one line of JSON for each action that a runtime has taken, enough to replay it on the model.
 
 Lines are written when the step is taken, in the order of the steps. What a step asks for is carried out after that, so
-the last lines before a crash may tell of steps that were never journaled. A crash itself writes nothing: the next life
-has a trace of its own, which begins with what was found in the journal. An acceptance is out of order: its line is
-written when it is durable, and `after` is the line that was the last when its seq was given out, which is when it has
-happened for the model.
+the last lines before a crash may tell of steps that were never journaled. A crash itself writes nothing, but may leave
+a line torn: the next life begins with a line 1, `recover`, and what was found in the journal. An acceptance is out of
+order: its line is written when it is durable, and `after` is the line that was the last when its seq was given out,
+which is when it has happened for the model.
 
-`SCHEMA` describes a line; specs/trace.schema.json is made from it.
+`SCHEMA` describes a line; specs/trace.schema.json is made from it. specs/trace.md has the format for other servers, of
+which this is the complete case, and `cancelmark trace check` judges both.
 """
 
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from os import PathLike
+from os import SEEK_END, PathLike
 from pathlib import Path
 from time import time
 from typing import Any, Self, TextIO
@@ -74,13 +75,16 @@ def schema() -> str:
 
 
 class Trace:
-    """Writes a trace to a file, which it begins anew; close it, or use it as a context manager. Each line is given to
-    the system at once. A disk that is full ends the trace, and nothing else."""
+    """Writes the trace of one life at the end of a file, which has those of earlier lives; close it, or use it as a
+    context manager. Each line is given to the system at once. A disk that is full ends the trace, and nothing else."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self.n = 0  # lines written
-        self._file: TextIO | None = self.path.open("w", encoding="utf-8", buffering=1)
+        torn = _torn(self.path)
+        self._file: TextIO | None = self.path.open("a", encoding="utf-8", buffering=1)
+        if torn:
+            self._file.write("\n")
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +128,15 @@ class Trace:
         except OSError as error:
             log.error("%s: the trace ends here: %s", self.path, error)
             self.close()
+
+
+def _torn(path: Path) -> bool:
+    """Whether the file ends in the middle of a line."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, SEEK_END)
+        return file.read() != b"\n"
 
 
 def _told(effect: Effect) -> Json:

@@ -36,6 +36,7 @@ from .models import Draft, Model, Role, Text
 from .models import Message as Said
 from .runtime import Closing, Refusal, RunIdInUse, Runtime
 from .store import MemoryStore, Message, PromptRecord, PutMessage, SessionRecord, SqliteStore, StoreError
+from .trace import Trace
 from .turn import SUMMARIZE
 
 log = logging.getLogger("cancelmark.workspace")
@@ -290,14 +291,17 @@ class Workspace:
         """Accepts nothing more, cancels every session, waits for every run, and closes the store."""
         self._alarm.cancel()
         await self.runtime.close(deadline)
+        if self.runtime.trace:
+            self.runtime.trace.close()
 
 
 class Workspaces:
-    """The workspaces of one server. Without a directory nothing outlives the process."""
+    """The workspaces of one server. Without a directory nothing outlives the process. In `traces`, if given, each
+    writes its trace to a file of its own."""
 
     def __init__(self, model: Model, directory: Path | None = None, *, grace: float = GRACE, stop: float = 5.0,
-                 queue: int = QUEUE, limit: int = OPEN) -> None:
-        self.model, self.directory = model, directory
+                 queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None) -> None:
+        self.model, self.directory, self.traces = model, directory, traces
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
         self._open: dict[str, Workspace] = {}
@@ -309,6 +313,11 @@ class Workspaces:
                 (directory / "workspaces").mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"cannot make {directory}: {error.strerror}; choose another --data-dir") from error
+        if traces is not None:
+            try:
+                traces.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot make {traces}: {error.strerror}; choose another --trace") from error
         self._index = Index(directory)
 
     async def start(self) -> None:
@@ -386,7 +395,13 @@ class Workspaces:
 
         store, record = await asyncio.to_thread(make)
         await self._put(record)
-        runtime = Runtime(self.model, store, grace=self.stop)
+        trace = None
+        if self.traces:
+            try:
+                trace = Trace(self.traces / f"{record.id}.ndjson")
+            except OSError as error:
+                log.error("no trace is written", extra={"workspace": record.id, "problem": error})
+        runtime = Runtime(self.model, store, grace=self.stop, trace=trace)
         await runtime.start()
         return Workspace(record, runtime, self.grace, self.queue, self._left)
 

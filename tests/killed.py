@@ -5,6 +5,7 @@
 It prints, as soon as a caller would know: `accepted RUN_ID`, then for each cancel that was acknowledged
 `covered RUN_ID…`, those that were accepted before it and had not started; `closing`, and `closed`. With the last three
 arguments it kills itself at that write of that phase (start, run or close), `before` or `after` the write is durable.
+All its lives write one trace, FILE.ndjson.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, Scripted
 from cancelmark.impl.runtime import Lane, Runtime
 from cancelmark.impl.session import Prompt
 from cancelmark.impl.store import Batch, SqliteStore
+from cancelmark.impl.trace import Trace
 from cancelmark.impl.turn import ToolRunner
 from cancelmark.model.lifecycle import State
 
@@ -51,9 +53,9 @@ class Hesitant(Runtime):
     """A runtime that takes its time between acceptance and entry. Only then does a cancel leave prompts behind that
     nothing but the mark keeps from running after a restart."""
 
-    def __init__(self, store: SqliteStore, random: Random) -> None:
+    def __init__(self, store: SqliteStore, random: Random, trace: Trace) -> None:
         tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
-        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0)
+        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace)
         self._random = random
 
     async def _enter(self, lane: Lane, prompt: Prompt) -> None:
@@ -90,7 +92,7 @@ async def look(arguments: str) -> str:
 async def main(path: str, seed: str, *fate: str) -> None:
     random = Random(int(seed))
     store = Deadly(path, *fate)
-    runtime = Hesitant(store, Random(int(seed)))
+    runtime = Hesitant(store, Random(int(seed)), Trace(f"{path}.ndjson"))
     await runtime.start()
     for session in SESSIONS:
         await runtime.create_session(session)
@@ -117,6 +119,8 @@ async def main(path: str, seed: str, *fate: str) -> None:
     store.phase = "close"
     tell("closing")
     await runtime.close()
+    if runtime.trace:
+        runtime.trace.close()
     tell("closed")
 
 

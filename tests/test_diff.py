@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cancelmark.impl.cli import main
-from cancelmark.impl.traces import load, save
+from cancelmark.impl.itf import load, save
 from cancelmark.model.comparison import compare, first_difference
 from cancelmark.model.replay import replay
 from cancelmark.model.revisions import REVISIONS

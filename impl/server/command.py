@@ -65,6 +65,9 @@ def add_parser(commands: Any) -> None:
     keep.add_argument("--data-dir", type=Path, metavar="DIR",
                       help="where (default: CANCELMARK_DATA_DIR, or the user's)")
     keep.add_argument("--memory", action="store_true", help="nothing: all is gone when it stops")
+    keep.add_argument("--trace", type=Path, metavar="DIR",
+                      help="a trace of every workspace, in this directory, for `cancelmark trace check`: a line for "
+                           "each action, without texts; it grows until you delete it")
     keep.add_argument("--grace", type=float, default=300.0, metavar="SECONDS",
                       help="a workspace that no client is attached to closes after so long (%(default)g)")
     keep.add_argument("--drain", type=float, default=10.0, metavar="SECONDS",
@@ -179,7 +182,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     asked = asyncio.Event()
     with listener:
         workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
-                                queue=arguments.max_queue, limit=arguments.max_workspaces)
+                                queue=arguments.max_queue, limit=arguments.max_workspaces, traces=arguments.trace)
         make_room(limits.connections)
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:

@@ -1,4 +1,4 @@
-"""Traces in files: Informal Trace Format, with the name of the protocol."""
+"""Paths of the model in files, as `play` saves them: Informal Trace Format, with the name of the protocol."""
 
 import json
 from pathlib import Path

@@ -1,0 +1,68 @@
+"""Which seqs a server has given out, and between which lines of its trace: as much as its lines tell.
+
+A seq is given out before the line of its acceptance is written, and meanwhile other lines may be: a cancel that covers
+it already, or an acceptance with a higher seq. One that is refused after that leaves a gap (R1c). So what is kept is
+the latest seq, and the gaps below it, each with the lines between which its seqs were given out.
+"""
+
+from typing import NamedTuple
+
+MOST_GAPS = 10_000  # the oldest are forgotten: an acceptance that comes even later is refused
+
+
+class Gap(NamedTuple):
+    """Seqs that were given out, or skipped, and of which no acceptance is known."""
+
+    first: int
+    last: int
+    since: int  # a line after which they were given out, or right after it
+    until: int  # the last line that can have been written before
+
+
+class Seqs:
+    """The seqs of a server. Each method tells what is wrong, if anything is."""
+
+    def __init__(self) -> None:
+        self.latest = 0
+        self.accepted = 0  # the highest of which an acceptance is known
+        self.gaps: list[Gap] = []  # by seq
+        self._since = 0  # a seq above the latest is given out after this line
+
+    def give(self, seq: int, after: int, now: int) -> str | None:
+        """The line `now` tells that a prompt was accepted under `seq`, which was given out right after line `after`."""
+        if seq > self.latest:
+            gap, at = Gap(self.latest + 1, seq, self._since, now - 1), len(self.gaps)
+        else:
+            at = next((i for i in reversed(range(len(self.gaps))) if self.gaps[i].first <= seq), -1)
+            if at < 0 or self.gaps[at].last < seq:
+                return f"seq {seq} is taken already: the latest is {self.latest}"
+            gap = self.gaps[at]
+        if not gap.since <= after <= gap.until:
+            when = f"right after line {gap.since}" if gap.since == gap.until else (
+                f"after line {gap.since} at the earliest and line {gap.until} at the latest")
+            return f"by the other lines, seq {seq} was given out {when}, and not after line {after}"
+        before, behind = Gap(gap.first, seq - 1, gap.since, after), Gap(seq + 1, gap.last, after, gap.until)
+        self.gaps[at:at + 1] = [part for part in (before, behind) if part.first <= part.last]
+        del self.gaps[:-MOST_GAPS]
+        if seq > self.latest:
+            self.latest, self._since = seq, after
+        self.accepted = max(self.accepted, seq)
+        return None
+
+    def reach(self, mark: int, now: int) -> str | None:
+        """The line `now` tells that `mark` was the latest seq."""
+        if mark < self.latest:
+            return f"the mark must be {self.latest} at least, the latest seq that was given out, and not {mark}"
+        if mark > self.latest:
+            self.gaps.append(Gap(self.latest + 1, mark, self._since, now - 1))
+            del self.gaps[:-MOST_GAPS]
+        self.latest, self._since = mark, now
+        return None
+
+    def free(self, seq: int) -> bool:
+        """Whether no acceptance under this seq is known."""
+        return seq > self.latest or any(gap.first <= seq <= gap.last for gap in self.gaps)
+
+    def restart(self, latest: int, now: int) -> None:
+        """The server was started again, and has found `latest` in its journal (R17e)."""
+        self.latest, self.gaps, self._since = max(latest, self.accepted), [], now
