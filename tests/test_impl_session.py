@@ -1,6 +1,4 @@
-"""The runtime's session against the model: every edge of the reachable graph, and what threads and misuse can do."""
-
-import threading
+"""The runtime's session against the model: every edge of the reachable graph, and what misuse can do."""
 
 import pytest
 from replaying import Asked, View, asked, replay
@@ -8,7 +6,6 @@ from replaying import Asked, View, asked, replay
 from cancelmark.impl.session import Counter, Effects, Prompt, Session
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import Effect
 
 
 class Sessions:
@@ -138,48 +135,3 @@ def test_finished_prompts_leave_memory() -> None:
         session.finish(prompt, Outcome.END_TURN)
     assert not session.prompts
     assert not session.queue
-
-
-def test_threads_cannot_break_a_session() -> None:
-    """Many threads on one session: every prompt ends once, and never two are active."""
-    session = Session("s", Counter())
-    ended: list[int] = []
-    actives: list[int] = []
-    lock = threading.Lock()
-
-    def note(effects: list[Effect]) -> None:
-        with lock:
-            ended.extend(e.seq for e in effects if type(e).__name__ == "End")
-
-    def carry(prompt: Prompt) -> None:
-        note(session.enter(prompt))
-        if prompt.state is State.CANCELED_ON_ENTRY:
-            note(session.settle(prompt))
-
-    def work(number: int) -> None:
-        for n in range(60):
-            prompt, _ = session.accept(run_id=f"{number}-{n}" if n % 2 else None)
-            carry(prompt)
-            if n % 7 == 0:
-                note(session.cancel())
-            if n % 11 == 0:
-                note(session.clear_queue())
-            active = session.active
-            if active is not None:
-                try:
-                    note(session.step(active))
-                    note(session.finish(active, Outcome.END_TURN))
-                    actives.append(active.seq)
-                except IllegalTrigger:
-                    pass  # another thread finished it first
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    while session.active:
-        note(session.finish(session.active, Outcome.END_TURN))
-    assert not session.prompts
-    assert sorted(ended) == list(range(1, 8 * 60 + 1))
-    assert len(actives) == len(set(actives))
