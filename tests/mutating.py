@@ -1,9 +1,9 @@
 """Mutants of a module: its source with one small change each, which some test ought to notice.
 
 What is changed: comparisons, `and` and `or`, `not`, conditions, numbers, truth values and strings, arithmetic and set
-operations, `min` and `max`, `any` and `all`, the order of `sorted`, the elements of a literal, and statements, which are
-left out, as is the `with` around a block. What is not: annotations, decorators, docstrings, f-strings, assertions, and
-names of types.
+operations, `min` and `max`, `any` and `all`, the order of `sorted`, the elements of a literal, and statements, which
+are left out, as is the `with` around a block. What is not: annotations, decorators, docstrings, f-strings, assertions,
+and names of types.
 """
 
 import ast
@@ -186,10 +186,13 @@ def replacements(place: Place) -> Iterator[tuple[str, ast.AST]]:
 
 def _is_a_choice(place: Place) -> bool:
     """Whether a literal's elements are a choice, and not the parts of one value."""
-    return (not isinstance(getattr(place.node, "ctx", None), ast.Store)
-            and not isinstance(place.parent, ast.Return | ast.Yield | ast.Subscript | ast.BinOp | ast.Compare)
-            and not (isinstance(place.parent, ast.Assign) and isinstance(place.parent.targets[0], ast.Tuple))
-            or isinstance(place.parent, ast.Compare) and isinstance(place.parent.ops[0], ast.In | ast.NotIn))
+    parent = place.parent
+    if isinstance(parent, ast.Compare):
+        return isinstance(parent.ops[0], ast.In | ast.NotIn)
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
+        return False
+    return (isinstance(getattr(place.node, "ctx", ast.Load()), ast.Load)
+            and not isinstance(parent, ast.Return | ast.Yield | ast.Subscript | ast.BinOp))
 
 
 def _values(value: object) -> list[object]:

@@ -92,6 +92,7 @@ def shape(session: Session) -> View:
     "R17c", "R17d", "R19b", "R19c", "R20",
 )
 @pytest.mark.parametrize(("bounds", "edges"), [
+    (Bounds(2, cancels=1, requeues=1, crashes=1), 6_046),
     (Bounds(3, cancels=2, clears=1), 124_573),
     (Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1), 76_879),
     (Bounds(2, cancels=1, clears=1, sessions=2), 16_112),
