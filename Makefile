@@ -5,7 +5,7 @@ READY := .venv/ready
 REVIEW := build/review
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep lint diagrams specs serve bench constraints clean
+.PHONY: help review test test-deep mutants lint diagrams specs serve bench constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -26,6 +26,9 @@ test: $(READY) ## all tests
 
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
 	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+mutants: $(READY) ## change the protocol in every small way, and see a test fail each time: specs/mutation.md (an hour)
+	@nice $(BIN)/python tests/mutants.py
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

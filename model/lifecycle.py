@@ -143,7 +143,6 @@ class IllegalTrigger(Exception):
     def __init__(self, prompt: object, state: State, trigger: Trigger, guards: Iterable[Guard] | None = None) -> None:
         known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"
         super().__init__(f"prompt {prompt} is {state.value}{known}: no row lets it {trigger.value}")
-        self.prompt, self.state, self.trigger = prompt, state, trigger
 
 
 # --- The explorer's engine: a dictionary and the guards ----------------------------------------------------------

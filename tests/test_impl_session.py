@@ -136,3 +136,26 @@ def test_finished_prompts_leave_memory() -> None:
         session.finish(prompt, Outcome.END_TURN)
     assert not session.prompts
     assert not session.queue
+
+
+def test_a_step_tells_what_was_done_to_whom_and_where_the_mark_is() -> None:
+    session = Session("s", Counter())
+    a, accepted = session.accept("hello")
+    b, _ = session.accept(run_id="run-1")
+    steps = [accepted, session.enter(a), session.enter(b), session.step(a), session.requeue(a), session.cancel(),
+             session.finish(a, Outcome.CANCELED), session.clear_queue(), session.cancel("close")]
+    c, _ = session.accept()
+    d, _ = session.accept()
+    steps += [session.fail(c), session.cancel(), session.enter(d), session.settle(d)]
+    assert [(s.action, s.prompt, s.variant, s.mark) for s in steps] == [
+        ("accept", a, False, 0), ("enter", a, None, 0), ("enter", b, None, 0), ("step", a, None, 0),
+        ("requeue", a, None, 0), ("cancel", None, None, 2), ("finish", a, Outcome.CANCELED, 2),
+        ("clear_queue", None, None, 2), ("close", None, None, 2), ("fail", c, None, 2), ("cancel", None, None, 4),
+        ("enter", d, None, 4), ("settle", d, None, 4)]
+    assert [[(p.seq, row.name) for p, row in s.moved] for s in steps] == [
+        [], [(1, "enter→active")], [(2, "enter→queued")], [], [(1, "requeue→queued"), (1, "start→active")],
+        [(2, "drop→done")], [(1, "finish_canceled→done")], [], [], [(3, "fail→done")], [],
+        [(4, "enter→canceled_on_entry")], [(4, "settle→done")]]
+    assert (a.text, b.text, repr(a), repr(b)) == ("hello", "", "1 of session s", "2 of session s (run id run-1)")
+    assert [p.outcome for p in (a, b, c, d)] == [
+        Outcome.CANCELED, Outcome.CANCELED, Outcome.ERROR, Outcome.CANCELED]

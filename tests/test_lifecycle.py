@@ -62,6 +62,10 @@ def test_there_is_something_to_agree_on() -> None:
     assert {row for rows in TABLE.values() for row in rows} == set(ROWS)
 
 
+def test_the_machine_knows_the_triggers_of_the_table_and_no_others() -> None:
+    assert set(LIFECYCLE.machine.events) == {trigger.value for trigger in Trigger}
+
+
 @pytest.mark.parametrize("trigger", Trigger, ids=lambda t: t.value)
 def test_done_is_final(trigger: Trigger) -> None:
     with pytest.raises(IllegalTrigger):
