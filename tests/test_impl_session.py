@@ -159,3 +159,21 @@ def test_a_step_tells_what_was_done_to_whom_and_where_the_mark_is() -> None:
     assert (a.text, b.text, repr(a), repr(b)) == ("hello", "", "1 of session s", "2 of session s (run id run-1)")
     assert [p.outcome for p in (a, b, c, d)] == [
         Outcome.CANCELED, Outcome.CANCELED, Outcome.ERROR, Outcome.CANCELED]
+
+
+def test_a_session_answers_every_guard_of_its_prompts() -> None:
+    session = Session.restored("s", Counter(4), 1, [
+        (1, "", None, State.ACTIVE), (2, "", "run-1", State.QUEUED), (3, "", None, State.QUEUED),
+        (4, "", None, State.ACCEPTED)])
+    prompts = list(session.prompts.values())
+    assert [p.covered for p in prompts] == [True, False, False, False]
+    assert [p.first for p in prompts] == [True, True, False, False]
+    assert [p.has_run_id for p in prompts] == [False, True, False, False]
+    assert all(p.busy for p in prompts)
+    session.down = False
+    assert all(p.busy for p in prompts)
+    session.active, session.queue = None, []
+    assert not any(p.busy for p in prompts)
+    assert all(p.first for p in prompts)
+    session.down = True
+    assert all(p.busy for p in prompts)
