@@ -27,7 +27,7 @@ test: $(READY) ## all tests
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
 	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-mutants: $(READY) ## change the protocol in every small way, and see a test fail each time: specs/mutation.md (an hour)
+mutants: $(READY) ## change the protocol in small ways, and see a test fail each time: specs/mutation.md (an hour)
 	@nice $(BIN)/python tests/mutants.py
 
 lint: $(READY) ## ruff and mypy --strict

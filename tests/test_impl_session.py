@@ -163,9 +163,10 @@ def test_a_step_tells_what_was_done_to_whom_and_where_the_mark_is() -> None:
 
 def test_a_session_answers_every_guard_of_its_prompts() -> None:
     session = Session.restored("s", Counter(4), 1, [
-        (1, "", None, State.ACTIVE), (2, "", "run-1", State.QUEUED), (3, "", None, State.QUEUED),
-        (4, "", None, State.ACCEPTED)])
+        (3, "b", None, State.QUEUED), (1, "c", None, State.ACTIVE), (4, "a", None, State.ACCEPTED),
+        (2, "d", "run-1", State.QUEUED)])
     prompts = list(session.prompts.values())
+    assert [p.text for p in prompts] == ["c", "d", "b", "a"], "in order of seq"
     assert [p.covered for p in prompts] == [True, False, False, False]
     assert [p.first for p in prompts] == [True, True, False, False]
     assert [p.has_run_id for p in prompts] == [False, True, False, False]
@@ -177,3 +178,13 @@ def test_a_session_answers_every_guard_of_its_prompts() -> None:
     assert all(p.first for p in prompts)
     session.down = True
     assert all(p.busy for p in prompts)
+
+
+def test_a_recovery_tells_what_it_did_in_order_of_seq() -> None:
+    session = Session.restored("s", Counter(3), 0, [
+        (3, "", None, State.ACCEPTED), (2, "", None, State.ACCEPTED), (1, "", None, State.ACTIVE)])
+    session.prompts = dict(reversed(session.prompts.items()))
+    steps = session.recover()
+    assert (steps.action, steps.prompt, steps.variant, steps.mark) == ("recover", None, None, 0)
+    assert [(p.seq, row.name) for p, row in steps.moved] == [
+        (1, "interrupt→done"), (2, "enter→queued"), (3, "enter→queued"), (2, "start→active")]
