@@ -3,7 +3,7 @@
 What is changed: comparisons, `and` and `or`, `not`, conditions, numbers, truth values and strings, arithmetic and set
 operations, `min` and `max`, `any` and `all`, the order of `sorted`, the elements of a literal, and statements, which
 are left out, as is the `with` around a block. What is not: annotations, decorators, docstrings, f-strings, assertions,
-and names of types.
+names of types, and the clauses that a row, an action or a property cites: a published page lists them.
 """
 
 import ast
@@ -130,6 +130,8 @@ def _skipped(node: ast.AST, where: str) -> bool:
             return True
         case ast.Assign(value=ast.Subscript()):  # the name of a type
             return not where
+        case ast.keyword(arg="rule" | "clauses"):
+            return True
     return isinstance(node, SKIPPED_NODES)
 
 
