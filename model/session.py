@@ -204,7 +204,7 @@ class Step:
         self.rows: list[Row] = []
         self.effects: list[Effect] = []
 
-    def fire(self, prompt: Prompt, trigger: Trigger) -> Row:
+    def fire(self, prompt: Prompt, trigger: Trigger) -> None:
         """Moves the prompt along the row that applies."""
         row = self.session.row(self.table, prompt, trigger)
         if row is None:
@@ -216,7 +216,6 @@ class Step:
             self.effects.append(Start(prompt.seq))
         if row.outcome is not None:
             self.effects.append(End(prompt.seq, row.outcome, of=prompt.seq))
-        return row
 
     def put(self, prompt: Prompt) -> None:
         """Replaces the prompt of that seq."""

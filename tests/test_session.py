@@ -2,7 +2,7 @@
 
 import pytest
 
-from cancelmark.model.lifecycle import IllegalTrigger, State, Trigger
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.session import REFERENCE, Prompt, Reach, Session, Step, label
 
 
@@ -29,3 +29,10 @@ def test_an_illegal_trigger_says_what_the_guards_answered() -> None:
     assert (step.session, step.rows, step.effects) == (session, [], [])
     assert "A is accepted with guards [none]:" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE, []))
     assert "A is accepted: no row" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE))
+
+
+def test_finished_prompts_retire_and_the_others_stay() -> None:
+    done, live = Prompt(1, run_id=False, state=State.DONE, outcome=Outcome.ERROR, ends=1), Prompt(2, run_id=True)
+    session = Session(mark=1, prompts=(done, live))
+    assert session.retire() == (Session(mark=1, prompts=(live,)), (done,))
+    assert Session(mark=1, prompts=(live,)).retire() == (Session(mark=1, prompts=(live,)), ())
