@@ -45,7 +45,7 @@ SUITES: Mapping[str, str] = {
     "model/lifecycle": "lifecycle properties | impl_session specs",
     "model/session": "properties explore session impl_session | specs",
     "model/server": "properties explore session | examples play",
-    "model/properties": "properties | explore specs",
+    "model/properties": "property_checks properties | explore specs",
     "model/judging": "diff play | export",
     "model/oracle": "oracle | session_stateful",
     "model/plain": "properties explore | fast",

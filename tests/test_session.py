@@ -1,9 +1,10 @@
-"""The model's session, piece by piece: what searches and replays rely on and do not show by themselves."""
+"""The model's sessions, piece by piece: what searches and replays rely on and do not show by themselves."""
 
 import pytest
 
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
-from cancelmark.model.session import REFERENCE, Prompt, Reach, Session, Step, label
+from cancelmark.model.server import Call, Server, changes
+from cancelmark.model.session import ACTIONS, REFERENCE, Prompt, Reach, Session, Step, label
 
 
 def test_words_that_are_printed_and_exported() -> None:
@@ -36,3 +37,54 @@ def test_finished_prompts_retire_and_the_others_stay() -> None:
     session = Session(mark=1, prompts=(done, live))
     assert session.retire() == (Session(mark=1, prompts=(live,)), (done,))
     assert Session(mark=1, prompts=(live,)).retire() == (Session(mark=1, prompts=(live,)), ())
+
+
+# --- Several sessions ---------------------------------------------------------------------------------------------
+
+TWO = Server(seq=3, sessions=(
+    Session(prompts=(Prompt(1, run_id=False, state=State.ACTIVE), Prompt(3, run_id=True))),
+    Session(prompts=(Prompt(2, run_id=False, state=State.QUEUED),))))
+
+
+def test_a_server_knows_its_prompts_and_their_homes() -> None:
+    assert [p.seq for p in TWO.prompts] == [1, 2, 3]
+    assert [TWO.home(seq) for seq in (1, 2, 3)] == [0, 1, 0]
+
+
+def test_a_call_is_written_as_people_read_it() -> None:
+    by_name = {action.name: action for action in ACTIONS}
+    assert [str(Call(by_name[name], 0, seq, variant)) for name, seq, variant in (
+        ("accept", 1, True), ("accept", 2, False), ("finish", 1, Outcome.ERROR), ("cancel", None, None),
+        ("enter", 3, None), ("enter", 3, "late"))] == [
+        "accept(A, run id)", "accept(B)", "finish(A, error)", "cancel", "enter(C)", "enter(C, late)"]
+
+
+def test_an_action_happens_in_one_session_or_once_in_all_of_them() -> None:
+    calls = [(str(c.call), c.call.session, [i for i, _ in c.moves]) for c in changes(REFERENCE, TWO)]
+    assert [c for c in calls if c[0] in ("cancel", "close", "crash", "accept(D)")] == [
+        ("accept(D)", 0, [0]), ("cancel", 0, [0]), ("close", None, [0, 1]), ("crash", None, [0, 1]),
+        ("accept(D)", 1, [1]), ("cancel", 1, [1])]
+    [close] = [c for c in changes(REFERENCE, TWO) if c.call.name == "close"]
+    assert (close.after.closing, close.after.seq) == (True, 3)
+    assert close.effects == close.moves[0][1].effects + close.moves[1][1].effects
+    assert close.rows == close.moves[0][1].rows + close.moves[1][1].rows
+    assert [type(effect).__name__ for effect in close.effects] == ["Stop", "End"]
+    assert {c.call.name for c in changes(REFERENCE, close.after)} == {
+        "clear_queue", "cancel", "crash", "enter", "fail", "finish"}
+    [accept] = [c for c in changes(REFERENCE, TWO) if str(c.call) == "accept(D, run id)" and c.call.session == 1]
+    assert (accept.call.seq, accept.after.seq, accept.after.closing) == (4, 4, False)
+    assert accept.after.sessions == (TWO.sessions[0], Session(prompts=(
+        Prompt(2, run_id=False, state=State.QUEUED), Prompt(4, run_id=True))))
+
+
+def test_actions_can_be_ruled_out_and_moves_can_come_from_a_cache() -> None:
+    only_cancel = changes(REFERENCE, TWO, allowed=lambda action: action.name == "cancel")
+    assert [str(c.call) for c in only_cancel] == ["cancel", "cancel"]
+    asked: list[tuple[object, int]] = []
+
+    def none(session: object, seq: int) -> tuple[()]:
+        asked.append((session, seq))
+        return ()
+
+    assert list(changes(REFERENCE, TWO, none)) == []
+    assert asked == [(session, 3) for session in TWO.sessions]
