@@ -42,8 +42,8 @@ FOUND = ROOT / "build" / "mutants.json"
 
 # By module: the test files that are its judges, the quick ones before the |. More judges could only kill more.
 SUITES: Mapping[str, str] = {
-    "model/lifecycle": "lifecycle properties | impl_session specs",
-    "model/session": "properties explore session impl_session | specs",
+    "model/lifecycle": "lifecycle properties session | impl_session specs",
+    "model/session": "properties explore session impl_session specs",
     "model/server": "properties explore session | examples play",
     "model/properties": "property_checks properties | explore specs",
     "model/judging": "diff play | export",

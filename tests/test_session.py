@@ -1,10 +1,12 @@
 """The model's sessions, piece by piece: what searches and replays rely on and do not show by themselves."""
 
+from dataclasses import replace
+
 import pytest
 
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.server import Call, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Prompt, Reach, Session, Step, label
+from cancelmark.model.session import ACTIONS, REFERENCE, Actor, Prompt, Reach, Session, Step, label
 
 
 def test_words_that_are_printed_and_exported() -> None:
@@ -88,3 +90,10 @@ def test_actions_can_be_ruled_out_and_moves_can_come_from_a_cache() -> None:
 
     assert list(changes(REFERENCE, TWO, none)) == []
     assert asked == [(session, 3) for session in TWO.sessions]
+
+
+def test_the_system_acts_by_itself_where_no_caller_no_fault_and_no_bound_is_asked() -> None:
+    assert {action.name for action in ACTIONS if action.system} == {
+        "enter", "fail", "settle", "step", "finish", "recover"}
+    assert not any(replace(action, bound=None).system for action in ACTIONS
+                   if action.actor in (Actor.CLIENT, Actor.OPERATOR, Actor.FAULT))
