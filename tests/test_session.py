@@ -6,7 +6,7 @@ import pytest
 
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.server import Call, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Actor, Prompt, Reach, Session, Step, label
+from cancelmark.model.session import ACTIONS, REFERENCE, Actor, Effect, End, Prompt, Reach, Session, Step, label, witnessed
 
 
 def test_words_that_are_printed_and_exported() -> None:
@@ -97,3 +97,30 @@ def test_the_system_acts_by_itself_where_no_caller_no_fault_and_no_bound_is_aske
         "enter", "fail", "settle", "step", "finish", "recover"}
     assert not any(replace(action, bound=None).system for action in ACTIONS
                    if action.actor in (Actor.CLIENT, Actor.OPERATOR, Actor.FAULT))
+
+
+def test_a_protocol_is_what_its_rows_and_actions_are() -> None:
+    again = replace(REFERENCE)
+    assert (again, hash(again)) == (REFERENCE, hash(REFERENCE))
+    assert again != replace(REFERENCE, rows=REFERENCE.rows[1:])
+    assert "table" not in repr(REFERENCE)
+
+
+def test_an_observer_notes_the_strongest_reach_and_up_to_two_ends() -> None:
+    by_name = {action.name: action for action in ACTIONS}
+    one = Prompt(1, run_id=False, state=State.QUEUED, reach=Reach.CANCEL, ends=1)
+    two = Prompt(2, run_id=False, state=State.QUEUED)
+    before = Session(prompts=(one, two, Prompt(3, run_id=False)))
+
+    def noted(action: str, *effects: Effect) -> list[tuple[Reach, int]]:
+        step = Step(REFERENCE.table, before)
+        step.effects += effects
+        return [(p.reach, p.ends) for p in witnessed(before, by_name[action], step).prompts]
+
+    nothing, clear, cancel = Reach
+    end = End(1, Outcome.ERROR, of=1)
+    assert noted("step") == [(cancel, 1), (nothing, 0), (nothing, 0)]
+    assert noted("clear_queue") == [(cancel, 1), (clear, 0), (nothing, 0)]
+    assert noted("cancel", end) == [(cancel, 2), (cancel, 0), (cancel, 0)]
+    assert noted("close", end, end) == [(cancel, 2), (cancel, 0), (cancel, 0)]
+    assert noted("finish", End(2, Outcome.ERROR, of=2)) == [(cancel, 1), (nothing, 1), (nothing, 0)]
