@@ -6,7 +6,19 @@ import pytest
 
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.server import Call, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Actor, Effect, End, Prompt, Reach, Session, Step, label, witnessed
+from cancelmark.model.session import (
+    ACTIONS,
+    REFERENCE,
+    Actor,
+    Effect,
+    End,
+    Prompt,
+    Reach,
+    Session,
+    Step,
+    label,
+    witnessed,
+)
 
 
 def test_words_that_are_printed_and_exported() -> None:
@@ -104,6 +116,7 @@ def test_a_protocol_is_what_its_rows_and_actions_are() -> None:
     assert (again, hash(again)) == (REFERENCE, hash(REFERENCE))
     assert again != replace(REFERENCE, rows=REFERENCE.rows[1:])
     assert "table" not in repr(REFERENCE)
+    assert REFERENCE.name == "ref", "as the command line and the matrix of revisions call it"
 
 
 def test_an_observer_notes_the_strongest_reach_and_up_to_two_ends() -> None:
