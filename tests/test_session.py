@@ -60,7 +60,8 @@ TWO = Server(seq=3, sessions=(
     Session(prompts=(Prompt(2, run_id=False, state=State.QUEUED),))))
 
 
-def test_a_server_knows_its_prompts_and_their_homes() -> None:
+def test_a_server_starts_with_one_session_and_knows_its_prompts_and_their_homes() -> None:
+    assert Server() == (0, False, (Session(),))
     assert [p.seq for p in TWO.prompts] == [1, 2, 3]
     assert [TWO.home(seq) for seq in (1, 2, 3)] == [0, 1, 0]
 
