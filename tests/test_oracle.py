@@ -35,6 +35,7 @@ def ended(time: float, outcome: str) -> tuple[End]:
 
 def test_the_oracle_uses_the_words_of_the_lifecycle() -> None:
     assert {*RULES} == {"start", *OUTCOMES}
+    assert all(len(rule.split()) > 5 for rule in RULES.values())
 
 
 def test_spans_that_overlap_may_have_taken_effect_in_either_order() -> None:
