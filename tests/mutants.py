@@ -47,7 +47,7 @@ SUITES: Mapping[str, str] = {
     "model/server": "properties explore session | examples play",
     "model/properties": "property_checks properties | explore specs",
     "model/judging": "diff play | export",
-    "model/oracle": "oracle | session_stateful",
+    "model/oracle": "oracle",
     "model/plain": "properties explore | fast",
     "model/explore": "explore | fast check_engines",
     "model/result": "explore | check_engines",

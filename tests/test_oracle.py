@@ -137,6 +137,10 @@ def test_cancels_are_per_session() -> None:
     assert may_end(Prompt("A", at(0), session="here"), [cancel(1, 2, "here")]) == {"canceled"}
 
 
+def test_what_is_not_said_of_a_prompt_is_nothing_special() -> None:
+    assert Prompt("A", at(0)) == Prompt("A", at(0), run_id=False, enter=None, starts=(), ends=(), session="")
+
+
 def test_a_close_cancels_every_session() -> None:
     close = Call(1, 2, "close")
     assert [may_end(Prompt("A", at(0), session=s), [close]) for s in ("one", "two")] == [{"canceled"}] * 2
