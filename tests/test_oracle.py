@@ -139,6 +139,12 @@ def test_cancels_are_per_session() -> None:
 
 def test_what_is_not_said_of_a_prompt_is_nothing_special() -> None:
     assert Prompt("A", at(0)) == Prompt("A", at(0), run_id=False, enter=None, starts=(), ends=(), session="")
+    assert Prompt("A", at(0)).moments == [at(0), at(0), Span(inf, inf)]
+
+
+def test_of_two_ends_the_first_counts() -> None:
+    prompt = Prompt("A", at(0), enter=at(1), starts=(at(2),), ends=ended(3, "error") + ended(4, "error"))
+    assert prompt.moments == [at(0), at(1), at(2), End(3, 3, "error")]
 
 
 def test_a_close_cancels_every_session() -> None:
