@@ -42,7 +42,7 @@ def test_spans_that_overlap_may_have_taken_effect_in_either_order() -> None:
     early, long, late = Span(0, 1), Span(0, 3), Span(2, 3)
     assert certain(early, late)
     assert not possible(late, early)
-    for one, other in [(early, long), (long, late), (early, early)]:
+    for one, other in [(early, long), (long, late), (early, early), (early, Span(1, 2)), (at(1), at(1))]:
         assert possible(one, other)
         assert possible(other, one)
         assert not certain(one, other)
