@@ -168,6 +168,12 @@ def test_a_restart_opens_a_closed_server_again() -> None:
     assert judge([Prompt("A", at(5), starts=(at(6),), ends=ended(7, "end_turn"))], calls) == []
 
 
+def test_a_restart_before_the_close_or_after_the_acceptance_opens_nothing() -> None:
+    for crash in (Call(0, 1, "crash"), Call(7, 8, "crash")):
+        complaints = judge([Prompt("A", at(5), ends=ended(6, "error"))], [crash, Call(2, 3, "close")])
+        assert complaints[0].startswith("A was accepted after a close")
+
+
 def test_a_crash_ends_what_runs_with_an_error() -> None:
     running = Prompt("A", at(0), run_id=True, starts=(at(1),))
     crash = Call(2, 3, "crash")
@@ -188,7 +194,8 @@ def test_every_prompt_of_a_complete_history_has_exactly_one_end() -> None:
 
 def test_nothing_happens_after_the_end() -> None:
     (complaint,) = judge([Prompt("A", at(0), starts=(at(3),), ends=ended(2, "error"))], [])
-    assert complaint.startswith("A was seen out of order; allowed: accept, enter, starts, end")
+    assert complaint == ("A was seen out of order; allowed: accept, enter, starts, end (rule: nothing happens to a prompt "
+                         "before its acceptance or after its end).")
 
 
 def test_an_outcome_that_does_not_exist_is_a_complaint() -> None:
