@@ -181,6 +181,14 @@ def test_a_crash_ends_what_runs_with_an_error() -> None:
     assert may_end(running, [crash]) == set()
 
 
+def test_a_prompt_that_outlived_a_crash_was_in_the_queue_from_the_first_one_on() -> None:
+    prompt = Prompt("A", at(0), starts=(at(1), at(9)))
+    crashes = [Call(6, 7, "crash"), Call(2, 3, "crash")]
+    assert judge([prompt], crashes, complete=False) == []
+    assert judge([prompt], [*crashes, clear_queue(4, 5)], complete=False) == [
+        f"A has start after 1 starts; allowed: nothing (rule: {RULES['start']})."]
+
+
 def test_a_prompt_that_waits_survives_a_crash() -> None:
     assert judge([Prompt("A", at(0), starts=(at(4),), ends=ended(5, "end_turn"))], [Call(2, 3, "crash")]) == []
 
@@ -194,8 +202,8 @@ def test_every_prompt_of_a_complete_history_has_exactly_one_end() -> None:
 
 def test_nothing_happens_after_the_end() -> None:
     (complaint,) = judge([Prompt("A", at(0), starts=(at(3),), ends=ended(2, "error"))], [])
-    assert complaint == ("A was seen out of order; allowed: accept, enter, starts, end (rule: nothing happens to a prompt "
-                         "before its acceptance or after its end).")
+    assert complaint == ("A was seen out of order; allowed: accept, enter, starts, end (rule: nothing happens to a "
+                         "prompt before its acceptance or after its end).")
 
 
 def test_an_outcome_that_does_not_exist_is_a_complaint() -> None:
