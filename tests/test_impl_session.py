@@ -159,6 +159,9 @@ def test_a_step_tells_what_was_done_to_whom_and_where_the_mark_is() -> None:
     assert (a.text, b.text, repr(a), repr(b)) == ("hello", "", "1 of session s", "2 of session s (run id run-1)")
     assert [p.outcome for p in (a, b, c, d)] == [
         Outcome.CANCELED, Outcome.CANCELED, Outcome.ERROR, Outcome.CANCELED]
+    for prompt in (session.accept()[0], session.accept()[0], session.accept()[0]):
+        session.enter(prompt)
+    assert [(p.seq, row.name) for p, row in session.clear_queue().moved] == [(6, "drop→done"), (7, "drop→done")]
 
 
 def test_a_session_answers_every_guard_of_its_prompts() -> None:

@@ -62,6 +62,11 @@ def test_there_is_something_to_agree_on() -> None:
     assert {row for rows in TABLE.values() for row in rows} == set(ROWS)
 
 
+def test_the_words_that_journals_and_events_carry() -> None:
+    assert [state.value for state in State] == ["accepted", "canceled_on_entry", "queued", "active", "done"]
+    assert [outcome.value for outcome in Outcome] == ["end_turn", "error", "canceled", "folded"]
+
+
 def test_the_machine_knows_the_triggers_of_the_table_and_no_others() -> None:
     assert set(LIFECYCLE.machine.events) == {trigger.value for trigger in Trigger}
 
