@@ -239,6 +239,8 @@ class Turns:
         self._closed: dict[str, int] = {}
         self.taken_in: dict[str, str] = {}
         """By name, the prompt whose turn has taken it in."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when a turn has started or was broken off."""
 
     async def __call__(self, text: str) -> str:
         answer = await self.step(text)
@@ -253,11 +255,13 @@ class Turns:
         for other in map(self._name_in, taken_in):
             self.taken_in[other] = name
         self._started[name] = self._started.get(name, 0) + 1
+        self.changed()
         let_go = self._known[name]
         try:
             await let_go.wait()
         except asyncio.CancelledError:
             self._closed[name] = self._closed.get(name, 0) + 1
+            self.changed()
             raise
         how = self._how.get(name)
         if how == "again":

@@ -1,0 +1,97 @@
+"""From what was seen to what is broken: each guarantee in terms of what clients can see.
+
+What the server owed and did not do is complained about while it is waited for (`player`); here is the rest: what it did
+and should not have done. Which ends a prompt may have is for the oracle to say; the sentence that it answers with is the
+complaint, and what is broken follows from what the end was.
+"""
+
+from itertools import permutations
+from math import inf
+
+from ..oracle import certain, judge, may_end, possible
+from .history import History, Track
+
+
+def review(history: History) -> None:
+    """Adds what is wrong to the history's complaints."""
+    calls = [made.call for made in history.calls]
+    for p in history.prompts:
+        if p.refused or p.accepted == inf:
+            continue
+        _ends(history, p)
+        _whose(history, p)
+        seen = p.seen(history.steered)
+        if p.ended and possible(*seen.moments):
+            allowed = may_end(seen, calls)
+            if seen.ends[0].outcome not in allowed:
+                (says, *_) = judge([seen], calls, complete=False)
+                for guarantee in _broken_by(history, p, seen.ends[0].outcome):
+                    history.complain(guarantee, says)
+        if any(certain(c, seen.accept) for c in calls if c.kind == "close") and not any(
+                c.kind == "crash" for c in calls):
+            history.complain("closed", f"{p.label} was accepted after a close that was answered.")
+    for session in {p.session for p in history.prompts}:
+        _order(history, history.of(session))
+
+
+def _ends(history: History, p: Track) -> None:
+    if len(p.ends) > 1:
+        outcomes = " and then ".join(e.outcome for _, e, _ in p.ends)
+        history.complain("one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
+    if p.taken_in and p.run_id:
+        history.complain("no-absorption", f"{p.label} has a run id, and another turn has taken it in.")
+
+
+def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
+    """Which guarantees an end breaks that the oracle does not allow."""
+    if outcome == "canceled":
+        elsewhere = any(c.session not in (None, p.session) and c.end > p.begin for c in history.calls)
+        if elsewhere and not history.reachable(p, "cancel", "clear", "shut"):
+            return ["isolation"]
+        before = list(history.called(p, "cancel"))
+        return ["no-poisoning", *(["idle-cancel-noop"] if before and all(c.idle for c in before) else [])]
+    if outcome == "folded":
+        return ["no-absorption" if p.run_id else "no-lost-cancel"]
+    if history.covered(p) and not p.starts:
+        return ["no-lost-cancel"]
+    return ["attribution"]
+
+
+def _whose(history: History, p: Track) -> None:
+    """An end says what its own turn did, in its own words."""
+    others = [q for q in history.prompts if q is not p]
+    for _, end, _ in p.ends:
+        for told in filter(None, (end.text, end.error)):
+            if strangers := [q.label for q in others if q.name in told]:
+                history.complain("attribution", f"the end of {p.label} carries what belongs to {strangers[0]}: "
+                                                f"{history.letters(told)!r:.80}.")
+        if p.let_go and not history.reachable(p, "cancel", "shut", "clear", "restart"):
+            expected = "end_turn" if p.let_go[0] == "release" else "error"
+            if end.outcome != expected and len(p.ends) == 1:
+                history.complain("attribution", f"the turn of {p.label} was let go to {expected}, and its end says "
+                                                f"{end.outcome}.")
+    for _, notice in p.notices:
+        if strangers := [q.label for q in others if q.name in notice.error]:
+            history.complain("attribution", f"an error of {strangers[0]} was published under the name of {p.label}.")
+
+
+def _order(history: History, session: list[Track]) -> None:
+    for p, q in permutations(session, 2):
+        if not (p.starts and q.starts):
+            continue
+        began, later = p.starts[0][0], q.starts[0][0]
+        if began < later and _still_running(history, p, later):
+            history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
+        # p has overtaken q: q is earlier, was seen in the queue, and p can only have started after that.
+        floor = p.starts[0][1]
+        if began < later and q.accepted < p.begin and q.queued and (
+                q.queued.end < p.begin or q.queued.begin <= floor):
+            history.complain("fifo", f"{q.label} was queued, and {p.label}, which was accepted after it, started first.")
+
+
+def _still_running(history: History, p: Track, at: int) -> bool:
+    """Whether p's turn cannot have been over. The language model of a server outside is told late that it is."""
+    over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
+    if over < at:
+        return False
+    return history.exact or not any(c.begin < at and c.end > p.begin for c in history.called(p, "cancel", "shut"))
