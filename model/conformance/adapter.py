@@ -16,7 +16,7 @@
     print(judge(Mine))
 
 That is enough to be judged. What else a server offers is told by writing the method for it: `clear`, `queued`,
-`messages`, `shut`, `restart`. What it does not offer is never asked for, and guarantees that need it are reported as
+`messages`, `shut`, `restart`, `leave` with `come_back`. What it does not offer is never asked for, and guarantees that need it are reported as
 not observable. Guarantees that it does not mean to give are left out of `claims`, and reported as not claimed.
 
 **Turns.** The kit decides how long each turn takes and how it ends, because `self.turns` stands in for the language
@@ -43,11 +43,11 @@ from ..properties import PROPERTIES
 GUARANTEES: frozenset[str] = frozenset(p.id for p in (*PROPERTIES, DELIVERY))
 """The ids of everything that a server can claim: `claims = GUARANTEES - {"fifo"}`. specs/protocol.md explains each."""
 
-OPTIONAL = ("clear", "queued", "messages", "shut", "restart")
+OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave")
 
 
 class Refused(Exception):
-    """The server did not accept the prompt, and says so: busy, closing, full."""
+    """The server did not do what was asked, and says so: busy, closing, full."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,14 @@ class Adapter:
 
     async def restart(self) -> None:
         """The server dies without warning and is started again on what it has stored; events go on to be told."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """The subscriber goes away: `events` is not read until `come_back`. The server goes on."""
+        raise NotImplementedError
+
+    async def come_back(self) -> None:
+        """The subscriber is back, and `events` goes on where it was: what was published meanwhile is told once."""
         raise NotImplementedError
 
     # --- what the kit asks

@@ -112,6 +112,7 @@ class History:
     lines: list[Line] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
+    left: list[int] = field(default_factory=list)  # when nobody watched events from
     records: int = 0  # prompts whose messages were asked for
     now: int = 0
 
@@ -154,6 +155,10 @@ class History:
         """Whether a cancel has reached it for certain, and was answered."""
         return any(p.accepted < c.begin and c.end < inf for c in self.called(p, "cancel", "shut"))
 
+    def away(self, p: Track) -> bool:
+        """Whether its end may have been published while nobody watched."""
+        return any(at > p.begin for at in self.left) and p.accepted < inf
+
     def diagram(self) -> str:
         """A sequence diagram in letters: who told whom what. Time goes down."""
         width = max([len(line.text) for line in self.lines if CLIENTS in (line.source, line.dest)] + [12]) + 6
@@ -177,7 +182,7 @@ class History:
                  "    participant M as language model"]
         for line in self.lines:
             if line.dest:
-                arrow = "->>" if line.dest == SERVER or line.source == SERVER and line.dest == MODEL else "-->>"
+                arrow = "->>" if line.dest == SERVER or (line.source == SERVER and line.dest == MODEL) else "-->>"
                 lines.append(f"    {ids[line.source]}{arrow}{ids[line.dest]}: {line.text}")
             else:
                 lines.append(f"    Note over {ids[line.source]}: {line.text}")

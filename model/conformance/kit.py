@@ -438,7 +438,7 @@ class Judge:
                     continue
                 for attempt in self.attempts(candidate):
                     budget -= 1
-                    if budget < 0 or self.outside and monotonic() > until:
+                    if budget < 0 or (self.outside and monotonic() > until):
                         return
                     self.progress(f"making {guarantee} smaller", self.profile.shrinks - budget, self.profile.shrinks)
                     history = self.play(attempt)
@@ -475,8 +475,6 @@ class Judge:
 
     def hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""
-        if guarantee == DELIVERY.id:
-            return "the kit's subscriber is never slow, and never goes away"
         needs = NEEDS.get(guarantee, ())
         if "steer" in needs and not self.steered:
             return NO_STEERING
@@ -495,12 +493,14 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "closed": ("shut",),
     "record": ("messages",),
     "no-loss": ("restart",),
+    "delivery": ("leave",),
 }
 MISSING = {
     "fold": "none of its turns can be made to take another prompt in",
     "shut": "the adapter cannot close the server",
     "messages": "the adapter cannot read messages",
     "restart": "the adapter cannot restart the server",
+    "leave": "the adapter cannot go away and come back to where it was",
 }
 
 
@@ -535,6 +535,8 @@ def put_to_the_test(history: History) -> set[str]:
                 tested.add("no-loss")
     if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
         tested.add("closed")
+    if any(history.away(p) and p.ends and p.ends[0][0] > min(history.left) for p in accepted):
+        tested.add("delivery")
     if history.records:
         tested.add("record")
     return tested

@@ -8,6 +8,7 @@ is owed, the next step comes. What is still owed after a time without any news i
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import TypeVar
 
 from ..oracle import Span
@@ -49,7 +50,7 @@ class Player:
         history, adapter = self.history, self.adapter
         try:
             await self._call("open", adapter.open())
-            self._reading = asyncio.create_task(self._read())
+            self._start_reading()
             sessions = 1 + max((do.session for do in script.everything), default=0)
             self.sessions = [await self._call("session", adapter.session()) for _ in range(sessions)]
             for step in script.steps:
@@ -60,10 +61,7 @@ class Player:
             history.complain("progress", str(hangs))
             history.silences.add("progress")
         finally:
-            if self._reading:
-                self._reading.cancel()
-                with suppress(asyncio.CancelledError):
-                    await self._reading
+            await self._stop_reading()
             with suppress(_Hangs):
                 await self._call("close", adapter.close())
         review(history)
@@ -88,13 +86,18 @@ class Player:
                 await self._accept(do)
             case "release" | "fail" | "again":
                 self._let_go(do)
-            case "cancel" | "clear":
+            case "cancel" | "clear" if not self.shut:
                 await self._made(Made(do.what, do.session, 0), getattr(self.adapter, do.what), self.sessions[do.session])
-            case "shut":
-                await self._made(Made("shut", None, 0), self.adapter.shut)
+            case "shut" if not self.shut:
+                await self._return()
                 self.shut = True
-            case "restart":
-                await self._made(Made("restart", None, 0), self.adapter.restart)
+                await self._made(Made("shut", None, 0), self.adapter.shut)
+            case "restart" if not self.shut:
+                await self._restart()
+            case "leave":
+                await self._leave()
+            case "return":
+                await self._return()
 
     async def _accept(self, do: Do) -> None:
         history, n = self.history, len(self.history.prompts)
@@ -123,7 +126,11 @@ class Player:
         made.idle = made.what == "cancel" and all(p.ended or p.refused for p in known)
         made.begin = history.note(CLIENTS, SERVER, f"{made.what}{where}")
         history.calls.append(made)
-        await self._call(made.what, call(*arguments))
+        try:
+            await self._call(made.what, call(*arguments))
+        except Refused:
+            history.note(SERVER, CLIENTS, f"{made.what}{where} is refused")
+            return  # nobody knows whether it took effect
         made.end = history.note(SERVER, CLIENTS, f"{made.what}{where} is answered")
         made.idle = made.idle and len(history.of(made.session or 0)) == len(known)
         self._news += 1
@@ -158,6 +165,38 @@ class Player:
             raise
 
     # --- seeing
+
+    def _start_reading(self) -> None:
+        self._reading = asyncio.create_task(self._read(), name="events")
+
+    async def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+            self._reading = None
+
+    async def _leave(self) -> None:
+        if self._reading and not self.shut:
+            await self._stop_reading()
+            self._look()
+            self.history.left.append(self.history.note(CLIENTS, "", "nobody watches events"))
+            await self._call("leave", self.adapter.leave())
+
+    async def _return(self) -> None:
+        if self._reading is None:
+            await self._call("come_back", self.adapter.come_back())
+            self.history.note(CLIENTS, "", "events are watched again")
+            self._start_reading()
+
+    async def _restart(self) -> None:
+        await self._return()
+        await self._stop_reading()
+        for p in self.history.prompts:
+            if p.running:
+                p.over = self.history.now
+        await self._made(Made("restart", None, 0), self.adapter.restart)
+        self._start_reading()
 
     async def _read(self) -> None:
         async for event in self.adapter.events():
@@ -223,6 +262,9 @@ class Player:
 
     async def _rest(self) -> None:
         """Comes back when the server owes nothing, or has been silent for too long; then it says what is owed."""
+        if self._reading is None:  # nobody would see it
+            self._look()
+            return
         if not self.adapter.outside:
             await asyncio.sleep(1)  # time goes by only when nobody has anything to do
             self._look()
@@ -267,6 +309,9 @@ class Player:
             busy = any(p.running and p.live for p in session)
             for p in session:
                 if p.live and (complaint := self._owed_to(p, busy, counts[n])):
+                    if complaint.guarantee in ("some-terminal", "prompt-terminal") and self.history.away(p):
+                        complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was not "
+                                                          "told to who came back.")
                     owed.append(complaint)
         return owed
 
@@ -275,7 +320,7 @@ class Player:
         if covered and p.running:
             return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
                                                "and its turn goes on.")
-        if p.over is not None or covered and p.starts:
+        if p.over is not None or (covered and p.starts):
             if busy:
                 return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but the "
                                                     f"end of {p.label} was not published.")
@@ -324,6 +369,7 @@ class Player:
 
     async def _finale(self) -> None:
         """Turns are let go, one after the other, until nothing runs: then everything has to be over."""
+        await self._return()
         for _ in range(3 * len(self.history.prompts) + 1):
             await self._rest()
             running = [p for p in self.history.prompts if p.running and p.live and not p.let_go]
@@ -338,21 +384,25 @@ class Player:
                 self.history.complain("some-terminal", f"the turn of {p.label} is over, and its end was never published.")
 
     async def _ask_messages(self) -> None:
-        """A prompt that was alone and canceled has left its text and a canceled answer."""
+        """A prompt that was alone and canceled has left its text and a canceled answer; one that nothing could cancel
+        has no such answer."""
         if not self.adapter.offers("messages") or self.shut:
             return
         for n, session in enumerate(self.sessions):
-            alone = [p for p in self.history.of(n) if self._alone(p)]
-            if not alone:
-                continue
             messages = [m for m in await self._call("messages", self.adapter.messages(session))
                         if m.role in ("user", "assistant")]
-            for p in alone:
-                self.history.records += 1
-                following = [b for a, b in zip(messages, [*messages[1:], None]) if a.role == "user" and p.name in a.text]
-                if not any(m and m.role == "assistant" and m.finish == "canceled" for m in following):
-                    self.history.complain("record", f"{p.label} was canceled, and the session has no user message of it "
-                                                    "with a canceled answer behind it.")
+            canceled = {p.label for p in self.history.of(n) for asked, answer in pairwise(messages)
+                        if asked.role == "user" and p.name in asked.text
+                        and answer.role == "assistant" and answer.finish == "canceled"}
+            for p in self.history.of(n):
+                if self._alone(p):
+                    self.history.records += 1
+                    if p.label not in canceled:
+                        self.history.complain("record", f"{p.label} was canceled, and the session has no user message of "
+                                                        "it with a canceled answer behind it.")
+                elif p.label in canceled and not self.history.reachable(p, "cancel", "clear", "shut"):
+                    self.history.complain("no-poisoning", f"{p.label} has a canceled answer, and nothing was canceled "
+                                                          "since its acceptance.")
 
     def _alone(self, p: Track) -> bool:
         """Canceled, and never in a queue: nobody else was there from its acceptance to its end."""

@@ -35,8 +35,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _s("handoff-eats-cancel", "no-lost-cancel", "accept A; release, accept B, cancel"),
     _s("handoff-window-cancel-lost", "no-lost-cancel", "accept A; accept B; release, cancel"),
     # a cancel that reaches too far
-    _s("later-prompt-eats-cancel", "no-poisoning", "accept A, cancel, accept B"),
-    _s("fold-into-stopping-turn", "no-poisoning", "accept A; again + cancel, accept B anonymous", "fold"),
+    _s("later-prompt-eats-cancel", "no-poisoning", "accept A, cancel, accept B", "messages"),
     # no end, or two
     _s("silent-cancel-on-entry", "some-terminal", "accept A, cancel"),
     _s("run-id-folded", "no-absorption", "accept A; accept B; again", "fold"),
@@ -79,7 +78,9 @@ HIDDEN: Mapping[str, str] = {
     "failure-beats-cancel": _FAILS,
     "stale-flag-poisons-next": _FAILS,
     "popped-prompt-fails-early": _FAILS,
+    "fold-into-stopping-turn": "the turn that takes the prompt in is stopped before it tells the language model; what "
+                               "shows is that the prompt has no end",
     "check-after-unlock": "nobody outside can tell whether a prompt was taken in just before the cancel or just after it",
     "ended-well-reported-canceled": "nobody outside can tell whether a turn ended just before the close or was stopped by it",
-    "slow-subscriber-loses-end": "the kit's subscriber is never slow",
+    "slow-subscriber-loses-end": "the kit's subscriber may go away and come back, but it is never slow",
 }

@@ -6,7 +6,7 @@
     script("accept A; accept B @2; cancel")          B is in a second session
 
 `release`, `fail` and `again` are for the turn that is running in the session, if any: it ends well, ends with an error,
-or has to call the language model again. Prompts get their letters in order; the letters in a script are for its readers.
+or has to call the language model again. Between `leave` and `return` nobody watches events. Prompts get their letters in order; the letters in a script are for its readers.
 """
 
 import re
@@ -22,7 +22,7 @@ from .schedule import Choose, Ready, departing
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-CALLS = ("accept", "cancel", "clear", "shut", "restart")
+CALLS = ("accept", "cancel", "clear", "shut", "restart", "leave", "return")
 TURNS = ("release", "fail", "again")
 WORDS = re.compile(r"(?P<what>[a-z]+)( [A-Z])?(?P<anonymous> anonymous)?( @(?P<session>[12]))?")
 SESSIONS = 2
@@ -155,6 +155,9 @@ def scripts(offers: frozenset[str], steps: int = 8) -> "SearchStrategy[Script]":
         hows = TURNS if "fold" in offers else TURNS[:2]
         calls += [st.builds(Do, st.just("release"), session), st.builds(Do, st.sampled_from(hows), session)]
     step = st.builds(Step, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
+    if "leave" in offers:
+        alone = st.builds(Do, st.sampled_from(["leave", "return"])).map(lambda do: Step((do,)))
+        step = st.one_of(*[step] * 7, alone)
     last = [Step((Do(what),)) for what in ("shut", "restart") if what in offers]
     body = st.lists(step, min_size=1, max_size=steps)
     if last:  # seldom, because nothing can follow a shut

@@ -37,7 +37,9 @@ def review(history: History) -> None:
 def _ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends)
-        history.complain("one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
+        (first, *_), (second, *_) = p.ends[:2]
+        came_back = any(first < at < second for at in history.left)
+        history.complain("delivery" if came_back else "one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
     if p.taken_in and p.run_id:
         history.complain("no-absorption", f"{p.label} has a run id, and another turn has taken it in.")
 
