@@ -1,1 +1,19 @@
-"""Judging somebody else's implementation. The one part of the model that may run asyncio."""
+"""Judging somebody else's implementation: `judge(MyAdapter)`. The one part of the model that may run asyncio.
+
+adapter     what a server needs to be judged, and the language model that the kit steers its turns with
+script      what clients do in one history, as data         history   what was seen of it
+player      plays the one and writes down the other         verdict   which guarantees that breaks
+kit         tries scenarios and random histories, makes what it finds smaller, and makes a report
+suite       the same as a test class for pytest             fake      a language model server for servers outside
+models      our own models as servers to judge              naive     a server that looks right
+schedule    a deterministic event loop, for any asyncio code
+"""
+
+from .adapter import GUARANTEES, Adapter, Ended, Notice, Refused, Sent, Spoken, TurnFailed, Turns
+from .kit import judge
+from .report import Report, Status
+
+__all__ = [
+    "GUARANTEES", "Adapter", "Ended", "Notice", "Refused", "Report", "Sent", "Spoken", "Status", "TurnFailed", "Turns",
+    "judge",
+]

@@ -1,15 +1,12 @@
 """Judge a server: play histories on it, find those that break a guarantee, make each as small as it gets, and report.
 
-    >>> from cancelmark.model.conformance import judge
-    >>> from cancelmark.model.conformance.naive import NaiveAdapter
-    >>> report = judge(NaiveAdapter)                                                            # doctest: +SKIP
-    >>> report.broken                                                                           # doctest: +SKIP
-    ['some-terminal', …]
+    report = judge(NaiveAdapter)
+    print(report)                       a table of the guarantees, and for each that is broken the shortest history
+    assert report.broken == ["no-lost-cancel", …]
 
-First the scenarios of known flaws are tried, then random histories are drawn by Hypothesis. Every history is judged by
-all guarantees at once. A server in this process runs under schedules that the kit chooses, and each history can be
-played again exactly; one outside is played in real time, and a failure has to show twice to be believed unless it is a
-contradiction in what was seen rather than a silence.
+First scenarios are tried: known flaws, each as a directed test. Then random histories are drawn by Hypothesis. Every
+history is judged by all guarantees at once. A server in this process runs under schedules that the kit chooses, and each
+history can be played again exactly. One outside runs in real time, and a silence has to show twice to be believed.
 """
 
 import asyncio
@@ -17,30 +14,21 @@ import itertools
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
-from ..delivery import DELIVERY
-from ..properties import PROPERTIES
-from .adapter import GUARANTEES, OPTIONAL, Adapter, MakeAdapter, Steering, Turns
+from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
+from .fake import FakeModel
 from .history import History
-from .loop import Livelock
-from .player import Player
+from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
-from .schedule import Unhandled, record
 from .script import TASKS, Script, scripts
-
-if TYPE_CHECKING:
-    from .fake import FakeModel
+from .stage import Inside, MakeFake, Outside, Stage
+from .verdict import put_to_the_test
 
 T = TypeVar("T")
-
-ORDER = (*PROPERTIES, DELIVERY)
-SENTENCES = {p.id: p.sentence for p in ORDER}
-MAX_STEPS = 100_000
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -57,205 +45,14 @@ class Profile:
 
 
 PROFILES = {
-    "quick": Profile("quick", 60, 60, 300, 2, 300, 10),
-    "deep": Profile("deep", 3000, 2000, 20_000, 40, 3000, 120),
+    "quick": Profile("quick", histories=200, schedules=60, inside=300, repeats=3, shrinks=300, seconds=10),
+    "deep": Profile("deep", histories=3000, schedules=1000, inside=5000, repeats=20, shrinks=3000, seconds=60),
 }
 
 
-class Status(Enum):
-    """What is said of a guarantee."""
-
-    KEPT = "kept"
-    BROKEN = "broken"
-    NOT_OBSERVABLE = "not observable"
-    NOT_CLAIMED = "not claimed"
-
-
-class AdapterError(Exception):
-    """The adapter, or the server behind it, raised something that it should not. Nothing is claimed about the server."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A history that breaks a guarantee, and how to play it again."""
-
-    script: Script
-    history: History
-
-    def says(self, guarantee: str) -> str:
-        return next(c.says for c in self.history.complaints if c.guarantee == guarantee)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One guarantee, judged."""
-
-    guarantee: str
-    status: Status
-    why: str = ""  # it is not observable
-    shown: int = 0  # histories in which it was put to the test
-    finding: Finding | None = None  # the shortest history that breaks it
-
-    @property
-    def sentence(self) -> str:
-        return SENTENCES[self.guarantee]
-
-    @property
-    def rules(self) -> str:
-        return ", ".join(next(p.clauses for p in ORDER if p.id == self.guarantee))
-
-    @property
-    def story(self) -> str:
-        """What broke it, for people."""
-        if self.finding is None:
-            return ""
-        rules = f" ({self.rules})" if self.rules else ""
-        return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
-                f"  the rule{rules}: {self.sentence}\n"
-                f"  what was done: {self.finding.script}\n\n{self.finding.history.diagram()}\n")
-
-
-@dataclass(frozen=True)
-class Report:
-    """What the kit has to say about a server. Printed, it is a table and the shortest history for each break."""
-
-    name: str
-    verdicts: tuple[Verdict, ...]
-    scenarios: dict[str, Finding | str | None]
-    """By flaw: the history in which it showed, why it could not be tried, or None if it did not show."""
-    histories: int
-    seconds: float
-    profile: str
-    unconfirmed: tuple[str, ...] = ()
-
-    def of(self, status: Status) -> list[str]:
-        return [v.guarantee for v in self.verdicts if v.status is status]
-
-    @property
-    def broken(self) -> list[str]:
-        return self.of(Status.BROKEN)
-
-    @property
-    def kept(self) -> list[str]:
-        return self.of(Status.KEPT)
-
-    @property
-    def ok(self) -> bool:
-        return not self.broken
-
-    def verdict(self, guarantee: str) -> Verdict:
-        return next(v for v in self.verdicts if v.guarantee == guarantee)
-
-    def __str__(self) -> str:
-        wide = max(len(v.guarantee) for v in self.verdicts)
-        lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {_about(v)}".rstrip() for v in self.verdicts]
-        lines += [f"not believed, because it did not show again: {says}" for says in self.unconfirmed]
-        lines += ["", *(v.story for v in self.verdicts if v.finding)]
-        return "\n".join([*lines, self.summary])
-
-    __repr__ = __str__
-
-    @property
-    def summary(self) -> str:
-        counts = " ".join(f"{status.name.lower().replace('_', '-')}={len(self.of(status))}" for status in Status)
-        return (f"histories={self.histories} {counts} seconds={self.seconds:.1f} "
-                f"verdict={'conforms' if self.ok else 'broken'}")
-
-    def json(self) -> dict[str, Any]:
-        """The same for programs."""
-        return {
-            "server": self.name, "profile": self.profile, "histories": self.histories,
-            "seconds": round(self.seconds, 3), "verdict": "conforms" if self.ok else "broken",
-            "guarantees": [{
-                "id": v.guarantee, "status": v.status.value, "says": v.sentence, "rules": v.rules, "histories": v.shown,
-                **({"why": v.why} if v.why else {}),
-                **({"complaint": v.finding.says(v.guarantee), "script": str(v.finding.script),
-                    "history": [line._asdict() for line in v.finding.history.lines],
-                    "mermaid": v.finding.history.mermaid()} if v.finding else {}),
-            } for v in self.verdicts],
-            "unconfirmed": list(self.unconfirmed),
-        }
-
-
-def _about(v: Verdict) -> str:
-    if v.finding:
-        return v.finding.says(v.guarantee)
-    return v.why or (f"tested in {v.shown:,} histories" if v.status is Status.KEPT else "")
-
-
-# --- where histories are played
-
-class Inside:
-    """Servers in this process: on the deterministic event loop, each history by itself."""
-
-    def __init__(self, make: MakeAdapter) -> None:
-        self.make = make
-        self.names = itertools.count(1)
-
-    def play(self, script: Script) -> History:
-        adapter = self.make()
-        adapter.turns = Turns()
-        player = Player(adapter, adapter.turns, f"{next(self.names):06}")
-        done = record(player.play(script), script.chooser(), max_steps=MAX_STEPS)
-        if isinstance(done.error, Livelock):
-            player.history.complain("progress", "the server did not come to rest: it goes on and on.")
-        elif isinstance(done.error, Unhandled):
-            player.history.note("server", "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
-        elif done.error is not None:
-            raise AdapterError(_blame(adapter, script, done.error)) from done.error
-        return player.history
-
-    def close(self) -> None:
-        """Nothing is left."""
-
-
-class Outside:
-    """Servers outside: in real time, with a fake language model if they can be steered by one."""
-
-    def __init__(self, make: MakeAdapter, fake: "Callable[[], FakeModel] | None") -> None:
-        self.make = make
-        self.runner = asyncio.Runner()
-        self.stack = AsyncExitStack()
-        self.steering: Steering | None = None
-        self.names = (f"{random.getrandbits(32):08x}" for _ in itertools.count())
-        try:
-            if fake:
-                self.steering = self.runner.run(self._enter(fake))
-        except BaseException:
-            self.close()
-            raise
-
-    async def _enter(self, fake: "Callable[[], FakeModel]") -> Steering:
-        return await self.stack.enter_async_context(fake())
-
-    def play(self, script: Script) -> History:
-        adapter = self.make()
-        player = Player(adapter, self.steering, next(self.names))
-        try:
-            return self.runner.run(player.play(script))
-        except (OSError, asyncio.CancelledError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            raise AdapterError(_blame(adapter, script, error)) from error
-
-    def close(self) -> None:
-        try:
-            self.runner.run(self.stack.aclose())
-        finally:
-            self.runner.close()
-
-
-def _blame(adapter: Adapter, script: Script, error: BaseException) -> str:
-    name = type(adapter).__name__
-    hint = "; say `outside = True` if it uses sockets, threads or the clock" if "no schedule can repeat" in str(error) else ""
-    return f"{name}: {type(error).__name__}: {error} (while playing: {script}){hint}"
-
-
-# --- judging
-
 def judge(
     adapter: MakeAdapter, *, profile: str = "quick", only: Collection[str] | None = None, llm_port: int | None = None,
-    fake: "Callable[[], FakeModel] | None" = None, progress: Callable[[str, int, int], None] = lambda *_: None,
+    fake: MakeFake | None = None, progress: Progress = lambda *_: None,
     seed: int = 0,
 ) -> Report:
     """Judges the server behind an adapter.
@@ -273,8 +70,6 @@ def judge(
     if unknown := set(only or ()) - GUARANTEES:
         raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; these are: {', '.join(p.id for p in ORDER)}")
     if llm_port is not None and fake is None:
-        from .fake import FakeModel
-
         def fake() -> FakeModel:
             return FakeModel(port=llm_port)
 
@@ -311,8 +106,8 @@ class Judge:
     make: MakeAdapter
     profile: Profile
     only: Collection[str] | None
-    fake: "Callable[[], FakeModel] | None"
-    progress: Callable[[str, int, int], None]
+    fake: MakeFake | None
+    progress: Progress
     seed: int
     played: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
@@ -375,13 +170,13 @@ class Judge:
         for n, scenario in enumerate(SCENARIOS):
             self.progress("scenarios", n, len(SCENARIOS))
             if why := self.untried(scenario):
-                self.scenarios[scenario.flaw] = why
+                self.scenarios[scenario.name] = why
                 continue
-            self.scenarios[scenario.flaw] = None
+            self.scenarios[scenario.name] = None
             for script in self.ways(scenario):
                 history = self.note(script)
                 if scenario.guarantee in history.broken:
-                    self.scenarios[scenario.flaw] = Finding(script, history)
+                    self.scenarios[scenario.name] = Finding(script, history)
                     break
 
     def untried(self, scenario: Scenario) -> str:
@@ -502,41 +297,3 @@ MISSING = {
     "restart": "the adapter cannot restart the server",
     "leave": "the adapter cannot go away and come back to where it was",
 }
-
-
-def put_to_the_test(history: History) -> set[str]:
-    """The guarantees that the history could have broken."""
-    accepted = [p for p in history.prompts if not p.refused]
-    tested = {"progress"}
-    if accepted:
-        tested |= {"one-terminal", "some-terminal"}
-    if sum(p.ended for p in accepted) > 1:
-        tested.add("attribution")
-    for p in accepted:
-        others = [q for q in history.of(p.session) if q is not p and not q.refused]
-        waited = any(q.starts and q.starts[0][0] < p.accepted and (q.over or history.now) > p.accepted for q in others)
-        if waited:
-            tested |= {"all-done", "single-active"}
-            if any(q.queued and q.accepted < p.begin for q in others):
-                tested.add("fifo")
-            if any(line.text.endswith("goes on") for line in history.lines):
-                tested.add("no-absorption")
-        if any(q.over and p.starts and q.over < p.starts[0][0] for q in others):
-            tested.add("prompt-terminal")
-        if history.covered(p):
-            tested.add("no-lost-cancel")
-        for c in history.calls:
-            mine = c.session in (None, p.session)
-            if mine and c.what == "cancel" and c.end < p.begin:
-                tested |= {"no-poisoning", *(["idle-cancel-noop"] if c.idle else [])}
-            if not mine and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
-                tested.add("isolation")
-            if c.what == "restart" and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
-                tested.add("no-loss")
-    if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
-        tested.add("closed")
-    if any(history.away(p) and p.ends and p.ends[0][0] > min(history.left) for p in accepted):
-        tested.add("delivery")
-    if history.records:
-        tested.add("record")
-    return tested

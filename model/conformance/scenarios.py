@@ -1,4 +1,5 @@
-"""Every known flaw that shows from outside, as something to try on a server: a script, and the guarantee that it tests.
+"""Things to try on a server, each a script and the guarantee that it tests: every known flaw that shows from outside, and
+for each other guarantee the plainest case.
 
 A scenario is tried several times, because who comes first is not for clients to decide; for a server in this process it
 is tried under many schedules. The flaws that nobody outside can see are here too, each with the reason.
@@ -12,9 +13,9 @@ from .script import Script, script
 
 @dataclass(frozen=True)
 class Scenario:
-    """A way to provoke a flaw."""
+    """Something to try."""
 
-    flaw: str
+    name: str  # of the flaw that it provokes, or what it shows
     guarantee: str
     text: str
     needs: frozenset[str] = field(default=frozenset())  # of what a server may offer, apart from being steered
@@ -24,8 +25,8 @@ class Scenario:
         return script(self.text)
 
 
-def _s(flaw: str, guarantee: str, text: str, *needs: str) -> Scenario:
-    return Scenario(flaw, guarantee, text, frozenset(needs))
+def _s(name: str, guarantee: str, text: str, *needs: str) -> Scenario:
+    return Scenario(name, guarantee, text, frozenset(needs))
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -58,6 +59,16 @@ SCENARIOS: tuple[Scenario, ...] = (
     # whose end it is, and when
     _s("event-waits-for-chain", "prompt-terminal", "accept A; accept B; release; release"),
     _s("neighbours-error", "attribution", "accept A; accept B; release; fail"),
+    # the plainest cases
+    _s("the next prompt after a cancel", "no-poisoning", "accept A; cancel; accept B"),
+    _s("a cancel of an idle session", "idle-cancel-noop", "cancel; accept A"),
+    _s("a cancel beside another session", "isolation", "accept A; accept B @2; cancel"),
+    _s("a cleared queue", "no-poisoning", "accept A; accept B; clear; accept C", "clear"),
+    _s("a prompt after the close", "closed", "accept A; shut, accept B", "shut"),
+    _s("canceled at once", "record", "accept A, cancel", "messages"),
+    _s("a restart", "no-loss", "accept A; accept B; restart", "restart"),
+    _s("an end while nobody watches", "delivery", "accept A; leave; release; return", "leave"),
+    _s("an end before nobody watches", "delivery", "accept A; release; leave; return", "leave"),
 )
 
 _INSIDE = "it takes a caller inside the server's process; whoever sends prompts over a wire is tracked"

@@ -148,7 +148,7 @@ def scripts(offers: frozenset[str], steps: int = 8) -> "SearchStrategy[Script]":
     session = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
     named = st.builds(Do, st.just("accept"), session)
     anonymous = st.builds(Do, st.just("accept"), session, st.booleans())
-    calls = [named, anonymous if "fold" in offers else named, st.builds(Do, st.just("cancel"), session)]
+    calls = [named, named, anonymous if "fold" in offers else named, st.builds(Do, st.just("cancel"), session)]
     if "clear" in offers:
         calls.append(st.builds(Do, st.just("clear"), session))
     if "steer" in offers:
@@ -159,7 +159,8 @@ def scripts(offers: frozenset[str], steps: int = 8) -> "SearchStrategy[Script]":
         alone = st.builds(Do, st.sampled_from(["leave", "return"])).map(lambda do: Step((do,)))
         step = st.one_of(*[step] * 7, alone)
     last = [Step((Do(what),)) for what in ("shut", "restart") if what in offers]
-    body = st.lists(step, min_size=1, max_size=steps)
+    body = st.builds(lambda first, rest: [first, *rest], st.builds(Step, named.map(lambda do: (do,)), st.booleans()),
+                     st.lists(step, min_size=1, max_size=steps))
     if last:  # seldom, because nothing can follow a shut
         body = st.one_of(body, body, body, st.builds(lambda a, b, c: [*a, b, *c], body, st.sampled_from(last),
                                                      st.lists(step, max_size=2)))

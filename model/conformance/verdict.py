@@ -97,3 +97,41 @@ def _still_running(history: History, p: Track, at: int) -> bool:
     if over < at:
         return False
     return history.exact or not any(c.begin < at and c.end > p.begin for c in history.called(p, "cancel", "shut"))
+
+
+def put_to_the_test(history: History) -> set[str]:
+    """The guarantees that the history could have broken."""
+    accepted = [p for p in history.prompts if not p.refused]
+    tested = {"progress"}
+    if accepted:
+        tested |= {"one-terminal", "some-terminal"}
+    if sum(p.ended for p in accepted) > 1:
+        tested.add("attribution")
+    for p in accepted:
+        others = [q for q in history.of(p.session) if q is not p and not q.refused]
+        waited = any(q.starts and q.starts[0][0] < p.accepted and (q.over or history.now) > p.accepted for q in others)
+        if waited:
+            tested |= {"all-done", "single-active"}
+            if any(q.queued and q.accepted < p.begin for q in others):
+                tested.add("fifo")
+            if any(line.text.endswith("goes on") for line in history.lines):
+                tested.add("no-absorption")
+        if any(q.over and p.starts and q.over < p.starts[0][0] for q in others):
+            tested.add("prompt-terminal")
+        if history.covered(p):
+            tested.add("no-lost-cancel")
+        for c in history.calls:
+            mine = c.session in (None, p.session)
+            if mine and c.what == "cancel" and c.end < p.begin:
+                tested |= {"no-poisoning", *(["idle-cancel-noop"] if c.idle else [])}
+            if not mine and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
+                tested.add("isolation")
+            if c.what == "restart" and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
+                tested.add("no-loss")
+    if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
+        tested.add("closed")
+    if any(history.away(p) and p.ends and p.ends[0][0] > min(history.left) for p in accepted):
+        tested.add("delivery")
+    if history.records:
+        tested.add("record")
+    return tested
