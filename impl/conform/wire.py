@@ -17,8 +17,8 @@ from cancelmark.model.conformance.adapter import Adapter, Ended, Event, Refused,
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
-class WireAdapter(Adapter):
-    """A server at an address. All histories use one workspace, and each has sessions of its own.
+class OpenWireAdapter(Adapter):
+    """A server at an address, which is never closed. All histories use one workspace, and each has sessions of its own.
 
     Events are read as they come: unlike `client.Events`, which shows no end twice, this must see if one comes twice.
     """
@@ -64,10 +64,6 @@ class WireAdapter(Adapter):
     async def messages(self, session: str) -> Sequence[Spoken]:
         return [Spoken(m.role, m.text, m.finish_reason) for m in await self.client.messages(self.id, session)]
 
-    async def shut(self) -> None:
-        self.closed = True
-        await self.client.delete_workspace(self.id)
-
     # --- events
 
     async def events(self) -> AsyncIterator[Event]:
@@ -102,3 +98,11 @@ class WireAdapter(Adapter):
         if self.stream.status_code != HTTPStatus.OK:
             await self.stream.aread()
             raise refusal(self.stream)
+
+
+class WireAdapter(OpenWireAdapter):
+    """The same with a close: of the workspace, which is what the rules call a server."""
+
+    async def shut(self) -> None:
+        self.closed = True
+        await self.client.delete_workspace(self.id)

@@ -9,11 +9,22 @@ models      our own models as servers to judge              naive     a server t
 schedule    a deterministic event loop, for any asyncio code
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .adapter import GUARANTEES, Adapter, Ended, Notice, Refused, Sent, Spoken, TurnFailed, Turns
-from .kit import judge
-from .report import Report, Status
+
+if TYPE_CHECKING:
+    from .kit import judge
 
 __all__ = [
-    "GUARANTEES", "Adapter", "Ended", "Notice", "Refused", "Report", "Sent", "Spoken", "Status", "TurnFailed", "Turns",
-    "judge",
+    "GUARANTEES", "Adapter", "Ended", "Notice", "Refused", "Sent", "Spoken", "TurnFailed", "Turns", "judge",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The kit comes with a server, which is slow to import: only for those who judge."""
+    if name != "judge":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .kit import judge
+
+    return judge

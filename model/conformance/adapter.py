@@ -16,8 +16,9 @@
     print(judge(Mine))
 
 That is enough to be judged. What else a server offers is told by writing the method for it: `clear`, `queued`,
-`messages`, `shut`, `restart`, `leave` with `come_back`. What it does not offer is never asked for, and guarantees that need it are reported as
-not observable. Guarantees that it does not mean to give are left out of `claims`, and reported as not claimed.
+`messages`, `shut`, `restart`, and `leave` with `come_back`. What it does not offer is never asked for, and guarantees
+that need it are reported as not observable. Guarantees that it does not mean to give are left out of `claims`, and
+reported as not claimed.
 
 **Turns.** The kit decides how long each turn takes and how it ends, because `self.turns` stands in for the language
 model. A server in this process calls it: `answer = await self.turns(text)`. A server elsewhere uses a fake language
@@ -27,9 +28,9 @@ model server on a port of this machine, which the kit serves: `judge(Mine, llm_p
 costs nothing (`model/conformance/schedule.py`). One that uses sockets, threads or the clock says `outside = True`.
 
 **Other wires.** The kit speaks of sessions, and of a cancel that reaches all that a session has accepted. If the server
-has threads or conversations, those are sessions. If it cancels by run id alone, `cancel` is a loop over the run ids that
-this adapter has had accepted and whose end it has not told. If it has no queue and refuses while it is busy, `accept`
-raises `Refused`. If it gives out ids instead of taking them, keep a dictionary from its id to `prompt.name`.
+has threads or conversations, those are sessions. If it cancels by run id alone, `cancel` is a loop over the run ids
+that this adapter has had accepted and whose end it has not told. If it has no queue and refuses while it is busy,
+`accept` raises `Refused`. If it gives out ids instead of taking them, keep a dictionary from its id to `prompt.name`.
 """
 
 import asyncio
@@ -235,9 +236,9 @@ def failure_of(name: str) -> str:
 class Turns:
     """The language model of a server in this process, steered by the kit.
 
-    `await turns(text)` is one turn: it returns the answer, or raises `TurnFailed`. The text is the prompt's, or anything
-    that contains it; if it contains several prompts', the last one counts. To cancel a turn, cancel the task that
-    awaits it.
+    `await turns(text)` is one turn: it returns the answer, or raises `TurnFailed`. The text is the prompt's, or
+    anything that contains it; if it contains several prompts', the last one counts. To cancel a turn, cancel the task
+    that awaits it.
     """
 
     def __init__(self) -> None:

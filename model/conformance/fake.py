@@ -38,7 +38,7 @@ from typing import Any, Self
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -206,7 +206,10 @@ class FakeModel:
         await self._serving
 
     async def _complete(self, request: Request) -> Response:
-        asked = _read(await request.body())
+        try:
+            asked = _read(await request.body())
+        except ClientDisconnect:  # it was dropped before it was asked
+            return Response()
         self.asked.append(asked)
         if not self._is_turn(asked):
             return _answer(asked, "A side answer.")

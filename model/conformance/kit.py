@@ -5,8 +5,8 @@
     assert report.broken == ["no-lost-cancel", …]
 
 First scenarios are tried: known flaws, each as a directed test. Then random histories are drawn by Hypothesis. Every
-history is judged by all guarantees at once. A server in this process runs under schedules that the kit chooses, and each
-history can be played again exactly. One outside runs in real time, and a silence has to show twice to be believed.
+history is judged by all guarantees at once. A server in this process runs under schedules that the kit chooses, and
+each history can be played again exactly. One outside runs in real time, and a silence has to show twice to be believed.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from .fake import FakeModel
 from .history import History
 from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
-from .script import TASKS, Script, scripts
+from .script import TASKS, TURNS, Script, scripts
 from .stage import Inside, MakeFake, Outside, Stage
 from .verdict import put_to_the_test
 
@@ -68,7 +68,8 @@ def judge(
     if profile not in PROFILES:
         raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
     if unknown := set(only or ()) - GUARANTEES:
-        raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; these are: {', '.join(p.id for p in ORDER)}")
+        raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; choose from "
+                         f"{', '.join(p.id for p in ORDER)}")
     if llm_port is not None and fake is None:
         def fake() -> FakeModel:
             return FakeModel(port=llm_port)
@@ -120,7 +121,8 @@ class Judge:
         self.outside = self.adapter.outside
         self.claims = frozenset(self.adapter.claims)
         if unknown := self.claims - GUARANTEES:
-            raise ValueError(f"{type(self.adapter).__name__} claims {', '.join(sorted(unknown))}; there is no such guarantee")
+            raise ValueError(f"{type(self.adapter).__name__} claims {', '.join(sorted(unknown))}; there is no such "
+                             "guarantee")
         self.steered = not self.outside or self.fake is not None
         offers = {what for what in OPTIONAL if self.adapter.offers(what)}
         self.offers = frozenset(offers | ({"steer"} if self.steered else set())
@@ -131,7 +133,7 @@ class Judge:
 
     def report(self) -> Report:
         begin = monotonic()
-        self.stage = Outside(self.make, self.fake) if self.outside else Inside(self.make)
+        self.stage: Stage = Outside(self.make, self.fake) if self.outside else Inside(self.make)
         try:
             self.try_scenarios()
             self.try_histories()
@@ -182,7 +184,9 @@ class Judge:
     def untried(self, scenario: Scenario) -> str:
         if scenario.guarantee not in self.claims:
             return f"{scenario.guarantee} is not claimed"
-        if not self.steered:
+        steers = "steer" in NEEDS.get(scenario.guarantee, ()) or any(
+            do.what in TURNS for do in scenario.script.everything)
+        if steers and not self.steered:
             return NO_STEERING
         missing = sorted(scenario.needs - self.offers)
         return f"the server does not offer {', '.join(missing)}" if missing else ""
@@ -190,7 +194,7 @@ class Judge:
     def ways(self, scenario: Scenario) -> Iterator[Script]:
         yield scenario.script
         if self.outside:
-            yield from [scenario.script] * (self.profile.repeats - 1)
+            yield from [scenario.script] * (self.profile.repeats - 1 if self.steered else 0)
         else:
             yield from (self.scheduled(scenario.script) for _ in range(self.profile.schedules))
 
@@ -204,7 +208,9 @@ class Judge:
     def try_histories(self) -> None:
         from hypothesis import HealthCheck, Phase, given, seed, settings
 
-        total = self.profile.histories if self.outside else self.profile.inside
+        total = self.profile.inside
+        if self.outside:
+            total = self.profile.histories if self.steered else self.profile.histories // 20
         done = itertools.count()
         until = monotonic() + self.profile.seconds * 3
 

@@ -2,8 +2,8 @@
 
 Each step of the model is a step of an asyncio task, one task a prompt, so that a schedule is an interleaving of the
 model. Callers and turns do what the kit says; the rest the model does by itself. What the kit cannot bring about from
-outside does not happen: nobody sends prompts from inside the process, no turn needs a summary, and a prompt fails before
-it starts only where it can do nothing else.
+outside does not happen: nobody sends prompts from inside the process, no turn needs a summary, and a prompt fails
+before it starts only where it can do nothing else.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ NEVER = ("crash", "recover", "requeue", "summarize")
 
 
 @lru_cache(100_000)
-def moves_of(behaviour: Behaviour, state: AnySession, latest: int) -> tuple[Move, ...]:
-    return tuple(move for move in behaviour.moves(state, latest) if move.action.name not in NEVER)
+def moves_of(name: str, state: AnySession, latest: int) -> tuple[Move, ...]:
+    return tuple(move for move in BEHAVIOURS[name].moves(state, latest) if move.action.name not in NEVER)
 
 
 class ModelAdapter(Adapter):
@@ -37,7 +37,7 @@ class ModelAdapter(Adapter):
         self.state: dict[str, AnySession] = {}
         self.latest = 0
         self.sent: dict[int, Sent] = {}  # by seq
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.waiters: list[asyncio.Future[None]] = []  # until something has moved
         self.closing = False
         self.taken_in: dict[int, list[str]] = {}  # texts that a turn will hand to the language model, by its seq
@@ -120,9 +120,10 @@ class ModelAdapter(Adapter):
         """The turn of the prompt that is active: the language model is asked until it has an answer."""
         taken = self.taken_in.pop(seq, [])
         asking = asyncio.create_task(self.turns.step(self.sent[seq].text, *taken), name=f"turn {seq}")
-        self.tasks.add(asking)  # type: ignore[arg-type]
+        self.tasks.add(asking)
         while not asking.done() and not self.stopped(session, seq):
-            await asyncio.wait([asking, self.next_move()], return_when=asyncio.FIRST_COMPLETED)
+            either: list[asyncio.Future[Any]] = [asking, self.next_move()]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
             asking.cancel()
         try:
@@ -143,7 +144,7 @@ class ModelAdapter(Adapter):
     # --- the model
 
     def moves(self, session: str) -> tuple[Move, ...]:
-        return moves_of(self.behaviour, self.state[session], self.latest)
+        return moves_of(self.name, self.state[session], self.latest)
 
     def find(self, session: str, name: str, seq: int | None = None, variant: Variant = None) -> Move | None:
         return next((m for m in self.moves(session) if (m.action.name, m.seq) == (name, seq)

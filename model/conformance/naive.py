@@ -1,7 +1,7 @@
 """A server as one writes it in an afternoon: a queue and a worker for each session. It looks right, and is not.
 
-`judge(NaiveAdapter)` shows what is wrong with it, and specs/conformance.md has the verdicts. In short: a cancel does not
-reach a prompt that the worker has taken and not begun, it forgets those that it drops without a word, and an error
+`judge(NaiveAdapter)` shows what is wrong with it, and specs/conformance.md has the verdicts. In short: a cancel does
+not reach a prompt that the worker has taken and not begun, it forgets those that it drops without a word, and an error
 takes the worker with it.
 """
 

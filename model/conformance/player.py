@@ -1,8 +1,8 @@
 """Plays a script on a server, and writes down what is seen.
 
-Whether the server has come to rest cannot be asked of it. But it owes something after every step, which follows from the
-guarantees: an end to whoever was canceled or whose turn is over, and a turn to the first of those who wait. When nothing
-is owed, the next step comes. What is still owed after a time without any news is what the server has broken.
+Whether the server has come to rest cannot be asked of it. But it owes something after every step, which follows from
+the guarantees: an end to whoever was canceled or whose turn is over, and a turn to the first of those who wait. When
+nothing is owed, the next step comes. What is still owed after a time without any news is what the server has broken.
 """
 
 import asyncio
@@ -22,6 +22,8 @@ from .verdict import review
 POLL = 0.004  # seconds between two looks at a server outside
 SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if nothing is wrong
 CALL = 10.0  # seconds for a call to be answered
+UNSTEERED = 60.0  # seconds without news in which a turn that nobody steers has certainly ended
+PAUSE = 0.05  # seconds after which such a turn may have begun
 LIMIT = 26  # prompts in a history: there are no more letters
 
 T = TypeVar("T")
@@ -37,6 +39,7 @@ class Player:
     def __init__(self, adapter: Adapter, steering: Steering | None, name: str) -> None:
         self.adapter, self.steering, self.name = adapter, steering, name
         self.history = History(steered=steering is not None, exact=isinstance(steering, Turns))
+        self.patience = adapter.patience if steering else max(adapter.patience, UNSTEERED)
         self.sessions: list[str] = []
         self.shut = False
         self._reading: asyncio.Task[None] | None = None
@@ -75,8 +78,10 @@ class Player:
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        if step.rest:
+        if step.rest and self.steering:
             await self._rest()
+        elif step.rest:
+            await asyncio.sleep(PAUSE)  # to wait for the end of every turn would leave nothing to cancel
         else:
             self._look()
 
@@ -87,7 +92,8 @@ class Player:
             case "release" | "fail" | "again":
                 self._let_go(do)
             case "cancel" | "clear" if not self.shut:
-                await self._made(Made(do.what, do.session, 0), getattr(self.adapter, do.what), self.sessions[do.session])
+                call = self.adapter.cancel if do.what == "cancel" else self.adapter.clear
+                await self._made(Made(do.what, do.session, 0), call, self.sessions[do.session])
             case "shut" if not self.shut:
                 await self._return()
                 self.shut = True
@@ -108,7 +114,7 @@ class Player:
         history.prompts.append(p)
         if self.steering:
             self.steering.hold(name)
-        p.begin = history.note(CLIENTS, SERVER, f"accept {p.label}{'' if do.run_id else ', anonymous'}{' @2' if do.session else ''}")
+        p.begin = history.note(CLIENTS, SERVER, str(do).replace("accept", f"accept {p.label}"))
         sent = Sent(name, f"Say something about {name}", name if do.run_id else None)
         try:
             await self._call("accept", self.adapter.accept(self.sessions[do.session], sent))
@@ -155,7 +161,7 @@ class Player:
         (self.steering.release if how == "release" else self.steering.fail)(p.name)
 
     async def _call(self, what: str, call: Awaitable[T]) -> T:
-        seconds = max(CALL, 2 * self.adapter.patience)
+        seconds = max(CALL, 2 * self.patience)
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await call
@@ -207,7 +213,8 @@ class Player:
         self._news += 1
         p = self.history.named(event.name)
         if p is None:
-            self.history.note(SERVER, CLIENTS, f"{'end' if isinstance(event, Ended) else 'error'} of {event.name!r:.60}")
+            what = "end" if isinstance(event, Ended) else "error"
+            self.history.note(SERVER, CLIENTS, f"{what} of {event.name!r:.60}")
             self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
         elif isinstance(event, Notice):
             at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.letters(event.error)}")
@@ -270,7 +277,7 @@ class Player:
             self._look()
         owed = await self._until_paid()
         if owed:
-            self.history.note(SERVER, "", f"nothing more within {self.adapter.patience:g} s")
+            self.history.note(SERVER, "", f"nothing more within {self.patience:g} s")
         for complaint in owed:
             self.history.complain(*complaint)
             self.history.silences.add(complaint.guarantee)
@@ -286,10 +293,10 @@ class Player:
         loop = asyncio.get_running_loop()
         since, news = loop.time(), self._news
         while owed := [c for c in self.owes(await self._counts(late=False)) if c not in self._owed]:
-            if loop.time() > since + self.adapter.patience:
+            if loop.time() > since + self.patience:
                 owed = [c for c in self.owes(await self._counts(late=True)) if c not in self._owed]
                 return list(dict.fromkeys(owed))
-            await asyncio.sleep(POLL if self.adapter.outside else self.adapter.patience)
+            await asyncio.sleep(POLL if self.adapter.outside else self.patience)
             self._look()
             if self._news != news:
                 since, news = loop.time(), self._news
@@ -310,8 +317,8 @@ class Player:
             for p in session:
                 if p.live and (complaint := self._owed_to(p, busy, counts[n])):
                     if complaint.guarantee in ("some-terminal", "prompt-terminal") and self.history.away(p):
-                        complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was not "
-                                                          "told to who came back.")
+                        complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was "
+                                                          "not told to who came back.")
                     owed.append(complaint)
         return owed
 
@@ -322,8 +329,8 @@ class Player:
                                                "and its turn goes on.")
         if p.over is not None or (covered and p.starts):
             if busy:
-                return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but the "
-                                                    f"end of {p.label} was not published.")
+                return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but "
+                                                    f"the end of {p.label} was not published.")
             return Complaint("some-terminal", f"the turn of {p.label} is over, and its end was never published.")
         if covered:
             if queued:
@@ -381,7 +388,8 @@ class Player:
             late = [p for p in self.history.prompts if p.live and f"turn of {p.label} is" in complaint.says]
             for p in late:
                 self.history.silences.add("some-terminal")
-                self.history.complain("some-terminal", f"the turn of {p.label} is over, and its end was never published.")
+                self.history.complain("some-terminal", f"the turn of {p.label} is over, and its end was never "
+                                                       "published.")
 
     async def _ask_messages(self) -> None:
         """A prompt that was alone and canceled has left its text and a canceled answer; one that nothing could cancel
@@ -398,8 +406,8 @@ class Player:
                 if self._alone(p):
                     self.history.records += 1
                     if p.label not in canceled:
-                        self.history.complain("record", f"{p.label} was canceled, and the session has no user message of "
-                                                        "it with a canceled answer behind it.")
+                        self.history.complain("record", f"{p.label} was canceled, and the session has no user message "
+                                                        "of it with a canceled answer behind it.")
                 elif p.label in canceled and not self.history.reachable(p, "cancel", "clear", "shut"):
                     self.history.complain("no-poisoning", f"{p.label} has a canceled answer, and nothing was canceled "
                                                           "since its acceptance.")

@@ -51,6 +51,13 @@ class Verdict:
         return ", ".join(next(p.clauses for p in ORDER if p.id == self.guarantee))
 
     @property
+    def about(self) -> str:
+        """In a few words, why it is what it is."""
+        if self.finding:
+            return self.finding.says(self.guarantee)
+        return self.why or (f"tested in {self.shown:,} histories" if self.status is Status.KEPT else "")
+
+    @property
     def story(self) -> str:
         """What broke it, for people."""
         if self.finding is None:
@@ -94,7 +101,7 @@ class Report:
 
     def __str__(self) -> str:
         wide = max(len(v.guarantee) for v in self.verdicts)
-        lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {_about(v)}".rstrip() for v in self.verdicts]
+        lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.verdicts]
         lines += [f"not believed, because it did not show again: {says}" for says in self.unconfirmed]
         lines += ["", *(v.story for v in self.verdicts if v.finding)]
         return "\n".join([*lines, self.summary])
@@ -121,9 +128,3 @@ class Report:
             } for v in self.verdicts],
             "unconfirmed": list(self.unconfirmed),
         }
-
-
-def _about(v: Verdict) -> str:
-    if v.finding:
-        return v.finding.says(v.guarantee)
-    return v.why or (f"tested in {v.shown:,} histories" if v.status is Status.KEPT else "")

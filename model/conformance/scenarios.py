@@ -1,5 +1,5 @@
-"""Things to try on a server, each a script and the guarantee that it tests: every known flaw that shows from outside, and
-for each other guarantee the plainest case.
+"""Things to try on a server, each a script and the guarantee that it tests: every known flaw that shows from outside,
+and for each other guarantee the plainest case.
 
 A scenario is tried several times, because who comes first is not for clients to decide; for a server in this process it
 is tried under many schedules. The flaws that nobody outside can see are here too, each with the reason.
@@ -91,7 +91,8 @@ HIDDEN: Mapping[str, str] = {
     "popped-prompt-fails-early": _FAILS,
     "fold-into-stopping-turn": "the turn that takes the prompt in is stopped before it tells the language model; what "
                                "shows is that the prompt has no end",
-    "check-after-unlock": "nobody outside can tell whether a prompt was taken in just before the cancel or just after it",
-    "ended-well-reported-canceled": "nobody outside can tell whether a turn ended just before the close or was stopped by it",
+    "check-after-unlock": "nobody outside can tell whether a prompt was taken in just before the cancel or just after",
+    "ended-well-reported-canceled": "nobody outside can tell whether a turn ended just before the close or was stopped "
+                                    "by it",
     "slow-subscriber-loses-end": "the kit's subscriber may go away and come back, but it is never slow",
 }

@@ -6,7 +6,8 @@
     script("accept A; accept B @2; cancel")          B is in a second session
 
 `release`, `fail` and `again` are for the turn that is running in the session, if any: it ends well, ends with an error,
-or has to call the language model again. Between `leave` and `return` nobody watches events. Prompts get their letters in order; the letters in a script are for its readers.
+or has to call the language model again. Between `leave` and `return` nobody watches events. Prompts get their letters
+in order; the letters in a script are for its readers.
 """
 
 import re
@@ -85,9 +86,11 @@ class Script:
     @property
     def size(self) -> tuple[int, int, int, int]:
         """Of two scripts that show the same, the one with the smaller size tells it better."""
-        return (len(self.everything), sum(d.what == "accept" for d in self.everything),
-                len(self.departures) + len(self.late) + sum(not s.rest for s in self.steps) + sum(len(s.together) - 1 for s in self.steps),
-                sum(d.session + (not d.run_id) for d in self.everything) + sum(a + b for a, b in self.departures))
+        everything = self.everything
+        hurry = sum((not step.rest) + len(step.together) - 1 for step in self.steps)
+        return (len(everything), sum(do.what == "accept" for do in everything),
+                hurry + len(self.late) + len(self.departures),
+                sum(do.session + (not do.run_id) for do in everything) + sum(map(sum, self.departures)))
 
     def smaller(self) -> Iterator["Script"]:
         """Scripts that are a little simpler than this one, the greatest leaps first."""
@@ -114,7 +117,7 @@ def _simpler(step: Step) -> Iterator[tuple[Step, ...]]:
     if len(step.together) > 1:
         for i in range(len(step.together)):
             yield (replace(step, together=step.together[:i] + step.together[i + 1:]),)
-        yield tuple(Step((do,), rest=False) for do in step.together[:-1]) + (Step(step.together[-1:], step.rest),)
+        yield (*(Step((do,), rest=False) for do in step.together[:-1]), Step(step.together[-1:], step.rest))
     if not step.rest:
         yield (replace(step, rest=True),)
     for i, do in enumerate(step.together):

@@ -1,8 +1,8 @@
 """From what was seen to what is broken: each guarantee in terms of what clients can see.
 
-What the server owed and did not do is complained about while it is waited for (`player`); here is the rest: what it did
-and should not have done. Which ends a prompt may have is for the oracle to say; the sentence that it answers with is the
-complaint, and what is broken follows from what the end was.
+What the server owed and did not do is complained about while it is waited for (`player`); here is the rest: what it
+did and should not have done. Which ends a prompt may have is for the oracle to say; the sentence that it answers with
+is the complaint, and what is broken follows from what the end was.
 """
 
 from itertools import permutations
@@ -88,7 +88,8 @@ def _order(history: History, session: list[Track]) -> None:
         floor = p.starts[0][1]
         if began < later and q.accepted < p.begin and q.queued and (
                 q.queued.end < p.begin or q.queued.begin <= floor):
-            history.complain("fifo", f"{q.label} was queued, and {p.label}, which was accepted after it, started first.")
+            history.complain("fifo", f"{q.label} was queued, and {p.label}, which was accepted after it, started "
+                                     "first.")
 
 
 def _still_running(history: History, p: Track, at: int) -> bool:
