@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .fake import FakeModel
+from .guarantees import MISSING, NEEDS, NO_STEERING
 from .history import History
 from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
@@ -51,22 +52,24 @@ PROFILES = {
 
 
 def judge(
-    adapter: MakeAdapter, *, profile: str = "quick", only: Collection[str] | None = None, llm_port: int | None = None,
+    adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None, llm_port: int | None = None,
     fake: MakeFake | None = None, progress: Progress = lambda *_: None,
-    seed: int = 0,
+    seed: int = 0, scenarios: Collection[str] | None = None,
 ) -> Report:
     """Judges the server behind an adapter.
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
-    one that `fake` makes. Works in a notebook too. Needs Hypothesis: pip install 'cancelmark[conform]'.
+    one that `fake` makes. `scenarios` names those to try, if not all. Works in a notebook too. Needs Hypothesis: pip install 'cancelmark[conform]'.
     """
     try:
         import hypothesis  # noqa: F401
     except ModuleNotFoundError:
         raise ModuleNotFoundError("the conformance kit draws histories with Hypothesis, which is not installed; "
                                   "pip install 'cancelmark[conform]'") from None
-    if profile not in PROFILES:
-        raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
+    if isinstance(profile, str):
+        if profile not in PROFILES:
+            raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
+        profile = PROFILES[profile]
     if unknown := set(only or ()) - GUARANTEES:
         raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; choose from "
                          f"{', '.join(p.id for p in ORDER)}")
@@ -74,7 +77,8 @@ def judge(
         def fake() -> FakeModel:
             return FakeModel(port=llm_port)
 
-    return _without_a_loop(lambda: Judge(adapter, PROFILES[profile], only, fake, progress, seed).report())
+    chosen = profile
+    return _without_a_loop(lambda: Judge(adapter, chosen, only, fake, progress, seed, scenarios).report())
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
@@ -110,6 +114,7 @@ class Judge:
     fake: MakeFake | None
     progress: Progress
     seed: int
+    tried: Collection[str] | None = None  # the scenarios; None: all
     played: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
     shown: dict[str, int] = field(default_factory=dict)
@@ -169,8 +174,9 @@ class Judge:
         return history
 
     def try_scenarios(self) -> None:
-        for n, scenario in enumerate(SCENARIOS):
-            self.progress("scenarios", n, len(SCENARIOS))
+        chosen = [s for s in SCENARIOS if self.tried is None or s.name in self.tried]
+        for n, scenario in enumerate(chosen):
+            self.progress("scenarios", n, len(chosen))
             if why := self.untried(scenario):
                 self.scenarios[scenario.name] = why
                 continue
@@ -211,6 +217,8 @@ class Judge:
         total = self.profile.inside
         if self.outside:
             total = self.profile.histories if self.steered else self.profile.histories // 20
+        if not total:
+            return
         done = itertools.count()
         until = monotonic() + self.profile.seconds * 3
 
@@ -276,30 +284,5 @@ class Judge:
 
     def hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""
-        needs = NEEDS.get(guarantee, ())
-        if "steer" in needs and not self.steered:
-            return NO_STEERING
-        missing = [what for what in needs if what not in self.offers]
+        missing = [what for what in NEEDS.get(guarantee, ()) if what not in self.offers]
         return MISSING[missing[0]] if missing else ""
-
-
-NO_STEERING = "its turns cannot be steered: it does not use the kit's language model"
-NEEDS: dict[str, tuple[str, ...]] = {
-    "no-lost-cancel": ("steer",),
-    "single-active": ("steer",),
-    "fifo": ("steer",),
-    "prompt-terminal": ("steer",),
-    "all-done": ("steer",),
-    "no-absorption": ("steer", "fold"),
-    "closed": ("shut",),
-    "record": ("messages",),
-    "no-loss": ("restart",),
-    "delivery": ("leave",),
-}
-MISSING = {
-    "fold": "none of its turns can be made to take another prompt in",
-    "shut": "the adapter cannot close the server",
-    "messages": "the adapter cannot read messages",
-    "restart": "the adapter cannot restart the server",
-    "leave": "the adapter cannot go away and come back to where it was",
-}

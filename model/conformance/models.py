@@ -158,6 +158,9 @@ class ModelAdapter(Adapter):
     def apply(self, session: str, move: Move) -> None:
         label(f"{move.action.name} {move.seq or ''}")
         self.state[session] = move.live
+        if move.action.name == "finish":  # the models leave a turn's own messages out
+            assert isinstance(move.variant, Outcome)
+            self.spoken[session].append(Spoken("assistant", "", move.variant.value))
         for effect in move.effects:
             match effect:
                 case End(seq, outcome, of) if outcome is not Outcome.FOLDED:
@@ -172,9 +175,6 @@ class ModelAdapter(Adapter):
                     self.spoken[session] += [Spoken("user", self.sent[seq].text), Spoken("assistant", "", "canceled")]
                 case Start(seq):
                     self.spoken[session].append(Spoken("user", self.sent[seq].text))
-        if move.action.name == "finish":  # the models leave a turn's own messages out
-            assert isinstance(move.variant, Outcome)
-            self.spoken[session].append(Spoken("assistant", "", move.variant.value))
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

@@ -408,7 +408,7 @@ class Player:
                     if p.label not in canceled:
                         self.history.complain("record", f"{p.label} was canceled, and the session has no user message "
                                                         "of it with a canceled answer behind it.")
-                elif p.label in canceled and not self.history.reachable(p, "cancel", "clear", "shut"):
+                elif p.label in canceled and p.waiting and not self.history.reachable(p, "cancel", "clear", "shut"):
                     self.history.complain("no-poisoning", f"{p.label} has a canceled answer, and nothing was canceled "
                                                           "since its acceptance.")
 

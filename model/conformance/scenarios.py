@@ -96,3 +96,12 @@ HIDDEN: Mapping[str, str] = {
                                     "by it",
     "slow-subscriber-loses-end": "the kit's subscriber may go away and come back, but it is never slow",
 }
+
+UNSEEN: Mapping[tuple[str, str], str] = {
+    ("attribution", "r0"): "it takes 21 steps in one exact order",
+    ("attribution", "r1"): f"{_SUMMARY}; or else {_FAILS}",
+    ("attribution", "r2"): f"{_SUMMARY}; or else {_FAILS}",
+    ("attribution", "r3"): f"{_SUMMARY}; or else {_FAILS}",
+    ("one-terminal", "r0"): "it takes 24 steps in one exact order",
+}
+"""Where a revision breaks a guarantee without a flaw that has a name, and why that does not show from outside."""
