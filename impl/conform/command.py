@@ -166,8 +166,8 @@ def show(url: str, report: "Report") -> None:
         status = verdict.status.value
         table.add_row(verdict.guarantee, f"[{STYLE[status]}]{status}[/]", escape(verdict.about))
     console.print(table, soft_wrap=False)
-    for says in report.unconfirmed:
-        console.print(f"not believed, because it did not show again: {says}", markup=False)
+    for note in report.notes:
+        console.print(note, markup=False)
     for verdict in report.verdicts:
         if verdict.finding:
             console.print(f"\n{verdict.story}", markup=False)

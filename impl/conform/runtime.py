@@ -1,6 +1,5 @@
 """Our own runtime under the conformance kit, in this process: every schedule of it can be chosen and played again."""
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 
 from cancelmark.impl.events import Subscription
@@ -79,8 +78,6 @@ class RuntimeAdapter(Adapter):
     folds = True
 
     async def open(self) -> None:
-        self.names: dict[int, str] = {}  # by seq
-        self.sessions = 0
         await self.start(Journal())
         self.subscription: Subscription = self.runtime.broker.subscribe()
 
@@ -91,6 +88,7 @@ class RuntimeAdapter(Adapter):
         await self.runtime.start()
 
     async def close(self) -> None:
+        self.subscription.close()
         await self.runtime.close()
 
     async def session(self) -> str:
@@ -152,4 +150,3 @@ class RuntimeAdapter(Adapter):
         await old.close(0)
         await self.start(found)
         self.subscription = self.runtime.broker.subscribe(after=place)
-        await asyncio.sleep(0)

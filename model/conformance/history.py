@@ -53,6 +53,7 @@ class Track:
     ends: list[tuple[int, Ended, int]] = field(default_factory=list)
     notices: list[tuple[int, Notice]] = field(default_factory=list)
     taken_in: tuple[int, str] | None = None
+    blamed: bool = False  # that it has no end was complained about
 
     @property
     def accept(self) -> Span:
@@ -112,7 +113,7 @@ class History:
     lines: list[Line] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
-    left: list[int] = field(default_factory=list)  # when nobody watched events from
+    left: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
     records: int = 0  # prompts whose messages were asked for
     now: int = 0
 
@@ -156,8 +157,9 @@ class History:
         return any(p.accepted < c.begin and c.end < inf for c in self.called(p, "cancel", "shut"))
 
     def away(self, p: Track) -> bool:
-        """Whether its end may have been published while nobody watched."""
-        return any(at > p.begin for at in self.left) and p.accepted < inf
+        """Whether what ended it happened while nobody watched."""
+        causes = [c.begin for c in self.called(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
+        return any(left <= cause <= back for left, back in self.left for cause in causes)
 
     def diagram(self) -> str:
         """A sequence diagram in letters: who told whom what. Time goes down."""

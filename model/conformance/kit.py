@@ -28,6 +28,8 @@ from .script import TASKS, TURNS, Script, scripts
 from .stage import Inside, MakeFake, Outside, Stage
 from .verdict import put_to_the_test
 
+HANGS = 3
+
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 
@@ -119,7 +121,8 @@ class Judge:
     found: dict[str, Finding] = field(default_factory=dict)
     shown: dict[str, int] = field(default_factory=dict)
     scenarios: dict[str, Finding | str | None] = field(default_factory=dict)
-    unconfirmed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hangs: int = 0
 
     def __post_init__(self) -> None:
         self.adapter = self.make()
@@ -143,19 +146,27 @@ class Judge:
             self.try_scenarios()
             self.try_histories()
             for guarantee in sorted(self.found):
-                if guarantee in self.wanted:
+                if guarantee in self.wanted and not self.given_up:
                     self.shrink(guarantee)
         finally:
             self.stage.close()
+        if self.given_up:
+            self.notes.append(f"not all was tried, because in {self.hangs} histories the server did not answer or rest")
         name = getattr(self.adapter, "name", type(self.adapter).__name__)
         return Report(name, tuple(self.verdicts()), self.scenarios, self.played, monotonic() - begin, self.profile.name,
-                      tuple(self.unconfirmed))
+                      tuple(self.notes))
 
     # --- playing
+
+    @property
+    def given_up(self) -> bool:
+        """A server that hangs again and again would take for ever."""
+        return self.hangs >= HANGS
 
     def play(self, script: Script) -> History:
         self.played += 1
         history = self.stage.play(script)
+        self.hangs += "progress" in history.broken
         for guarantee in put_to_the_test(history):
             self.shown[guarantee] = self.shown.get(guarantee, 0) + 1
         return history
@@ -167,7 +178,8 @@ class Judge:
         if self.outside and any(g not in self.found and g in history.silences for g in fresh):
             again = self.play(script)
             for g in [g for g in fresh if g in history.silences and g not in again.broken and g not in self.found]:
-                self.unconfirmed.append(f"{g}: {next(c.says for c in history.complaints if c.guarantee == g)}")
+                says = next(c.says for c in history.complaints if c.guarantee == g)
+                self.notes.append(f"not believed, because it did not show again: {g}: {says}")
                 fresh.remove(g)
         for guarantee in fresh:
             self.found[guarantee] = Finding(script, history)
@@ -182,6 +194,8 @@ class Judge:
                 continue
             self.scenarios[scenario.name] = None
             for script in self.ways(scenario):
+                if self.given_up:
+                    break
                 history = self.note(script)
                 if scenario.guarantee in history.broken:
                     self.scenarios[scenario.name] = Finding(script, history)
@@ -227,7 +241,7 @@ class Judge:
                   suppress_health_check=list(HealthCheck))
         @given(scripts(self.offers))
         def each(script: Script) -> None:
-            if self.profile.name == "quick" and self.outside and monotonic() > until:
+            if self.given_up or (self.profile.name == "quick" and self.outside and monotonic() > until):
                 return
             self.progress("histories", next(done), total)
             self.note(script)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
+from math import inf
 from typing import TypeVar
 
 from ..oracle import Span
@@ -44,7 +45,7 @@ class Player:
         self.shut = False
         self._reading: asyncio.Task[None] | None = None
         self._news = 0
-        self._owed: set[Complaint] = set()  # what was complained about and need not be waited for again
+        self._owed: list[tuple[Track, Complaint]] = []  # what was complained about: it is not waited for again
         if isinstance(steering, Turns):
             steering.changed = self._look
 
@@ -186,13 +187,14 @@ class Player:
         if self._reading and not self.shut:
             await self._stop_reading()
             self._look()
-            self.history.left.append(self.history.note(CLIENTS, "", "nobody watches events"))
+            self.history.left.append((self.history.note(CLIENTS, "", "nobody watches events"), inf))
             await self._call("leave", self.adapter.leave())
 
     async def _return(self) -> None:
         if self._reading is None:
             await self._call("come_back", self.adapter.come_back())
-            self.history.note(CLIENTS, "", "events are watched again")
+            back = self.history.note(CLIENTS, "", "events are watched again")
+            self.history.left[-1] = (self.history.left[-1][0], back)
             self._start_reading()
 
     async def _restart(self) -> None:
@@ -278,24 +280,24 @@ class Player:
         owed = await self._until_paid()
         if owed:
             self.history.note(SERVER, "", f"nothing more within {self.patience:g} s")
-        for complaint in owed:
+        for p, complaint in owed:
             self.history.complain(*complaint)
             self.history.silences.add(complaint.guarantee)
-            self._owed.add(complaint)
+            self._owed.append((p, complaint))
+            p.blamed = p.blamed or complaint.guarantee not in ("prompt-terminal", "no-lost-cancel")
         if not self.adapter.outside:
             for p in self.history.prompts:
-                if p.waiting and not self.history.covered(p):
+                if p.waiting and not self.history.reachable(p, "cancel", "clear", "shut"):
                     self._seen_queued(p, self.history.now, self.history.now)
         elif self.adapter.offers("queued") and not self.shut:
             await self._ask_queues()
 
-    async def _until_paid(self) -> list[Complaint]:
+    async def _until_paid(self) -> list[tuple[Track, Complaint]]:
         loop = asyncio.get_running_loop()
         since, news = loop.time(), self._news
-        while owed := [c for c in self.owes(await self._counts(late=False)) if c not in self._owed]:
+        while self._owes(await self._counts(late=False)):
             if loop.time() > since + self.patience:
-                owed = [c for c in self.owes(await self._counts(late=True)) if c not in self._owed]
-                return list(dict.fromkeys(owed))
+                return self._owes(await self._counts(late=True))
             await asyncio.sleep(POLL if self.adapter.outside else self.patience)
             self._look()
             if self._news != news:
@@ -308,25 +310,31 @@ class Player:
             return [None] * len(self.sessions)
         return [await self._call("queued", self.adapter.queued(session)) for session in self.sessions]
 
-    def owes(self, counts: Sequence[int | None]) -> list[Complaint]:
+    def _owes(self, counts: Sequence[int | None]) -> list[tuple[Track, Complaint]]:
         """What the server still has to do, as the complaint that it would be if it never did."""
         owed = []
         for n in range(len(self.sessions)):
             session = self.history.of(n)
             busy = any(p.running and p.live for p in session)
             for p in session:
-                if p.live and (complaint := self._owed_to(p, busy, counts[n])):
+                if p.live and not p.blamed and (complaint := self._owed_to(p, busy, counts[n])):
                     if complaint.guarantee in ("some-terminal", "prompt-terminal") and self.history.away(p):
                         complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was "
                                                           "not told to who came back.")
-                    owed.append(complaint)
+                    if (p, complaint) not in self._owed:
+                        owed.append((p, complaint))
         return owed
 
     def _owed_to(self, p: Track, busy: bool, queued: int | None) -> Complaint | None:
+        if any(c.end < p.begin for c in self.history.called(p, "shut")):
+            return None  # that it was accepted is what is wrong
         covered = self.history.covered(p)
         if covered and p.running:
             return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
                                                "and its turn goes on.")
+        if any(c.end > p.accepted for c in self.history.called(p, "restart")) and not p.running:
+            return None if busy else Complaint("no-loss", f"{p.label} was accepted before a restart, and its end never "
+                                                          "came.")
         if p.over is not None or (covered and p.starts):
             if busy:
                 return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but "
@@ -342,9 +350,6 @@ class Player:
             return Complaint("some-terminal", f"{p.label} was accepted, and its end was never published.")
         if p.starts or busy:
             return None
-        lost = any(c.end > p.accepted for c in self.history.called(p, "restart"))
-        if lost:
-            return Complaint("no-loss", f"{p.label} was accepted before a restart, and never heard of again.")
         if queued == 0:
             return Complaint("some-terminal", f"{p.label} is not queued and not running, and its end was never "
                                               "published.")
@@ -384,12 +389,6 @@ class Player:
                 break
             self._end_turn(min(running, key=lambda p: p.starts[-1]), "release")
         await self._rest()
-        for complaint in [c for c in self._owed if c.guarantee == "prompt-terminal"]:
-            late = [p for p in self.history.prompts if p.live and f"turn of {p.label} is" in complaint.says]
-            for p in late:
-                self.history.silences.add("some-terminal")
-                self.history.complain("some-terminal", f"the turn of {p.label} is over, and its end was never "
-                                                       "published.")
 
     async def _ask_messages(self) -> None:
         """A prompt that was alone and canceled has left its text and a canceled answer; one that nothing could cancel

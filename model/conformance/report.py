@@ -79,7 +79,7 @@ class Report:
     histories: int
     seconds: float
     profile: str
-    unconfirmed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def of(self, status: Status) -> list[str]:
         return [v.guarantee for v in self.verdicts if v.status is status]
@@ -102,7 +102,7 @@ class Report:
     def __str__(self) -> str:
         wide = max(len(v.guarantee) for v in self.verdicts)
         lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.verdicts]
-        lines += [f"not believed, because it did not show again: {says}" for says in self.unconfirmed]
+        lines += self.notes
         lines += ["", *(v.story for v in self.verdicts if v.finding)]
         return "\n".join([*lines, self.summary])
 
@@ -126,5 +126,5 @@ class Report:
                     "history": [line._asdict() for line in v.finding.history.lines],
                     "mermaid": v.finding.history.mermaid()} if v.finding else {}),
             } for v in self.verdicts],
-            "unconfirmed": list(self.unconfirmed),
+            "notes": list(self.notes),
         }

@@ -17,7 +17,7 @@ from .player import Player
 from .schedule import Unhandled, record
 from .script import Script, script
 
-MAX_STEPS = 100_000
+MAX_STEPS = 30_000
 
 MakeFake = Callable[[], FakeModel]
 

@@ -8,7 +8,7 @@ is the complaint, and what is broken follows from what the end was.
 from itertools import permutations
 from math import inf
 
-from ..oracle import certain, judge, may_end, possible
+from ..oracle import RULES, certain, may_end, possible
 from .history import History, Track
 
 
@@ -23,9 +23,10 @@ def review(history: History) -> None:
         seen = p.seen(history.steered)
         if p.ended and possible(*seen.moments):
             allowed = may_end(seen, calls)
-            if seen.ends[0].outcome not in allowed:
-                (says, *_) = judge([seen], calls, complete=False)
-                for guarantee in _broken_by(history, p, seen.ends[0].outcome):
+            if (outcome := seen.ends[0].outcome) not in allowed:
+                instead = f"could only end {' or '.join(sorted(allowed))}" if allowed else "could not end yet"
+                says = f"{p.label} ended {outcome}, and {instead} (rule: {RULES.get(outcome, 'no such outcome')})."
+                for guarantee in _broken_by(history, p, outcome):
                     history.complain(guarantee, says)
         if any(certain(c, seen.accept) for c in calls if c.kind == "close") and not any(
                 c.kind == "crash" for c in calls):
@@ -38,7 +39,7 @@ def _ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends)
         (first, *_), (second, *_) = p.ends[:2]
-        came_back = any(first < at < second for at in history.left)
+        came_back = any(first < left < second for left, _ in history.left)
         history.complain("delivery" if came_back else "one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
     if p.taken_in and p.run_id:
         history.complain("no-absorption", f"{p.label} has a run id, and another turn has taken it in.")
@@ -68,10 +69,9 @@ def _whose(history: History, p: Track) -> None:
                 history.complain("attribution", f"the end of {p.label} carries what belongs to {strangers[0]}: "
                                                 f"{history.letters(told)!r:.80}.")
         if p.let_go and not history.reachable(p, "cancel", "shut", "clear", "restart"):
-            expected = "end_turn" if p.let_go[0] == "release" else "error"
-            if end.outcome != expected and len(p.ends) == 1:
-                history.complain("attribution", f"the turn of {p.label} was let go to {expected}, and its end says "
-                                                f"{end.outcome}.")
+            did, other = ("ended well", "error") if p.let_go[0] == "release" else ("failed", "end_turn")
+            if end.outcome == other:
+                history.complain("attribution", f"the turn of {p.label} {did}, and its end says {end.outcome}.")
     for _, notice in p.notices:
         if strangers := [q.label for q in others if q.name in notice.error]:
             history.complain("attribution", f"an error of {strangers[0]} was published under the name of {p.label}.")
@@ -131,7 +131,7 @@ def put_to_the_test(history: History) -> set[str]:
                 tested.add("no-loss")
     if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
         tested.add("closed")
-    if any(history.away(p) and p.ends and p.ends[0][0] > min(history.left) for p in accepted):
+    if any(history.away(p) and p.ends and p.ends[0][0] > history.left[0][0] for p in accepted):
         tested.add("delivery")
     if history.records:
         tested.add("record")
