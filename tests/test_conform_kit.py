@@ -86,7 +86,8 @@ def test_the_naive_worker_fails_as_documented() -> None:
     assert {g for (g, name), verdict in cells("conformance.md").items() if name == "naive" and "broken" in verdict
             } == set(report.broken)
     lost = report.verdict("no-lost-cancel")
-    assert lost.finding and str(lost.finding.script) == "accept A, cancel"
+    assert lost.finding is not None
+    assert str(lost.finding.script) == "accept A, cancel"
     assert "turn of A starts" in lost.story
     assert "(R3b, R4, " in lost.story
 

@@ -51,6 +51,7 @@ left alone; --keep-open spares it the histories that close that workspace.
 
 STYLE = {"kept": "green", "broken": "bold red", "not observable": "yellow", "not claimed": "dim"}
 PROFILES = ("quick", "deep")
+PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
 
 
 def add_parser(commands: Any) -> None:
@@ -64,7 +65,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--profile", default="quick", choices=PROFILES,
                         help="quick: under a minute (default); deep: thousands of histories")
     parser.add_argument("--only", action="append", metavar="GUARANTEE",
-                        help="report only this one; can be given more than once")
+                        help="judge only this one; can be given more than once")
     parser.add_argument("--keep-open", action="store_true", help="never close the workspace that the kit uses")
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too")
@@ -89,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     asyncio.run(look(url, token))
     workspace = f"/cancelmark-conform-{uuid4()}"
     kind = OpenWireAdapter if arguments.keep_open else WireAdapter
+    kind.patience = PATIENCE
     try:
         with progress() as bar:
             report = judge(lambda: kind(url, token, workspace), profile=arguments.profile, only=arguments.only,

@@ -29,7 +29,7 @@ class OpenWireAdapter(Adapter):
         self.server, self.token, self.place = server, token, workspace
         self.after = ""
         self.closed = False
-        self.stack = AsyncExitStack()
+        self.stack, self.watching = AsyncExitStack(), AsyncExitStack()
 
     async def open(self) -> None:
         self.client = await self.stack.enter_async_context(Client(self.server, token=self.token))

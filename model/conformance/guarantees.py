@@ -37,8 +37,8 @@ SIGNS: Mapping[str, str] = {
     "single-active": "the language model is asked for one turn of a session while it is held in another",
     "fifo": "a prompt starts before one that was accepted earlier and was seen in the queue",
     "no-absorption": "the text of a prompt with a run id appears in another's turn",
-    "attribution": "an event speaks of a prompt that nobody sent, carries another's answer or error, or says that a turn "
-                   "ended otherwise than it did",
+    "attribution": "an event speaks of a prompt that nobody sent, carries another's answer or error, or says that a "
+                   "turn ended otherwise than it did",
     "idle-cancel-noop": "a prompt ends canceled, and the only cancels were made while the session was idle",
     "isolation": "a prompt ends canceled, and the only cancels were made in another session",
     "closed": "a prompt is accepted after the close was answered",

@@ -54,14 +54,15 @@ PROFILES = {
 
 
 def judge(
-    adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None, llm_port: int | None = None,
-    fake: MakeFake | None = None, progress: Progress = lambda *_: None,
-    seed: int = 0, scenarios: Collection[str] | None = None,
+    adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None,
+    llm_port: int | None = None, fake: MakeFake | None = None, progress: Progress = lambda *_: None, seed: int = 0,
+    scenarios: Collection[str] | None = None,
 ) -> Report:
     """Judges the server behind an adapter.
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
-    one that `fake` makes. `scenarios` names those to try, if not all. Works in a notebook too. Needs Hypothesis: pip install 'cancelmark[conform]'.
+    one that `fake` makes. `only` names guarantees, and `scenarios` what to try, if not all. Works in a notebook
+    too. Needs Hypothesis: pip install 'cancelmark[conform]'.
     """
     try:
         import hypothesis  # noqa: F401
@@ -186,7 +187,8 @@ class Judge:
         return history
 
     def try_scenarios(self) -> None:
-        chosen = [s for s in SCENARIOS if self.tried is None or s.name in self.tried]
+        chosen = [s for s in SCENARIOS if (self.tried is None or s.name in self.tried)
+                  and (self.only is None or s.guarantee in self.only)]
         for n, scenario in enumerate(chosen):
             self.progress("scenarios", n, len(chosen))
             if why := self.untried(scenario):
@@ -231,7 +233,7 @@ class Judge:
         total = self.profile.inside
         if self.outside:
             total = self.profile.histories if self.steered else self.profile.histories // 20
-        if not total:
+        if not total or self.wanted <= set(self.found):
             return
         done = itertools.count()
         until = monotonic() + self.profile.seconds * 3

@@ -1,4 +1,5 @@
-"""What the conformance kit finds in our own models, as a page of specs/: which flaws show from outside, and which not."""
+"""What the conformance kit finds in our own models, as a page of specs/: which flaws show from outside, and which
+do not."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -15,8 +16,8 @@ from .tables import table
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
 
-OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`", "messages": "`messages`",
-          "restart": "`restart`", "leave": "`leave`"}
+OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`",
+          "messages": "`messages`", "restart": "`restart`", "leave": "`leave`"}
 CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_OBSERVABLE: "–", Status.NOT_CLAIMED: "–"}
 
 
@@ -38,8 +39,8 @@ def conformance_page() -> str:
     names = (*BEHAVIOURS, "naive")
     return f"""# The conformance kit, tried on what we know
 
-The kit judges a server by what its clients and its language model see (`cancelmark conform`, `model/conformance/`). Here
-it judges servers of which we know what is wrong: the models of the original's revisions, which
+The kit judges a server by what its clients and its language model see (`cancelmark conform`, `model/conformance/`).
+Here it judges servers of which we know what is wrong: the models of the original's revisions, which
 [revisions.md](revisions.md) judges from inside; the reference; and a naive worker on an `asyncio.Queue`
 (`model/conformance/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
 that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
@@ -52,8 +53,8 @@ finds, the last two tables say why.
     (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
 ## Flaws that show from outside
 
-Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same time.
-The last column has the revisions in which it breaks the guarantee, which may be more than those that have this flaw.
+Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same
+time. The last column has the revisions in which it breaks the guarantee: maybe more than those that have this flaw.
 
 {table(("flaw", "guarantee", "what is done", "shows in"), _shown())}
 ## Flaws that do not
