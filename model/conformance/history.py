@@ -13,16 +13,25 @@ from ..oracle import Call, CallKind, End, Prompt, Span
 from .adapter import Ended, Notice
 
 KINDS: dict[str, CallKind] = {"cancel": "cancel", "clear": "clear_queue", "shut": "close", "restart": "crash"}
-CLIENTS, SERVER, MODEL = "clients", "server", "language model"
+CLIENTS, SERVER, MODEL = "clients", "server", "language model"  # the lifelines
 
 
-class Line(NamedTuple):
+class Seen(NamedTuple):
     """One observation: a message from one lifeline to another, or a note if it has no destination."""
 
     at: int
     source: str
     dest: str
     text: str
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return self.source, self.dest
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is asked for something, as opposed to told."""
+        return self.ends in ((CLIENTS, SERVER), (SERVER, MODEL))
 
 
 class Complaint(NamedTuple):
@@ -110,7 +119,7 @@ class History:
     exact: bool  # what the language model sees happens at that very moment
     prompts: list[Track] = field(default_factory=list)
     calls: list[Made] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Seen] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
     left: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
@@ -120,7 +129,7 @@ class History:
     def note(self, source: str, dest: str, text: str) -> int:
         """Writes an observation down, and returns its time."""
         self.now += 1
-        self.lines.append(Line(self.now, source, dest, text))
+        self.lines.append(Seen(self.now, source, dest, text))
         return self.now
 
     def complain(self, guarantee: str, says: str) -> None:
@@ -160,37 +169,3 @@ class History:
         """Whether what ended it happened while nobody watched."""
         causes = [c.begin for c in self.called(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
         return any(left <= cause <= back for left, back in self.left for cause in causes)
-
-    def diagram(self) -> str:
-        """A sequence diagram in letters: who told whom what. Time goes down."""
-        width = max([len(line.text) for line in self.lines if CLIENTS in (line.source, line.dest)] + [12]) + 6
-        other = max([len(line.text) for line in self.lines if MODEL in (line.source, line.dest)] + [14]) + 6
-        rows = [f"      {CLIENTS}{' ' * (width - len(CLIENTS) - 2)}{SERVER}{' ' * (other - len(SERVER))}{MODEL}"]
-        for line in self.lines:
-            left, right = " " * width, ""
-            if CLIENTS in (line.source, line.dest):
-                left = _arrow(line, width, out=line.source == CLIENTS)
-            elif MODEL in (line.source, line.dest):
-                right = _arrow(line, other, out=line.source == SERVER)
-            else:
-                right = f"  {line.text}"
-            rows.append(f"{line.at:4}  {left}│{right}".rstrip())
-        return "\n".join(rows)
-
-    def mermaid(self) -> str:
-        """The same as a Mermaid `sequenceDiagram`."""
-        ids = {CLIENTS: "C", SERVER: "S", MODEL: "M"}
-        lines = ["sequenceDiagram", "    actor C as clients", "    participant S as server",
-                 "    participant M as language model"]
-        for line in self.lines:
-            if line.dest:
-                arrow = "->>" if line.dest == SERVER or (line.source == SERVER and line.dest == MODEL) else "-->>"
-                lines.append(f"    {ids[line.source]}{arrow}{ids[line.dest]}: {line.text}")
-            else:
-                lines.append(f"    Note over {ids[line.source]}: {line.text}")
-        return "\n".join(lines) + "\n"
-
-
-def _arrow(line: Line, width: int, out: bool) -> str:
-    dashes = "─" * (width - len(line.text) - 3)
-    return f"{line.text} {dashes}▶ " if out else f"◀{dashes} {line.text} "

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..delivery import DELIVERY
 from ..properties import PROPERTIES
+from ..views.heard import heard_mermaid, heard_svg, heard_text
 from .history import History
 from .script import Script
 
@@ -65,7 +66,13 @@ class Verdict:
         rules = f" ({self.rules})" if self.rules else ""
         return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
                 f"  the rule{rules}: {self.sentence}\n"
-                f"  what was done: {self.finding.script}\n\n{self.finding.history.diagram()}\n")
+                f"  what was done: {self.finding.script}\n\n{heard_text(self.finding.history.lines)}\n")
+
+
+    @property
+    def svg(self) -> str:
+        """The same as a picture."""
+        return heard_svg(self.finding.history.lines, f"{self.guarantee} is broken", self.about) if self.finding else ""
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,7 @@ class Report:
                 **({"why": v.why} if v.why else {}),
                 **({"complaint": v.finding.says(v.guarantee), "script": str(v.finding.script),
                     "history": [line._asdict() for line in v.finding.history.lines],
-                    "mermaid": v.finding.history.mermaid()} if v.finding else {}),
+                    "mermaid": heard_mermaid(v.finding.history.lines)} if v.finding else {}),
             } for v in self.verdicts],
             "notes": list(self.notes),
         }

@@ -14,6 +14,7 @@ the class, by the first of its tests.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ..views.heard import heard_text
 from .adapter import MakeAdapter
 from .kit import judge
 from .report import ORDER, Finding, Report, Status
@@ -57,6 +58,6 @@ class ConformanceSuite:
         shown = report.scenarios[scenario.name]
         if isinstance(shown, Finding):
             pytest.fail(f"\n{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n"
-                        f"  what was done: {shown.script}\n\n{shown.history.diagram()}\n", pytrace=False)
+                        f"  what was done: {shown.script}\n\n{heard_text(shown.history.lines)}\n", pytrace=False)
         if isinstance(shown, str):
             pytest.skip(shown)
