@@ -174,6 +174,24 @@ def test_several_prompts_in_one_message_are_held_while_one_is() -> None:
     play(scene())
 
 
+def test_who_has_no_turn_of_its_own_is_taken_in_by_the_first_that_brings_its_text() -> None:
+    def user(*texts: str) -> list[dict[str, str]]:
+        return [{"role": "user", "content": text} for text in texts]
+
+    async def scene() -> None:
+        async with FakeModel() as fake, web(fake.url) as http:
+            for token in ("t1", "t2", "t3", "t4", "t5"):
+                fake.release(token)
+            await ask(http, messages=user("one t1"))
+            await ask(http, messages=user("one t1", "two t2 and more", "three t3"))
+            assert fake.taken_in == {"t2": "t3"}  # t1 had a turn of its own, and nobody steers "more"
+            await ask(http, messages=user("two t2", "nobody's"))
+            await ask(http, messages=[*user("four t4"), {"role": "assistant", "content": "yes"}, *user("five t5")])
+            await ask(http, messages=user("two t2", "five t5"))
+            assert fake.taken_in == {"t2": "t3"}
+    play(scene())
+
+
 def test_titles_and_steps_after_a_tool_call_are_no_turns() -> None:
     async def scene() -> None:
         async with FakeModel() as fake, web(fake.url) as http:

@@ -102,6 +102,9 @@ class Steering(Protocol):
     """How the kit steers turns, by a token in the prompt's text, which is its name. `Turns` does it for servers in this
     process, and the fake language model server for others."""
 
+    taken_in: dict[str, str]
+    """By name, the prompt whose turn has taken it in."""
+
     def hold(self, token: str) -> None:
         """The turn of this prompt, when it starts, waits until it is released or fails."""
 

@@ -13,7 +13,7 @@ Which request is whose turn:
 
 - A request belongs to the prompts whose tokens are in its **last user message**: to several if the server folds several
   into one message. What stands before it is conversation, even if nobody has answered it: that a canceled prompt stays
-  in the conversation does not start it. `Asked.unanswered` has those texts, for servers that fold message by message.
+  in the conversation does not start it. If its own turn never began, `taken_in` says whose turn has heard it instead.
 - A request in which the assistant has spoken after the user goes on with a turn, after a tool call, and starts none.
 - A request for the model `side` starts none. Agent servers ask for titles and summaries with the user's own words in
   the request; nearly all of them can be told to use another model for that. Give them `side` for those and `turn` for
@@ -109,9 +109,14 @@ class FakeModel:
         self.asked: list[Asked] = []
         """Every request for an answer, also those that started no turn."""
         self.turns: list[Turn] = []
+        self.taken_in: dict[str, str] = {}
+        """By token, of prompts that were steered and have had no turn of their own: whose turn was the first that came
+        with their text, unanswered, before its own. Servers that fold message by message do that; others, after a
+        cancel."""
         self._port = port
         self._is_turn = is_turn
         self._by_token: defaultdict[str, list[Turn]] = defaultdict(list)
+        self._steered: set[str] = set()
         self._held: set[str] = set()
         self._failing: set[str] = set()
         self._leaving = False
@@ -121,21 +126,25 @@ class FakeModel:
 
     def hold(self, token: str) -> None:
         """From now on, turns of this prompt say nothing until they are released or failed."""
-        self._failing.discard(_checked(token))
+        self._failing.discard(self._known(token))
         self._held.add(token)
 
     def release(self, token: str) -> None:
         """Turns of this prompt are answered: the one that is held, and those to come."""
-        self._held.discard(_checked(token))
+        self._held.discard(self._known(token))
         self._failing.discard(token)
         self._tell()
 
     def fail(self, token: str) -> None:
         """Turns of this prompt are refused: the one that is held, and those to come. The refusal (400) is one that
         clients do not try again; one that does so nevertheless starts another turn."""
-        self._held.discard(_checked(token))
+        self._held.discard(self._known(token))
         self._failing.add(token)
         self._tell()
+
+    def _known(self, token: str) -> str:
+        self._steered.add(_checked(token))
+        return token
 
     # --- looking
 
@@ -215,8 +224,13 @@ class FakeModel:
             return _answer(asked, "A side answer.")
         turn = Turn(asked, time.monotonic())
         self.turns.append(turn)
-        for word in set(WORD.findall(asked.prompt)):
+        words = WORD.findall(asked.prompt)
+        for word in set(words):
             self._by_token[word].append(turn)
+        before = {word for text in asked.unanswered[:-1] for word in WORD.findall(text)} & self._steered
+        own = [word for word in words if word in self._steered]
+        if own:
+            self.taken_in |= dict.fromkeys(before - self._by_token.keys() - self.taken_in.keys(), own[-1])
         self._tell()
         return _Steered(self, turn)
 

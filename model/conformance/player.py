@@ -16,7 +16,7 @@ from ..oracle import Span
 from ..session import label
 from .adapter import Adapter, Ended, Event, Notice, Refused, Sent, Steering, Turns
 from .fake import FakeModel
-from .history import CLIENTS, MODEL, SERVER, Complaint, History, Made, Track
+from .history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Made, Track
 from .script import Do, Script, Step
 from .verdict import review
 
@@ -237,7 +237,6 @@ class Player:
             if (closed := self.steering.closed(p.name)) > p.broken_off:
                 p.broken_off = closed
                 news.append((self._when(p, started=False), False, p))
-            self._look_inside(p)
         for _, started, p in sorted(news, key=lambda item: item[:1]):
             self._news += 1
             if started:
@@ -245,6 +244,8 @@ class Player:
             else:
                 at = self.history.note(SERVER, MODEL, f"turn of {p.label} is broken off")
                 p.over = p.over or at
+        for p in self.history.prompts:
+            self._look_inside(p)
 
     def _when(self, p: Track, started: bool) -> float:
         """When it was, for a language model that has a clock; `Turns` is asked at every change instead."""
@@ -254,11 +255,14 @@ class Player:
         return turn.begin if started else turn.end or turn.begin
 
     def _look_inside(self, p: Track) -> None:
-        """Whether another's turn has taken it in."""
-        if isinstance(self.steering, Turns) and p.taken_in is None and p.name in self.steering.taken_in:
-            into = self.history.named(self.steering.taken_in[p.name])
+        """Whether another's turn has taken it in. A language model outside hears only that its text is there, which it
+        may be after a cancel too."""
+        assert self.steering
+        name = self.steering.taken_in.get(p.name)
+        if name and p.taken_in is None and (self.history.exact or not self.history.reachable(p, *KINDS)):
+            into = self.history.named(name)
             at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} takes in {p.label}")
-            p.taken_in = (at, self.steering.taken_in[p.name])
+            p.taken_in = (at, name)
             self._news += 1
 
     def _started(self, p: Track) -> None:
@@ -291,6 +295,8 @@ class Player:
                     self._seen_queued(p, self.history.now, self.history.now)
         elif self.adapter.offers("queued") and not self.shut:
             await self._ask_queues()
+        elif any(p.waiting for p in self.history.prompts):
+            await asyncio.sleep(SOON)  # nobody can be asked whether they wait where they should
 
     async def _until_paid(self) -> list[tuple[Track, Complaint]]:
         loop = asyncio.get_running_loop()
@@ -350,6 +356,9 @@ class Player:
             return Complaint("some-terminal", f"{p.label} was accepted, and its end was never published.")
         if p.starts or busy:
             return None
+        if not self.history.exact and self.history.reachable(p, "cancel", "clear"):
+            return Complaint("some-terminal", f"{p.label} was accepted while a cancel was; it did not start, and its "
+                                              "end was never published.")
         if queued == 0:
             return Complaint("some-terminal", f"{p.label} is not queued and not running, and its end was never "
                                               "published.")

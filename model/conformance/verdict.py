@@ -37,7 +37,7 @@ def review(history: History) -> None:
 
 def _ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
-        outcomes = " and then ".join(e.outcome for _, e, _ in p.ends)
+        outcomes = " and then ".join(e.outcome for _, e, _ in p.ends[:3]) + (" and so on" if len(p.ends) > 3 else "")
         (first, *_), (second, *_) = p.ends[:2]
         came_back = any(first < left < second for left, _ in history.left)
         history.complain("delivery" if came_back else "one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
