@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import AppendEvent
-from cancelmark.model.conformance import kit
+from cancelmark.model.conformance import kit, player
 from cancelmark.model.conformance.fake import FakeModel
 from cancelmark.model.conformance.kit import Profile
 from cancelmark.model.conformance.report import ORDER
@@ -256,6 +258,58 @@ def test_without_hypothesis_it_says_what_to_install(
         code, _, err = run(capsys, server.url)
     assert code == 2
     assert "pip install 'cancelmark[conform]'" in err
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ANSWER", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        code, _, err = run(capsys, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert code == 2
+    assert "does not answer within 0.2 s" in err
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_server_that_hangs_is_told_and_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(self: Runtime, session_id: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Runtime, "cancel", never)
+    monkeypatch.setattr(player, "CALL", 0.5)
+    monkeypatch.setattr(command, "PATIENCE", 0.2)
+    with threaded(stop=1.0) as server:
+        code, out, _ = run(capsys, server.url)
+    assert code == 1
+    assert "progress is broken: a call of cancel was not answered within 0.5 s." in out
+    assert "not all was tried, because in 3 histories the server did not answer or rest" in out
+
+
+def test_a_server_that_dies_is_not_judged(tmp_path: Path) -> None:
+    with Process(tmp_path / "data", "--pace", "0.01") as server:
+        conform = subprocess.Popen([*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with server.log.open() as log:
+            while "workspace opened" not in log.read():
+                time.sleep(0.02)
+        server.kill()
+        out, err = conform.communicate(timeout=PATIENCE)
+    assert (conform.returncode, out) == (2, "")
+    assert err.startswith("cancelmark: ")
+    assert err.count("\n") == 1
+    assert "nothing is claimed" in err
+
+
+def test_it_can_be_interrupted(tmp_path: Path) -> None:
+    with Process(tmp_path / "data", "--pace", "0.01") as server:
+        conform = subprocess.Popen([*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with server.log.open() as log:
+            while "workspace opened" not in log.read():
+                time.sleep(0.02)
+        conform.send_signal(signal.SIGINT)
+        out, err = conform.communicate(timeout=PATIENCE)
+    assert (conform.returncode, out, err) == (130, "", "cancelmark: interrupted\n")
 
 
 def test_a_server_that_goes_away_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

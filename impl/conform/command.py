@@ -51,6 +51,7 @@ left alone; --keep-open spares it the histories that close that workspace.
 
 STYLE = {"kept": "green", "broken": "bold red", "not observable": "yellow", "not claimed": "dim"}
 PROFILES = ("quick", "deep")
+ANSWER = 10.0  # seconds for the first answer
 PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
 
 
@@ -131,11 +132,11 @@ async def look(url: str, token: str | None) -> None:
         raise UsageError(str(error)) from error
     async with client:
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(ANSWER):
                 await client.health()
                 await client.workspaces()
         except TimeoutError:
-            raise UsageError(f"{url} does not answer in time") from None
+            raise UsageError(f"{url} does not answer within {ANSWER:g} s; is it a server of this wire?") from None
         except Refusal as error:
             if error.status in (401, 403):
                 wrong = "the token is not the right one" if token else "it wants a token; give it with --token"

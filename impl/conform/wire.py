@@ -68,12 +68,14 @@ class OpenWireAdapter(Adapter):
 
     async def events(self) -> AsyncIterator[Event]:
         parser = Parser()
-        with suppress(httpx2.TransportError, httpx2.StreamClosed):  # what has not come by then has not come
+        with suppress(httpx2.TransportError):
             async for piece in self.stream.aiter_bytes():
                 for event in parser.feed(piece):
                     self.after = event.id or self.after
                     if event.data is not None and (told := self.read(event.id, event.data)):
                         yield told
+        if not self.closed:  # what should have come on it would be taken for missing
+            raise ClientError(f"{self.server} has ended its stream of events")
 
     def read(self, id: str, data: str) -> Event | None:
         try:

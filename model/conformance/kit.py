@@ -25,7 +25,7 @@ from .history import History
 from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
 from .script import TASKS, TURNS, Script, scripts
-from .stage import Inside, MakeFake, Outside, Stage
+from .stage import AdapterError, Inside, MakeFake, Outside, Stage
 from .verdict import put_to_the_test
 
 HANGS = 3
@@ -235,7 +235,7 @@ class Judge:
             total = self.profile.histories if self.steered else self.profile.histories // 20
         if not total or self.wanted <= set(self.found):
             return
-        done = itertools.count()
+        done, errors = itertools.count(), list[AdapterError]()
         until = monotonic() + self.profile.seconds * 3
 
         @seed(self.seed)
@@ -243,12 +243,17 @@ class Judge:
                   suppress_health_check=list(HealthCheck))
         @given(scripts(self.offers))
         def each(script: Script) -> None:
-            if self.given_up or (self.profile.name == "quick" and self.outside and monotonic() > until):
+            if errors or self.given_up or (self.profile.name == "quick" and self.outside and monotonic() > until):
                 return
             self.progress("histories", next(done), total)
-            self.note(script)
+            try:
+                self.note(script)
+            except AdapterError as error:  # Hypothesis would look for another one
+                errors.append(error)
 
         each()
+        if errors:
+            raise errors[0]
 
     def shrink(self, guarantee: str) -> None:
         """Makes what was found as small as it gets within the budget."""

@@ -162,7 +162,7 @@ class Player:
         (self.steering.release if how == "release" else self.steering.fail)(p.name)
 
     async def _call(self, what: str, call: Awaitable[T]) -> T:
-        seconds = max(CALL, 2 * self.patience)
+        seconds = max(CALL, 2 * self.adapter.patience)
         try:
             async with asyncio.timeout(seconds) as limit:
                 return await call

@@ -96,8 +96,6 @@ class Outside:
         player = Player(adapter, self.steering, next(self.names))
         try:
             return self.runner.run(player.play(story))
-        except (OSError, asyncio.CancelledError, KeyboardInterrupt):
-            raise
         except Exception as error:
             raise AdapterError(_blame(adapter, story, error)) from error
 
