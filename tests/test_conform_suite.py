@@ -44,7 +44,8 @@ def run(installed: Path, project: Path, *arguments: str) -> str:
     """Runs pytest there, with the wheel and with what it depends on, and not with this source tree."""
     libraries = sysconfig.get_path("purelib")  # without a site (-S), which would read the .pth file of this source tree
     environment = {**os.environ, "PYTHONPATH": f"{installed}{os.pathsep}{libraries}", "PYTEST_ADDOPTS": ""}
-    done = subprocess.run([sys.executable, "-S", "-m", "pytest", "-p", "no:cacheprovider", "-rfs", *arguments],
+    done = subprocess.run([sys.executable, "-S", "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rfs",
+                           *arguments],
                           cwd=project, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.stderr == ""
     return done.stdout

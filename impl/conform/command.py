@@ -160,6 +160,8 @@ def progress() -> "Iterator[Progress]":
 
 
 def show(url: str, report: "Report") -> None:
+    from cancelmark.model.conformance.report import LEGEND
+
     console = output()
     console.print(f"{url}, {report.histories} histories\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -174,4 +176,5 @@ def show(url: str, report: "Report") -> None:
     for verdict in report.verdicts:
         if verdict.finding:
             console.print(f"\n{verdict.story}", markup=False)
-    console.print(("" if report.broken else "\n") + report.summary, markup=False)
+    console.print(LEGEND if report.broken else "", markup=False)
+    console.print(report.summary, markup=False)

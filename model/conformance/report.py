@@ -11,6 +11,7 @@ from .history import History
 from .script import Script
 
 ORDER = (*PROPERTIES, DELIVERY)
+LEGEND = "In what was done, `;` waits until the server is quiet, `,` does not, and `+` is at the same time."
 
 
 class Status(Enum):
@@ -110,7 +111,7 @@ class Report:
         wide = max(len(v.guarantee) for v in self.verdicts)
         lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.verdicts]
         lines += self.notes
-        lines += ["", *(v.story for v in self.verdicts if v.finding)]
+        lines += ["", *(v.story for v in self.verdicts if v.finding), *([LEGEND] if self.broken else [])]
         return "\n".join([*lines, self.summary])
 
     __repr__ = __str__

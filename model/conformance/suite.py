@@ -41,15 +41,15 @@ class ConformanceSuite:
     """Or what makes that language model."""
 
     @pytest.fixture(scope="class")
-    def report(self, request: pytest.FixtureRequest) -> Report:
-        suite = request.cls
-        return judge(suite.adapter, profile=suite.profile, llm_port=suite.llm_port, fake=suite.fake)
+    @classmethod
+    def report(cls) -> Report:
+        return judge(cls.adapter, profile=cls.profile, llm_port=cls.llm_port, fake=cls.fake)
 
     @pytest.mark.parametrize("guarantee", [p.id for p in ORDER])
     def test_guarantee(self, report: Report, guarantee: str) -> None:
         verdict = report.verdict(guarantee)
         if verdict.status is Status.BROKEN:
-            pytest.fail(f"\n{verdict.story}", pytrace=False)
+            pytest.fail(verdict.story, pytrace=False)
         if verdict.status is not Status.KEPT:
             pytest.skip(verdict.why or verdict.status.value)
 
@@ -57,7 +57,7 @@ class ConformanceSuite:
     def test_scenario(self, report: Report, scenario: Any) -> None:
         shown = report.scenarios[scenario.name]
         if isinstance(shown, Finding):
-            pytest.fail(f"\n{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n"
+            pytest.fail(f"{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n"
                         f"  what was done: {shown.script}\n\n{heard_text(shown.history.lines)}\n", pytrace=False)
         if isinstance(shown, str):
             pytest.skip(shown)
