@@ -64,7 +64,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
     parser.add_argument("--llm-port", type=int, metavar="PORT", help="serve the kit's language model here; see below")
     parser.add_argument("--profile", default="quick", choices=PROFILES,
-                        help="quick: under a minute (default); deep: thousands of histories")
+                        help="quick: under a minute (default); deep: thousands of histories, some minutes")
     parser.add_argument("--only", action="append", metavar="GUARANTEE",
                         help="judge only this one; can be given more than once")
     parser.add_argument("--keep-open", action="store_true", help="never close the workspace that the kit uses")

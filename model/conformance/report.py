@@ -134,5 +134,7 @@ class Report:
                     "history": [line._asdict() for line in v.finding.history.lines],
                     "mermaid": heard_mermaid(v.finding.history.lines)} if v.finding else {}),
             } for v in self.verdicts],
+            "scenarios": {name: "broken" if isinstance(shown, Finding) else shown or "kept"
+                          for name, shown in self.scenarios.items()},
             "notes": list(self.notes),
         }
