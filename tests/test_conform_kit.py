@@ -37,6 +37,13 @@ def test_our_own_runtime_keeps_every_guarantee() -> None:
     assert not any(isinstance(shown, Finding | str) for shown in report.scenarios.values())
 
 
+def test_a_turn_of_several_answers_is_recorded_by_the_last() -> None:
+    history = Inside(RuntimeAdapter).play(script("accept A; again; cancel"))
+    assert (history.complaints, history.records) == ([], 1)
+    history = Inside(KeepsNoRecord).play(script("accept A; again; cancel"))
+    assert history.broken == {"record"}
+
+
 def test_the_reference_keeps_what_can_be_seen_of_it() -> None:
     report = judge(model_adapter("ref"), profile=replace(PROFILES["quick"], schedules=10, inside=effort(150)))
     assert report.ok, str(report)

@@ -8,13 +8,13 @@ nothing is owed, the next step comes. What is still owed after a time without an
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import dropwhile, takewhile
 from math import inf
 from typing import TypeVar
 
 from ..oracle import Span
 from ..session import label
-from .adapter import Adapter, Ended, Event, Notice, Refused, Sent, Steering, Turns
+from .adapter import Adapter, Ended, Event, Notice, Refused, Sent, Spoken, Steering, Turns
 from .fake import FakeModel
 from .history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Made, Track
 from .script import Do, Script, Step
@@ -405,11 +405,8 @@ class Player:
         if not self.adapter.offers("messages") or self.shut:
             return
         for n, session in enumerate(self.sessions):
-            messages = [m for m in await self._call("messages", self.adapter.messages(session))
-                        if m.role in ("user", "assistant")]
-            canceled = {p.label for p in self.history.of(n) for asked, answer in pairwise(messages)
-                        if asked.role == "user" and p.name in asked.text
-                        and answer.role == "assistant" and answer.finish == "canceled"}
+            messages = await self._call("messages", self.adapter.messages(session))
+            canceled = {p.label for p in self.history.of(n) if _canceled_answer(p, messages)}
             for p in self.history.of(n):
                 if self._alone(p):
                     self.history.records += 1
@@ -427,3 +424,10 @@ class Player:
         end = p.ends[0][0]
         return all(q is p or q.refused or q.begin > end or (q.ends and q.ends[0][0] < p.begin)
                    for q in self.history.of(p.session))
+
+
+def _canceled_answer(p: Track, messages: Sequence[Spoken]) -> bool:
+    """Whether one of the answers to the prompt, before somebody else speaks, was canceled."""
+    since = list(dropwhile(lambda m: m.role != "user" or p.name not in m.text, messages))
+    answers = takewhile(lambda m: m.role != "user", since[1:])
+    return any(m.role == "assistant" and m.finish == "canceled" for m in answers)
