@@ -17,6 +17,7 @@ from cancelmark.model.explore import StoppedError
 from . import check, diagram, diff, history, play, prove, tracecheck
 from .commands import cancel, queue, send, watch
 from .commands import run as run_command
+from .conform import command as conform
 from .files import UsageError
 from .review import command as review
 from .server import command as serve
@@ -33,6 +34,7 @@ first steps:
   cancelmark prove                                    the same without a bound, by induction
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
   cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
+  cancelmark conform http://127.0.0.1:8000            which of the guarantees does that server keep?
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
@@ -50,6 +52,7 @@ COMMANDS = (
     cancel,
     queue,
     watch,
+    conform,
     tracecheck,
     bench,
 )

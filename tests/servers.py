@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import httpx2 as httpx
 
+from cancelmark.impl.models import Model
 from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, Wait, say
 from cancelmark.impl.server.app import application
 from cancelmark.impl.server.guard import LOOPBACK
@@ -203,10 +204,11 @@ class Watch:
 async def serving(
     directory: Path | None = None, *, token: str | None = None, hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None, grace: float = 300.0, stop: float = PATIENCE, queue: int = 1000, workspaces: int = 64,
+    model: Model | None = None,
 ) -> AsyncIterator[Server]:
     """A server on a port of its own, in memory or on a directory; closed at the end."""
     server = Server()
-    all_workspaces = Workspaces(server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces)
+    all_workspaces = Workspaces(model or server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces)
     server.site = site = Site(all_workspaces, limits or Limits())
     listener = bind("127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -217,6 +219,7 @@ async def serving(
             yield server
         finally:
             await all_workspaces.close()
+            await (model or server.model).aclose()
 
 
 @contextmanager

@@ -4,12 +4,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-SAYS = ["holds", "Outcome.CANCELED"]
+SAYS = ["holds", "Outcome.CANCELED", "single-active is broken"]
 
 
 @pytest.mark.parametrize(("example", "says"), list(zip(EXAMPLES, SAYS, strict=True)), ids=SAYS)
@@ -25,3 +26,9 @@ def test_the_trace_in_the_readme_is_what_the_command_prints() -> None:
     printed = subprocess.run([sys.executable, "-m", "cancelmark.impl.cli", "diagram", "trace", *calls],
                              capture_output=True, text=True, check=True).stdout
     assert all(f"    {line}\n" in README for line in printed.splitlines())
+
+
+def test_the_history_in_the_readme_is_what_the_example_prints() -> None:
+    (told,) = re.findall(r"^    some-terminal is broken.*?within 3 s$", README, re.DOTALL | re.MULTILINE)
+    printed = subprocess.run([sys.executable, "-c", EXAMPLES[2]], capture_output=True, text=True, check=True).stdout
+    assert dedent(told) in printed

@@ -104,12 +104,12 @@ def trace_mermaid(trace: Trace) -> str:
 def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
     if scene.call is None:
         return
-    yield _statement(call_message(scene.call, scene.title), everyone)
+    yield statement(call_message(scene.call, scene.title), everyone)
     for index in range(len(scene.after.sessions)):
         if mark := scene.new_mark(index):
             yield f"Note over {session_lane(index)}: mark {mark}"
     for effect in scene.effects:
-        yield _statement(effect_message(scene.after, effect), everyone)
+        yield statement(effect_message(scene.after, effect), everyone)
     told = {effect.seq for effect in scene.effects}
     was_active = {p.seq for p in scene.before.prompts if p.state is State.ACTIVE}
     for prompt in scene.after.prompts:
@@ -120,7 +120,8 @@ def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
             yield f"{'deactivate' if prompt.seq in was_active else 'activate'} {name}"
 
 
-def _statement(message: Message, everyone: str) -> str:
+def statement(message: Message, everyone: str) -> str:
+    """One line of a `sequenceDiagram`."""
     if message.line in (Line.NOTE, Line.EVERYONE):
         return f"Note over {message.source or everyone}: {message.text}"
     return f"{message.source}{message.line.value}{message.dest}: {message.text}"
