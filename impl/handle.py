@@ -76,7 +76,7 @@ class Run:
         return user_message(self.prompt.session.id, self.prompt.seq, self.prompt.text)
 
     def result(self, outcome: Outcome) -> Result:
-        ending = self.ending
+        ending = self.ending if self.ending.outcome else UNKNOWN  # what was to go on has not ended
         return Result(self.prompt.session.id, self.prompt.run_id, outcome, ending.text, ending.message_id,
                       ending.error if outcome is Outcome.ERROR else None)
 

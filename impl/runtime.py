@@ -394,6 +394,9 @@ class Runtime:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
         if self.trace and effects.action not in EVERYWHERE:
             self.trace.step(lane.session, effects)
+        if done and self._over.is_set() and not effects and lane.session.mark <= lane.mark:
+            done.set_result(None)  # nothing to cancel or clear, and all that was is written
+            return
         lane.steps.append(Step(effects, lane.session.mark, done))
         self._steps += 1
         stopped = self._stop(effects)
@@ -523,7 +526,8 @@ class Runtime:
                 case Stop(seq):
                     self._stopping(self._runs[seq])
                 case Fold(seq, into):
-                    self._runs[into].guests.append(self._runs[seq])
+                    guest = self._runs[seq]  # who may have guests of its own, if it goes on after a summary
+                    self._runs[into].guests += [guest, *guest.guests]
                 case End(seq, outcome):
                     self.ended[outcome] += 1
                     if outcome is not Outcome.FOLDED:

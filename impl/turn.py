@@ -74,6 +74,7 @@ class Turn:
         self._history, self._write, self._follow_ups, self._feed = history, write, follow_ups, feed
         self._prompt, self._goes_on = prompt, goes_on
         self._messages: dict[str, Message] = {}  # of the session, from the user's message on
+        self._found = 0  # how many of these were there when it went on
         self._unwritten: dict[str, Message] = {}
         self._earlier = Earlier(history, before=prompt.id)
         self._task: asyncio.Task[object] | None = None  # that runs it
@@ -144,6 +145,7 @@ class Turn:
         if not self._messages:
             if self._goes_on:
                 self._messages = {message.id: message for message in self._history(since=self._prompt.id)}
+                self._found = len(self._messages)
             else:
                 self._messages = {self._prompt.id: self._prompt}
 
@@ -227,12 +229,14 @@ class Turn:
     # --- messages
 
     def _conversation(self) -> Conversation:
-        """What the model is to hear: everything since the last summary, and the prompt even if it came before that."""
+        """What the model is to hear: everything since the last summary. If the prompt came before that it is put after
+        what others have said since, because it is what the turn goes on with."""
         messages = list(self._messages.values())
         since = since_summary(messages)
         if len(since) == len(messages):
             return Conversation(self._earlier, messages)
-        return Conversation(None, [since[0], self._prompt, *since[1:]])
+        own = self._found - (len(messages) - len(since))
+        return Conversation(None, [*since[:own], self._prompt, *since[own:]])
 
     def _answer(self) -> Message | None:
         """The last answer of this turn, since the last summary."""

@@ -371,6 +371,63 @@ async def test_a_turn_that_goes_on_after_a_summary_comes_before_what_was_queued_
 
 
 @on_both_stores
+async def test_a_turn_that_goes_on_after_another_still_answers_its_own_prompt(w: World) -> None:
+    """It was accepted later and entered first, so that the other has its turn when it goes back to the queue."""
+    w.runtime.holding = True
+    await w.accept("a", "A")
+    w.runtime.holding = False
+    w.plays("b", TOO_LONG, say("at last"))
+    w.plays(SUMMARIZE, (Wait("summary"), *say("all about b")))
+    handle = await w.accept("b", "B")
+    await w.model.gate("summary").reached()
+    w.runtime.door("a").set()
+    await until(lambda: w.runtime.queued("s") == ["a"])
+    w.model.gate("summary").open()
+    assert (await handle).text == "at last"
+    assert [request.prompt for request in w.requests] == ["b", SUMMARIZE, "a", "b"]
+
+
+@pytest.mark.rule("R28a")
+@on_both_stores
+async def test_a_prompt_that_is_dropped_before_it_goes_on_is_told_of_without_its_summary(w: World) -> None:
+    w.runtime.holding = True
+    w.holds("a")
+    await w.accept("a", "A")
+    w.runtime.holding = False
+    w.plays("b", TOO_LONG)
+    w.plays(SUMMARIZE, (Wait("summary"), *say("all about b")))
+    handle = await w.accept("b", "B")
+    await w.model.gate("summary").reached()
+    w.runtime.door("a").set()
+    await until(lambda: w.runtime.queued("s") == ["a"])
+    w.model.gate("summary").open()
+    await until(lambda: w.runtime.queued("s") == ["b"])
+    await w.runtime.clear_queue("s")
+    assert (await handle).outcome is Outcome.CANCELED
+    assert w.end("B") == {"session_id": "s", "run_id": "B", "outcome": "canceled", "cancelled": True, "seq": 2}
+
+
+@on_both_stores
+async def test_who_folded_into_a_turn_that_is_folded_itself_is_told(w: World) -> None:
+    """c folds into b, which goes back to the queue after a summary and folds into a."""
+    w.runtime.holding = True
+    await w.accept("a")
+    w.runtime.holding = False
+    w.plays("b", (Wait("b"), *calls("c1")), say("all of you"))
+    b = await w.accept("b")
+    await w.model.gate("b").reached()
+    c = await w.queued("c")
+    w.plays("c", TOO_LONG)
+    w.plays(SUMMARIZE, (Wait("summary"), *say("all about b and c")))
+    w.model.gate("b").open()
+    await w.model.gate("summary").reached()
+    w.runtime.door("a").set()
+    await until(lambda: w.runtime.queued("s") == ["a"])
+    w.model.gate("summary").open()
+    assert [(end.outcome, end.text) for end in (await b, await c)] == [(Outcome.FOLDED, "all of you")] * 2
+
+
+@on_both_stores
 async def test_a_cancel_during_the_summary_ends_the_turn_canceled(w: World) -> None:
     w.plays("a", TOO_LONG, say("went on"))
     w.plays(SUMMARIZE, (Wait("summary"), *say("all about a")))
