@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
+from hypothesis.strategies import SearchStrategy
 
 from cancelmark.model.conformance import schedule as module
 from cancelmark.model.conformance.loop import Loop
@@ -36,6 +37,8 @@ from cancelmark.model.conformance.schedule import (
     fifo,
     find_failure,
     label,
+    ranked,
+    rankings,
     record,
     replay,
     run,
@@ -200,12 +203,12 @@ ValueError: lost update: 5
 again: run(main(), replay([0, 0, 1, 1]))"""
 
 
-def shrunk(make_main: Main) -> Schedule[Any]:
+def shrunk(make_main: Main, choices: SearchStrategy[Choose] | None = None) -> Schedule[Any]:
     """The failing schedule to which Hypothesis shrinks."""
     failures = []
 
     @settings(max_examples=500, database=None, derandomize=True, phases=[Phase.generate, Phase.shrink])
-    @given(choosers())
+    @given(choosers() if choices is None else choices)
     def runs(choose: Choose) -> None:
         schedule = record(make_main(), choose)
         if schedule.error is not None:
@@ -239,6 +242,46 @@ def test_replaying_the_printed_choices_gives_the_same_trace() -> None:
         run(deposits()(), replay([0, 0, 1, 1]))
     assert caught.value.__notes__ == [LOST_UPDATE.replace("ValueError: lost update: 5\n", "")]
     assert str(record(deposits()(), departing([(2, 1), (0, 1)]))) == LOST_UPDATE
+
+
+def test_a_rank_makes_a_task_come_late_however_long_that_takes() -> None:
+    async def main() -> list[str]:
+        seen: list[str] = []
+
+        async def goes(name: str, steps: int) -> None:
+            for _ in range(steps):
+                seen.append(name)
+                await checkpoint()
+
+        await asyncio.gather(goes("A", 1), goes("B", 3), goes("C", 2))
+        return seen
+
+    assert run(main()) == ["A", "B", "C", "B", "C", "B"]
+    assert run(main(), ranked([1])) == ["B", "C", "B", "C", "B", "A"]
+    assert run(main(), ranked([2, 0, 1])) == ["B", "B", "B", "C", "C", "A"]
+
+
+def test_hypothesis_finds_what_needs_one_task_to_come_after_many_steps_of_others() -> None:
+    """No few departures from first in, first out do it."""
+    async def main() -> None:
+        busy = True
+
+        async def work() -> None:
+            nonlocal busy
+            for _ in range(20):
+                await checkpoint()
+            busy = False
+
+        async def look() -> None:
+            if not busy:
+                raise ValueError("too late")
+
+        await asyncio.gather(look(), work())
+
+    schedule = shrunk(main, rankings(4))
+    assert (str(schedule.error), schedule.preemptions) == ("too late", 22)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        shrunk(main, choosers())
 
 
 def test_with_a_lock_no_schedule_loses_an_update() -> None:

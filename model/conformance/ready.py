@@ -33,6 +33,11 @@ class Ready(NamedTuple):
         return "callback"
 
     @property
+    def is_task(self) -> bool:
+        """Whether it is the step or a done callback of a task, which has that name."""
+        return isinstance(_owner(self.handle), asyncio.Task)
+
+    @property
     def place(self) -> str:
         """Where a task resumes, function and line. Otherwise the tasks that it wakes, or the name of the callback."""
         match _owner(self.handle):

@@ -29,8 +29,8 @@ step  task     what
 AssertionError: {'B'} survives the cancel
 again: run(main(), replay([2]))
 
-`run` and `record` take a chooser: `fifo` (the default, and what asyncio does), `seeded`, `replay`, `departing`, or any
-function; `choosers` is a Hypothesis strategy. `explore_schedules` goes through all schedules, and `find_failure` looks
+`run` and `record` take a chooser: `fifo` (the default, and what asyncio does), `seeded`, `replay`, `departing`, `ranked`,
+or any function; `choosers` and `rankings` are Hypothesis strategies. `explore_schedules` goes through all schedules, and `find_failure` looks
 for one that fails.
 
 **Which orders are possible.** Every ready callback is one step, and any of them may be chosen next, except that
@@ -79,6 +79,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+RANKS = 4  # that `rankings` draws
 MAX_STEPS = 10_000
 LIMIT = 100_000
 
@@ -148,6 +149,26 @@ def departing(departures: Iterable[tuple[int, int]]) -> Choose:
     return choose
 
 
+def ranked(ranks: Iterable[int]) -> Choose:
+    """Each task, when it is first ready, is given the next of these ranks, and 0 when there are no more. A task runs
+    only when nothing of a lower rank is ready; what belongs to no task has rank 0. So one number makes a task come late,
+    where `departing` needs as many departures as there are steps that it must come after."""
+    left, given = iter(ranks), dict[str, int]()
+
+    def rank(ready: Ready) -> int:
+        if not ready.is_task:
+            return 0
+        if ready.task not in given:
+            given[ready.task] = next(left, 0)
+        return given[ready.task]
+
+    def choose(ready: Sequence[Ready]) -> int:
+        found = [rank(each) for each in ready]
+        return found.index(min(found))
+
+    return choose
+
+
 def choosers() -> "SearchStrategy[Choose]":
     """A Hypothesis strategy. Failures shrink to the fewest preemptions, and then to the earliest.
 
@@ -157,6 +178,17 @@ def choosers() -> "SearchStrategy[Choose]":
 
     wait, instead = st.integers(0, 3) | st.integers(0, 100), st.integers(1, 3) | st.integers(1, 100)
     return st.builds(departing, st.lists(st.tuples(wait, instead)))
+
+
+def rankings(tasks: int = 40) -> "SearchStrategy[Choose]":
+    """A Hypothesis strategy: that many tasks in any order. It finds what needs a task to come much later than usual, and
+    what needs several to change places; `choosers` finds what is closer to first in, first out, and shrinks better.
+
+    The ranks are drawn as bytes because Hypothesis, where it sees a list of numbers, often tries equal ones.
+    """
+    from hypothesis import strategies as st
+
+    return st.binary(min_size=tasks, max_size=tasks).map(lambda drawn: ranked(byte % RANKS for byte in drawn))
 
 
 # --- one schedule
