@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from effort import effort
 from runtimes import PATIENCE, World, calls, tool, until, world
 
 from cancelmark.impl.messages import finished, said, user_message, wire_part
@@ -279,7 +280,7 @@ def test_a_turn_that_goes_on_after_a_summary_is_interrupted_like_any_other(crash
 
 # --- Processes that are killed --------------------------------------------------------------------------------------
 
-KILLS = 64
+KILLS = effort(64)  # hundreds, and more, in `make test-deep`
 SCRIPT = Path(__file__).parent / "killed.py"
 
 

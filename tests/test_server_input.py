@@ -221,8 +221,8 @@ def test_schemathesis_finds_no_500_no_hang_and_no_answer_that_the_document_does_
         known = {"id": workspace, "sid": session}
 
         @given(data=st.data())
-        @settings(max_examples=effort(10), deadline=None, suppress_health_check=list(HealthCheck),
-                  phases=[Phase.generate, Phase.shrink])
+        @settings(max_examples=effort(10), deadline=None, phases=[Phase.generate, Phase.shrink],
+                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
         def call(data: st.DataObject) -> None:
             case = data.draw(operation.as_strategy() | operation.as_strategy(
                 generation_mode=schemathesis.GenerationMode.NEGATIVE))

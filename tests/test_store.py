@@ -824,7 +824,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkey
 
 def test_nothing_is_left_behind(path: Path) -> None:
     descriptors = Path("/proc/self/fd")
-    if not descriptors.is_dir():
+    if not descriptors.is_dir() and os.environ.get("CI") != "true":
         pytest.skip("this system does not list open files")
     before = len(os.listdir(descriptors)), threading.active_count()
     with closing(SqliteStore(path)) as store:

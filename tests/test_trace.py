@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
@@ -322,7 +323,7 @@ def test_the_schema_is_a_schema_and_is_published() -> None:
 
 
 def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    if not Path("/dev/full").exists():
+    if not Path("/dev/full").exists() and os.environ.get("CI") != "true":
         pytest.skip("this system has no device that is always full")
 
     async def main() -> None:
