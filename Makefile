@@ -5,7 +5,7 @@ READY := .venv/ready
 REVIEW := build/review
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep mutants lint diagrams specs serve bench constraints clean
+.PHONY: help review test test-deep mutants lint diagrams specs serve power bench constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -42,6 +42,9 @@ specs: $(READY) ## write everything in specs/ that is generated
 serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
+
+power: $(READY) ## measure how soon the random tests find each known flaw, into specs/power.md
+	@$(BIN)/python tests/power.py
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/cancelmark bench -o bench/RESULTS.md

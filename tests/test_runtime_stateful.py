@@ -24,11 +24,9 @@ from runtimes import PATIENCE, Held, calls, fails, tool
 
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Beat, Request, ScriptedModel, Wait, say
-from cancelmark.impl.runtime import Closing, Handle, Lane, Run
+from cancelmark.impl.runtime import Closing, Handle, Lane
 from cancelmark.impl.session import Effects
-from cancelmark.impl.session import Prompt as LivePrompt
 from cancelmark.impl.store import AppendEvent, Operation, RaiseMark, SqliteStore
-from cancelmark.impl.turn import Ending
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, judge
 
@@ -317,19 +315,6 @@ TestServer.settings = settings(max_examples=effort(50), stateful_step_count=25, 
 
 # --- The machine can fail -------------------------------------------------------------------------------------------
 
-class NoHandoffAfterAnError(Held):
-    """What the original did: queue-stranded-by-error."""
-
-    async def _ended(self, lane: Lane, run: Run, ending: Ending) -> None:
-        queue = lane.session.queue
-        if ending.outcome is Outcome.ERROR:
-            lane.session.queue = []
-        ended = asyncio.ensure_future(super()._ended(lane, run, ending))
-        await asyncio.sleep(0)  # now the step has been taken
-        lane.session.queue = queue
-        await ended
-
-
 class MarkNotKept(Held):
     """A cancel is forgotten by a restart."""
 
@@ -343,18 +328,6 @@ class EndPublishedTwice(Held):
     def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
         operations = super()._operations(lane, effects, mark)
         return operations + [op for op in operations if isinstance(op, AppendEvent) and "cancelled" in op.payload]
-
-
-class MarkNotAskedOnEntry(Held):
-    """What the original did at first: cancel-before-entry-lost."""
-
-    async def _enter(self, lane: Lane, prompt: LivePrompt) -> None:
-        if self.holding:
-            await self.door(prompt.text).wait()
-        mark, lane.session.mark = lane.session.mark, 0
-        effects = lane.session.enter(prompt)
-        lane.session.mark = mark
-        await self._carried(lane, effects)
 
 
 class QueueDroppedInSilence(Held):
@@ -372,41 +345,27 @@ class CancelReachesEverySession(Held):
             await super().cancel(session)
 
 
-class EveryPromptFolds(Held):
-    """What the original did: run-id-folded."""
-
-    async def _enter(self, lane: Lane, prompt: LivePrompt) -> None:
-        prompt.run_id = None
-        await super()._enter(lane, prompt)
-
-
-# How hard they are to find, with the settings below: the first example that fails, and how many rules are left of it
-# after 25 seconds of shrinking. Only the two shortest are as short as can be: each replay is a server on a disk, and
-# shrinking was cut off for the others. The test prints its own count, which has the final replay in it.
+# The flaws of the original are looked for elsewhere (`power`). How hard these are to find, with the settings below: the
+# first example that fails, and how many rules are left of it after 25 seconds of shrinking, which is not the end of it:
+# each replay is a server on a disk. The test prints its own count, which has the final replay in it.
 #
 #   bug                         example   rules left
-#   NoHandoffAfterAnError            46           25
 #   MarkNotKept                      32           12
 #   EndPublishedTwice                 3            2
-#   MarkNotAskedOnEntry              11           12
 #   QueueDroppedInSilence             9           10
 #   CancelReachesEverySession        11           10
-#   EveryPromptFolds                  3            1
 BUGS: dict[type[Held], str] = {
-    NoHandoffAfterAnError: "has 0 ends",
     MarkNotKept: "has start after 0 starts",
     EndPublishedTwice: "has 2 ends",
-    MarkNotAskedOnEntry: "has start after 0 starts",
     QueueDroppedInSilence: "has (0 ends|start after 0 starts; allowed: nothing)",
     CancelReachesEverySession: "has canceled after",
-    EveryPromptFolds: "has folded after",
 }
 
 
 @pytest.mark.parametrize(("bug", "complaint"), [pytest.param(b, c, id=b.__name__) for b, c in BUGS.items()])
 def test_the_machine_catches(bug: type[Held], complaint: str) -> None:
     budget = settings(max_examples=200, stateful_step_count=25, deadline=None, derandomize=True, print_blob=False,
-                      phases=[Phase.generate], report_multiple_bugs=False, suppress_health_check=list(HealthCheck))
+                      phases=[Phase.generate], report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow])
     class Buggy(Server):
         runtime, examples = bug, 0
 
