@@ -15,7 +15,7 @@ from cancelmark.model.conformance.schedule import Choose, departing, rankings
 
 T = TypeVar("T")
 
-SCHEDULES = 1500  # what is tried of them
+SCHEDULES = 2000  # what is tried of them
 
 
 MOMENTS = {
@@ -72,12 +72,12 @@ A, B = accept(run_id=True), accept()
 
 
 @pytest.mark.parametrize(("clients", "store", "preemptions", "schedules"), [
-    ([A, cancel()], Memory, None, 12),
-    ([A, B, cancel()], Memory, None, 662),
-    ([accept(turn="grows too long"), cancel("requeue")], Memory, None, 330),
-    ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 72),
+    ([A, cancel()], Memory, None, 1014),
+    ([A, B, cancel()], Memory, 3, 545),
+    ([accept(turn="grows too long"), cancel("requeue")], Memory, 3, 645),
+    ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 481),
     ([A, A, clear_queue("queued")], Memory, 3, 98),
-    ([A, close(), cancel(), cancel()], Memory, 3, 320),
+    ([A, close(), cancel(), cancel()], Memory, 2, 1311),
     ([A, cancel()], File, 2, 899),
     ([close(), cancel(), cancel()], File, 2, 81),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
