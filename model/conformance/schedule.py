@@ -29,9 +29,9 @@ step  task     what
 AssertionError: {'B'} survives the cancel
 again: run(main(), replay([2]))
 
-`run` and `record` take a chooser: `fifo` (the default, and what asyncio does), `seeded`, `replay`, `departing`, `ranked`,
-or any function; `choosers` and `rankings` are Hypothesis strategies. `explore_schedules` goes through all schedules, and `find_failure` looks
-for one that fails.
+`run` and `record` take a chooser: `fifo` (the default, and what asyncio does), `seeded`, `replay`, `departing`,
+`ranked`, or any function; `choosers` and `rankings` are Hypothesis strategies. `explore_schedules` goes through all
+schedules, and `find_failure` looks for one that fails.
 
 **Which orders are possible.** Every ready callback is one step, and any of them may be chosen next, except that
 
@@ -151,8 +151,8 @@ def departing(departures: Iterable[tuple[int, int]]) -> Choose:
 
 def ranked(ranks: Iterable[int]) -> Choose:
     """Each task, when it is first ready, is given the next of these ranks, and 0 when there are no more. A task runs
-    only when nothing of a lower rank is ready; what belongs to no task has rank 0. So one number makes a task come late,
-    where `departing` needs as many departures as there are steps that it must come after."""
+    only when nothing of a lower rank is ready; what belongs to no task has rank 0. So one number makes a task come
+    late, where `departing` needs as many departures as there are steps that it must come after."""
     left, given = iter(ranks), dict[str, int]()
 
     def rank(ready: Ready) -> int:
@@ -181,8 +181,8 @@ def choosers() -> "SearchStrategy[Choose]":
 
 
 def rankings(tasks: int = 40) -> "SearchStrategy[Choose]":
-    """A Hypothesis strategy: that many tasks in any order. It finds what needs a task to come much later than usual, and
-    what needs several to change places; `choosers` finds what is closer to first in, first out, and shrinks better.
+    """A Hypothesis strategy: that many tasks in any order. It finds what needs a task to come much later than usual,
+    and what needs several to change places; `choosers` finds what is closer to first in, first out, and shrinks better.
 
     The ranks are drawn as bytes because Hypothesis, where it sees a list of numbers, often tries equal ones.
     """
