@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+LAB := .venv/ready-lab
 REVIEW := build/review
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep mutants lint diagrams specs serve bench constraints clean
+.PHONY: help review test test-deep mutants lint diagrams specs serve notebooks lab bench constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -42,6 +43,16 @@ specs: $(READY) ## write everything in specs/ that is generated
 serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
+
+notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
+	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
+
+lab: $(LAB) ## open the course in JupyterLab, to be worked through
+	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/lab
+
+$(LAB): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
+	@touch $@
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/cancelmark bench -o bench/RESULTS.md

@@ -1,0 +1,119 @@
+"""The course runs from top to bottom, shows every picture that it promises, and its solutions find every hidden bug."""
+
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from browsing import Sight, chromium, inaccessible
+from nbformat import NotebookNode
+
+from cancelmark.impl.notebooks import FOLDER, PICTURE, REVEAL, main, page, problems, run, sources, title
+
+SOURCES = sources()
+
+
+@pytest.fixture(scope="session")
+def runs() -> dict[Path, NotebookNode]:
+    """Notebooks that were run, so that none is run twice."""
+    return {}
+
+
+def outputs(source: Path, runs: dict[Path, NotebookNode]) -> NotebookNode:
+    if source not in runs:
+        runs[source] = run(source)
+    return runs[source]
+
+
+def test_the_course_is_four_evenings() -> None:
+    assert [source.stem for source in SOURCES] == ["1_the_race"]
+
+
+@pytest.mark.xdist_group("notebooks")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_it_runs_and_shows_what_it_promises(source: Path, runs: dict[Path, NotebookNode]) -> None:
+    notebook = outputs(source, runs)
+    assert problems(notebook) == []
+    tags = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", ())]
+    assert set(tags) <= {PICTURE, REVEAL}
+    assert tags.count(PICTURE) >= 6
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert text.lower().count("predict") >= 3, "a reader is asked before being told"
+    assert len(text.split()) / 180 < 40, "no more than 45 minutes, with what there is to try"
+
+
+@pytest.mark.xdist_group("notebooks")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_its_page_needs_nothing_else_and_can_be_read_by_everybody(
+    source: Path, runs: dict[Path, NotebookNode], tmp_path: Path,
+) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(page(outputs(source, runs), source, [(title(outputs(source, runs)), "page.html")]))
+    with chromium() as browser:
+        for scheme in ("light", "dark"):
+            for width in (1000, 390):
+                tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                sight = Sight(tab, "file:")
+                tab.goto(file.as_uri())
+                tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+                assert not sight.errors
+                assert not sight.elsewhere
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
+                assert width < 1000 or inaccessible(tab) == []
+                tab.close()
+
+
+# --- The judge can fail
+
+def notebook(tmp_path: Path, *cells: str) -> NotebookNode:
+    source = tmp_path / "1_made_up.py"
+    source.write_text("# %% [markdown]\n# # Made up\n\n" + "\n\n".join(f"# %%{cell}" for cell in cells))
+    return run(source)
+
+
+PICTURE_CELL = ' tags=["picture"]\nfrom cancelmark.model.views.notebook import Picture, Sheet\n'
+GOOD = "<svg xmlns='http://www.w3.org/2000/svg'><title>t</title><desc>d</desc></svg>"
+
+
+@pytest.mark.xdist_group("notebooks")
+def test_the_judge_finds_what_is_wrong(tmp_path: Path) -> None:
+    bad = notebook(
+        tmp_path,
+        f'{PICTURE_CELL}Picture("{GOOD}")',
+        ' tags=["picture"]\n1 + 1',
+        f'\nPicture("{GOOD}")',
+        ' tags=["picture"]\nPicture("<svg>")',
+        ' tags=["picture"]\nPicture("<svg xmlns=\'http://www.w3.org/2000/svg\'/>")',
+        ' tags=["picture"]\nSheet("<table></table>")',
+        "\nimport sys\nprint('careful', file=sys.stderr)",
+        "\n1 / 0",
+        "\nprint('too late')",
+    )
+    found = problems(bad)
+    assert [problem.partition(",")[0] for problem in found] == [f"cell {n}" for n in (2, 3, 4, 5, 6, 7, 8, 9)]
+    for problem, said in zip(found, (
+            "promises a picture", "does not promise", "not well-formed", "title and a description", "caption",
+            "careful", "ZeroDivisionError", "not run")):
+        assert said in problem
+
+
+@pytest.mark.xdist_group("notebooks")
+def test_make_notebooks_writes_pages_and_fails_if_something_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = tmp_path / "1_made_up.py"
+    made.write_text(f'# %% [markdown]\n# # Made up\n\n# %%{PICTURE_CELL}Picture("{GOOD}")\n')
+    monkeypatch.setattr("cancelmark.impl.notebooks.sources", lambda: [made])
+    monkeypatch.setattr(sys, "argv", ["notebooks", "-o", str(tmp_path / "pages")])
+    assert main() == 0
+    html = (tmp_path / "pages" / "1_made_up.html").read_text()
+    assert "<title>Made up · Cancelmark</title>" in html
+    assert "<desc>d</desc>" in html
+    HTMLParser().feed(html)
+    made.write_text(made.read_text().replace("Picture(", "str("))
+    assert main() == 1
+    assert "promises a picture and shows none" in capsys.readouterr().err
+
+
+def test_sources_are_kept_without_outputs() -> None:
+    assert not list(FOLDER.rglob("*.ipynb"))
