@@ -1,7 +1,8 @@
 """The course: runs the notebooks and writes each as a page with all that it shows. `make notebooks` calls it.
 
 A notebook is a Python file in the percent format of jupytext. Tags on its cells say what it promises: a cell with the
-tag `picture` must show one, and no other may; what is tagged `reveal` is closed on the page until the reader asks.
+tag `picture` must show one, and no other may; what is tagged `reveal` is closed on the page until the reader asks, and
+what is tagged `wide` may be wider than the text.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from traitlets.config import Config
 from .files import write
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-PICTURE, REVEAL = "picture", "reveal"
+PICTURE = "picture"
+TAGS = (PICTURE, "reveal", "wide")
 SVG, HTML = "image/svg+xml", "text/html"
 PATIENCE = 300  # seconds for one cell: only a guard against hanging
 

@@ -1,13 +1,20 @@
-"""What the course asks of its reader: predictions, and bugs to find."""
+"""What the course asks of its reader: to predict how prompts end, and to find the bugs that are hidden in protocols.
+
+An exercise is the reference protocol with one change, known by its number. Whoever has found the change shows a trace:
+something that this protocol does and the reference does not.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import EllipsisType
 
 from .history import History
+from .replay import call_text, replay
 from .result import Trace
-from .session import label
+from .seeded import BUGS, SILENT
+from .session import REFERENCE, Protocol, label
 
+# --- predictions
 
 @dataclass(frozen=True)
 class Prediction:
@@ -39,3 +46,68 @@ class Comparison:
 def predict(**ends: str | EllipsisType) -> Prediction:
     """`predict(A="canceled", B=...)`: how prompts will end, before it is seen."""
     return Prediction(ends)
+
+
+# --- hidden bugs
+
+_KNOWN = {bug.name: bug.protocol for bug in BUGS} | {protocol.name: protocol for protocol in SILENT}
+
+HIDDEN: dict[int, Protocol] = {number: _KNOWN[name] for number, name in enumerate((
+    "the mark is one too high",
+    "busy is asked before the mark",
+    "an error does not hand off",
+    "recovery forgets the mark",
+    "a cancel reaches every session",
+    "clear_queue drops nothing",
+), 1)}
+
+FOUND: set[int] = set()  # the exercises that were solved since this module was loaded
+
+
+def exercise(number: int) -> Protocol:
+    """The protocol of that exercise. Its name does not give the bug away."""
+    return replace(_hidden(number), name=f"exercise {number}")
+
+
+def _hidden(number: int) -> Protocol:
+    if number not in HIDDEN:
+        raise LookupError(f"there is no exercise {number}; there are {len(HIDDEN)}, counted from 1")
+    return HIDDEN[number]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A bug that was found: the step in which the exercise differs from the reference, and what was changed."""
+
+    number: int
+    step: int
+    call: str
+    bug: str
+
+    def _repr_html_(self) -> str:
+        from .views.notebook import found_sheet
+
+        return found_sheet(self)
+
+
+def found(number: int, trace: Trace) -> Found:
+    """Judges whether the trace shows the bug of that exercise, and tells what it was. A ValueError says why not."""
+    sessions = len(trace.start.sessions)
+    calls = [call_text(step.call, sessions) for step in trace.steps]
+    states = trace.states
+    try:
+        replay(exercise(number), calls, sessions, agrees=lambda at, server: server == states[at])
+    except ValueError as error:
+        raise ValueError(f"this is no trace of exercise {number}: {error}") from error
+    for length, step in enumerate(trace.steps, 1):
+        try:
+            usual = replay(REFERENCE, calls[:length], sessions).steps[-1]
+        except ValueError:  # the reference does not allow this call
+            break
+        if (usual.effects, usual.after) != (step.effects, step.after):
+            break
+    else:
+        raise ValueError(f"the reference does all of this too, so these {len(calls)} steps do not show the bug of "
+                         f"exercise {number}")
+    FOUND.add(number)
+    return Found(number, length, calls[length - 1], _hidden(number).name)

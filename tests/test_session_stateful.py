@@ -1,7 +1,6 @@
 """Random histories of two sessions: the oracle has no complaint about the model, and complains about seeded bugs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -11,13 +10,13 @@ from histories import Recorder, without_finished
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from seeded import BUGS, is_row, rows_with
 
-from cancelmark.model.lifecycle import ROWS, Outcome, Row, State, Trigger
+from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
+from cancelmark.model.seeded import BUGS, SILENT, changed, is_row, rows_with
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
+from cancelmark.model.session import REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
 
 # Prompts must get in each other's way: most are in one session, and a few are accepted at once.
 SESSIONS = st.sampled_from([0, 0, 0, 1])
@@ -180,10 +179,6 @@ TestTwoSessions.settings = settings(max_examples=effort(1000), stateful_step_cou
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------
 
-def clear_nothing(step: Step, arg: Argument) -> None:
-    """The queue stays as it is."""
-
-
 def recover_without_interrupting(step: Step, arg: Argument) -> None:
     """What was active goes on."""
     for prompt in step.session.prompts:
@@ -192,11 +187,6 @@ def recover_without_interrupting(step: Step, arg: Argument) -> None:
     step.session = step.session._replace(down=False)
     if not step.session.active:
         hand_off(step)
-
-
-def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
-    changed_actions = tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS)
-    return replace(REFERENCE, name=name, rows=rows, actions=changed_actions)
 
 
 CAUGHT: Mapping[str, str] = {
@@ -235,7 +225,7 @@ OUT_OF_SIGHT: Mapping[str, str] = {
 }
 
 MORE_BUGS = {
-    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "after 0 starts; allowed: nothing",
+    **dict.fromkeys(SILENT, "after 0 starts; allowed: nothing"),
     changed("a turn ends canceled unasked", rows_with(
         Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
         without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ..exercises import Comparison
+from ..exercises import Comparison, Found
 from ..explore import Result, Trace
 from ..history import History
 from ..properties import Property
@@ -16,11 +16,13 @@ from ..revisions.matrix import JUDGED, Column
 from ..server import Server
 from ..session import AnySession, Protocol
 from . import telling, theme
+from .export import Graph
 from .history import history_svg
 from .lifecycle import lifecycle_graph
 from .lifelines import sequence_svg
 from .plots import columns, growth
 from .render import render_svg
+from .space import space_graph
 from .trace import trace_text
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
@@ -100,6 +102,12 @@ def protocol_picture(protocol: Protocol) -> str:
     return on_paper(render_svg(lifecycle_graph(protocol.rows)), ". ".join(rows))
 
 
+def space_picture(space: Graph) -> str:
+    """A state graph, whole."""
+    steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
+    return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
+
+
 def growth_picture(series: Mapping[str, Sequence[int]], across: str = "prompts", up: str = "states") -> Picture:
     """How numbers grow, on a scale of powers of ten: a line for each series, over 1, 2, 3, …"""
     says = ". ".join(f"{name}: {', '.join(f'{n:,}' for n in values)}" for name, values in series.items())
@@ -131,7 +139,7 @@ _SCOPE = ".cancelmark-sheet" * 3  # heavier than what JupyterLab says about tabl
 SHEET = f"""
 {_SCOPE} {{ background: var(--paper); color: var(--text); font: 13px/1.5 {theme.FONT_STACK};
   padding: 10px 12px; border-radius: 6px; display: inline-block; max-width: 100%; overflow-x: auto; }}
-{_SCOPE} table {{ border-collapse: collapse; border: 0; margin: 0; }}
+{_SCOPE} table {{ border-collapse: collapse; border: 0; margin: 0; min-width: 18rem; }}
 {_SCOPE} :is(table, tr, td, th) {{ background: none; color: inherit; font-size: 13px; text-align: left; }}
 {_SCOPE} caption {{ text-align: left; color: var(--faint); padding: 0 10px 6px; caption-side: top; }}
 {_SCOPE} tr :is(td, th) {{ padding: 3px 10px; vertical-align: top; max-width: none;
@@ -221,6 +229,12 @@ def comparison_sheet(comparison: Comparison) -> str:
         right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "surprised")
         rows.append((name, "you did not say" if said is ... else said, was, right))
     return table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
+
+
+def found_sheet(found: Found) -> str:
+    """A bug that was found."""
+    rows = [("first difference", f"step {found.step}, {found.call}"), ("what was changed", Word("good", found.bug))]
+    return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
 
 
 def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDGED) -> Sheet:
