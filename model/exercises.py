@@ -22,10 +22,12 @@ class Prediction:
 
     says: Mapping[str, str | EllipsisType]
 
-    def against(self, seen: History | Trace) -> "Comparison":
-        """The prediction beside what happened."""
+    def against(self, seen: History | Trace | Mapping[str, str]) -> "Comparison":
+        """The prediction beside what happened: a history, a trace, or just the ends by name."""
         if isinstance(seen, History):
             return Comparison(self.says, seen.ends)
+        if isinstance(seen, Mapping):
+            return Comparison(self.says, seen)
         ends = {label(p.seq): p.outcome.value for p in seen.states[-1].prompts if p.outcome}
         return Comparison(self.says, ends)
 

@@ -399,14 +399,18 @@ from cancelmark.model.explore import explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions import REVISIONS
 
+# Prompts of one kind are enough for us, and there is less to go through.
 r0, r1 = (replace(revision, accepts=(True,)) for revision in REVISIONS[:2])
 first = explore(r0, Bounds(prompts=2, cancels=1))
 first
 
 # %% [markdown]
-# Each line that *breaks* something is a **property** with a name, and for each the explorer has kept a shortest
-# example. Here is the lost cancel of r0. In such a *sequence diagram* time goes down. What clients do is an arrow to
-# the right; what the server does by itself stands beside its line; each prompt has a column that says what it is.
+# A *state* is a situation the server can be in, an *edge* is a step from one to another, and no state is more than
+# *depth* steps away from the start. Each line that *breaks* something names a **property**, a promise that should
+# hold; for each that is broken the explorer has kept a shortest example.
+#
+# Here is the lost cancel of r0. In such a *sequence diagram* time goes down. What clients do is an arrow to the
+# right; what the server does by itself stands beside its line; each prompt has a column that says what it is.
 
 # %% tags=["picture"]
 first.violations["no-lost-cancel"]
@@ -433,7 +437,8 @@ second.violations["no-poisoning"]
 #
 # </details>
 #
-# And both side by side with the protocol that we are going to build, the *reference*:
+# And both side by side with the protocol that we are going to build, the *reference*. (A *terminal event* is the
+# message that says how a prompt ended, and *quiescence* is when everything has come to rest.)
 
 # %% tags=["picture"]
 from cancelmark.model.properties import PROPERTIES

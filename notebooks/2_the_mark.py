@@ -347,9 +347,9 @@ explore(REFERENCE, Bounds(prompts=3, cancels=2, clears=1), properties=[line_4])
 
 # %% [markdown]
 # It holds in all those states. For more prompts than three? Here is the doubt again, and here is how to end it. Line
-# 4 can be shown **by induction**: it holds at the start, and no action can take a state in which the invariant holds
-# to one in which it does not. That question has no number of prompts in it, and a solver can answer it, one action at
-# a time:
+# 4 can be shown **by induction**: it holds at the start, and no step leads from a state in which it holds to one in
+# which it does not. (It needs a few other sentences beside it, such as line 1; they are shown in the same way.) That
+# question has no number of prompts in it, and a solver, z3, can answer it, one action at a time:
 
 # %% tags=["picture"]
 from cancelmark.model.proof.actions import ACTIONS

@@ -3,6 +3,7 @@
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from browsing import Sight, chromium, inaccessible
@@ -21,11 +22,46 @@ def runs() -> dict[Path, NotebookNode]:
 
 def outputs(source: Path, runs: dict[Path, NotebookNode]) -> NotebookNode:
     if source not in runs:
-        runs[source] = run(source, after=SOLVED if source == SOLUTIONS else "")
+        runs[source] = run(source, after=dedent(SHOWN[source.stem]))
     return runs[source]
 
 
 SOLVED = "from cancelmark.model.exercises import FOUND, HIDDEN\nassert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
+
+# What a notebook's text says of its results, asked after its last cell.
+SHOWN = {
+    "1_the_race": """
+        assert lost.ends == {"A": "end_turn"} and lost.complaints()
+        assert poisoned.ends == {"A": "end_turn", "B": "canceled"} and poisoned.complaints()
+        assert siblings.ends == {"A": "canceled", "B": "end_turn"} and siblings.complaints()
+        assert eaten.ends == {"A": "end_turn", "C": "canceled"} and len(eaten.complaints()) == 2
+        assert not play(ChatServer, stop_an_answer).complaints()
+        assert not play(FlagServer, stop_at_once).complaints()
+        assert not play(CarefulFlagServer, stop_too_late).complaints()
+        assert all(0 < wrong < orders for _, orders, wrong, _ in rows)
+        assert reference.verdict == "holds" and {"no-lost-cancel", "no-poisoning"} <= set(second.violations)
+    """,
+    "2_the_mark": """
+        assert right.ends == {"A": "canceled", "C": "end_turn"} and not right.complaints()
+        assert aside(every_order, MarkServer).startswith("0 of")
+        assert not aside(every_order, HesitantServer).startswith("0 of")
+        assert result.verdict == "holds" and len(space(1).states) == 8 and series["no cancel"][2] == 899
+        assert all(after > 9 * before for counts in series.values() for before, after in zip(counts[:-1], counts[1:]))
+        assert all(v.verdict.value == "proved" for v in verdicts)
+    """,
+    "3_oracle_model_machine": """
+        assert set(broken.violations) == {"no-lost-cancel"} and len(counterexample) == 6
+        assert len(failures[-1]) < len(counterexample) < len(failures[0])
+        assert len(wider.violations["no-lost-cancel"]) == len(failures[-1])
+    """,
+    "3_solutions": SOLVED,
+    "4_from_model_to_server": """
+        assert [r.outcome.value for r in results] == ["canceled", "canceled", "end_turn"]
+        assert ends == {"A": "error", "B": "end_turn", "C": "canceled", "D": "end_turn"}
+        assert len(count) == 12 and set(count.values()) == {1}
+        assert report.broken == ["fifo", "some-terminal"] and verdict.ok
+    """,
+}
 MENDED = "from cancelmark.model.exercises import HIDDEN, REFERENCE\nHIDDEN[{}] = REFERENCE"
 
 
@@ -34,7 +70,7 @@ SOLUTIONS = FOLDER / "3_solutions.py"
 
 def test_the_course_is_four_evenings_and_the_solutions() -> None:
     assert [source.stem for source in SOURCES] == [
-        "1_the_race", "2_the_mark", "3_oracle_model_machine", "3_solutions"]
+        "1_the_race", "2_the_mark", "3_oracle_model_machine", "3_solutions", "4_from_model_to_server"]
 
 
 @pytest.mark.xdist_group("notebooks")

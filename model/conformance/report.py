@@ -138,3 +138,8 @@ class Report:
                           for name, shown in self.scenarios.items()},
             "notes": list(self.notes),
         }
+
+    def _repr_html_(self) -> str:
+        from ..views.notebook import report_sheet
+
+        return report_sheet(self)

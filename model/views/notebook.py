@@ -7,6 +7,7 @@ its own paper: a background that changes together with its text.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TYPE_CHECKING
 
 from ..exercises import Comparison, Found
 from ..explore import Result, Trace
@@ -24,6 +25,9 @@ from .plots import columns, growth
 from .render import render_svg
 from .space import space_graph
 from .trace import trace_text
+
+if TYPE_CHECKING:
+    from ..conformance.report import Report  # which loads an event loop, where nothing else here needs one
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
 LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot
@@ -146,7 +150,7 @@ SHEET = f"""
   border-bottom: 1px solid color-mix(in srgb, var(--faint) 35%, transparent); }}
 {_SCOPE} thead th {{ color: var(--faint); font-weight: normal; }}
 {_SCOPE} tr .number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-{_SCOPE} :is(td:first-child, .bad, .good) {{ white-space: nowrap; }}
+{_SCOPE} :is(td:first-child, span) {{ white-space: nowrap; }}
 {_SCOPE} .bad {{ color: var(--fault); font-weight: bold; }}
 {_SCOPE} .good {{ color: var(--happy); }}
 {_SCOPE} .state {{ display: inline-block; padding: 0 8px; border: 1px solid; border-radius: 5px; }}
@@ -235,6 +239,13 @@ def found_sheet(found: Found) -> str:
     """A bug that was found."""
     rows = [("first difference", f"step {found.step}, {found.call}"), ("what was changed", Word("good", found.bug))]
     return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
+
+
+def report_sheet(report: "Report") -> str:
+    """What the conformance kit says of a server."""
+    css = {"kept": "good", "broken": "bad"}
+    return table(f"{report.name}, judged in {report.histories:,} histories", ("guarantee", "verdict", "why"), (
+        (v.guarantee, Word(css.get(v.status.value, ""), v.status.value), v.about) for v in report.verdicts)).html
 
 
 def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDGED) -> Sheet:
