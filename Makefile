@@ -48,7 +48,7 @@ notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_
 	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
 
 lab: $(LAB) ## open the course in JupyterLab, to be worked through
-	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/lab
+	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/.lab
 
 $(LAB): $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'

@@ -98,7 +98,7 @@ def page(notebook: NotebookNode, source: Path, pages: Sequence[tuple[str, str]])
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     css = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n.highlight {{ background: none; }}"
-    exporter = HTMLExporter(template_name="course", extra_template_basedirs=[str(FOLDER / "template")])
+    exporter = HTMLExporter(template_name="course", extra_template_basedirs=[str(FOLDER / ".template")])
     html, _ = exporter.from_notebook_node(notebook, {"course": {
         "title": title(notebook), "source": source.name, "code_css": css,
         "pages": [{"title": t, "href": href} for t, href in pages]}})

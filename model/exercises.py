@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 
 from .history import History
+from .lifecycle import Outcome
 from .replay import call_text, replay
 from .result import Trace
 from .seeded import BUGS, SILENT
@@ -47,7 +48,13 @@ class Comparison:
 
 def predict(**ends: str | EllipsisType) -> Prediction:
     """`predict(A="canceled", B=...)`: how prompts will end, before it is seen."""
+    for name, end in ends.items():
+        if end is not ... and end not in ENDS:
+            raise ValueError(f"{name} cannot end {end!r}; choose one of {', '.join(ENDS)}, or leave the dots")
     return Prediction(ends)
+
+
+ENDS = tuple(outcome.value for outcome in Outcome)
 
 
 # --- hidden bugs
@@ -73,7 +80,7 @@ def exercise(number: int) -> Protocol:
 
 def _hidden(number: int) -> Protocol:
     if number not in HIDDEN:
-        raise LookupError(f"there is no exercise {number}; there are {len(HIDDEN)}, counted from 1")
+        raise LookupError(f"there is no exercise {number!r}; there are {len(HIDDEN)}, counted from 1")
     return HIDDEN[number]
 
 
@@ -94,6 +101,8 @@ class Found:
 
 def found(number: int, trace: Trace) -> Found:
     """Judges whether the trace shows the bug of that exercise, and tells what it was. A ValueError says why not."""
+    if not isinstance(trace, Trace):
+        raise TypeError(f"a bug is shown by a trace, such as result.violations[…], and not by {trace!r:.60}")
     sessions = len(trace.start.sessions)
     calls = [call_text(step.call, sessions) for step in trace.steps]
     states = trace.states

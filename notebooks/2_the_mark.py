@@ -79,10 +79,7 @@ class MarkServer:
 
 
 # %% [markdown]
-# The worst story of last night: A is accepted and loads for long; a cancel; C is accepted and loads quickly. The
-# careful flag canceled C and let A run.
-#
-# **Predict.** Which seqs do A and C get, where is the mark, and how do they end?
+# We also need `play` and its helper, which are as they were last night:
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +109,13 @@ def play(kind, story):
     return aside(run, main())
 
 
+# %% [markdown]
+# The worst story of last night: A is accepted and loads for long; a cancel; C is accepted and loads quickly. The
+# careful flag canceled C and let A run.
+#
+# **Predict.** Which seqs do A and C get, where is the mark, and how do they end?
+
+# %%
 guess = predict(A=..., C=...)
 
 # %% tags=["picture", "reveal"]

@@ -298,8 +298,9 @@ found(2, search.violations["no-lost-cancel"])
 #
 # <details><summary>Hint for 6</summary>
 #
-# Play with it: `replay(exercise(6), […])`, one action after another, and do the same with `REFERENCE`. Or write a
-# property for each *action*: after `clear_queue`, what must be true? (`step.call` is the name of the action.)
+# Play with it: `from cancelmark.model.replay import replay`, then `replay(exercise(6), ["accept A", "enter A", …])`,
+# one action after another, and the same with `REFERENCE`. Or write a property for each *action*: after `clear_queue`,
+# what must be true? (`step.call` is the name of the action.)
 #
 # </details>
 

@@ -34,7 +34,7 @@ def shortest(number, bounds, **more):
 
 
 # %% [markdown]
-# ## 1
+# ## Exercise 1
 #
 # A prompt is canceled that was accepted *after* the only cancel: poison. After the cancel the mark is one higher than
 # any seq that was given out, so it waits for the next prompt to come along.
@@ -45,11 +45,11 @@ print("breaks", name)
 display(trace, found(1, trace))
 
 # %% [markdown]
-# An off-by-one. `mark := latest seq` and `mark := next seq` look alike, and a test that cancels once and then looks
-# at *one* prompt does not notice.
+# An off-by-one. `mark := latest seq` and `mark := next seq` look alike, and a test that accepts a prompt, cancels,
+# and looks at *that* prompt does not notice.
 
 # %% [markdown]
-# ## 2
+# ## Exercise 2
 #
 # The tidy protocol of the third evening: who finds the session busy goes into the queue and is not asked about the
 # mark.
@@ -60,7 +60,7 @@ print("breaks", name)
 display(trace, found(2, trace))
 
 # %% [markdown]
-# ## 3
+# ## Exercise 3
 #
 # B waits in the queue, A's turn ends in an error, and nobody starts B. Nothing that is forbidden happens here.
 # Something that was promised does *not* happen. Such promises are called **liveness**: they are judged when the
@@ -76,7 +76,7 @@ display(trace, found(3, trace))
 # handoff a part of `finish`, whatever the outcome, so that no path can forget it.
 
 # %% [markdown]
-# ## 4
+# ## Exercise 4
 #
 # Within two prompts and a cancel everything holds. With a crash it does not: the server comes back and has forgotten
 # that there was a cancel.
@@ -91,9 +91,10 @@ display(trace, found(4, trace))
 # server to see whether ours is.
 
 # %% [markdown]
-# ## 5
+# ## Exercise 5
 #
-# One session cancels, and another one is changed.
+# One session cancels, and the mark of the *other* one rises with it. Nobody is hurt yet, but whoever waits there will
+# not begin.
 
 # %% tags=["picture"]
 name, trace = shortest(5, Bounds(prompts=2, cancels=1, sessions=2))
@@ -105,7 +106,7 @@ display(trace, found(5, trace))
 # assumptions.
 
 # %% [markdown]
-# ## 6
+# ## Exercise 6
 #
 # All properties hold.
 

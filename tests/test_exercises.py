@@ -3,7 +3,7 @@
 import pytest
 
 from cancelmark.model.comparison import compare
-from cancelmark.model.exercises import FOUND, HIDDEN, exercise, found
+from cancelmark.model.exercises import FOUND, HIDDEN, exercise, found, predict
 from cancelmark.model.explore import Trace, explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.replay import replay
@@ -58,6 +58,13 @@ def test_a_bug_that_shows_only_in_what_is_asked_of_the_world_counts() -> None:
         assert found(99, trace).step == 5
     finally:
         del HIDDEN[99]
+
+
+def test_what_is_no_trace_and_what_is_no_end_is_said_so() -> None:
+    with pytest.raises(TypeError, match="a bug is shown by a trace"):
+        found(1, explore(exercise(1), BOUNDS))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="A cannot end 'cancelled'; choose one of end_turn, error, canceled, folded"):
+        predict(A="cancelled")
 
 
 def test_there_are_so_many_and_no_more() -> None:
