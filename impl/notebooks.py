@@ -109,8 +109,12 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m cancelmark.impl.notebooks", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("build/notebooks"), help="folder for the pages")
     output: Path = parser.parse_args().output
-    output.mkdir(parents=True, exist_ok=True)
     found = sources()
+    if not found:
+        print(f"there are no notebooks in {FOLDER}; they are in the repository, and not in an installed package",
+              file=sys.stderr)
+        return 2
+    output.mkdir(parents=True, exist_ok=True)
     pages = [(title(jupytext.read(source)), f"{source.stem}.html") for source in found]
     wrong = 0
     for source in track(found, "running the notebooks", disable=not sys.stderr.isatty()):

@@ -66,8 +66,8 @@ HIDDEN: dict[int, Protocol] = {number: _KNOWN[name] for number, name in enumerat
     "busy is asked before the mark",
     "an error does not hand off",
     "recovery forgets the mark",
-    "a cancel reaches every session",
-    "clear_queue drops nothing",
+    "the last in the queue goes first",
+    "a cancel does not ask the running turn to stop",
 ), 1)}
 
 FOUND: set[int] = set()  # the exercises that were solved since this module was loaded

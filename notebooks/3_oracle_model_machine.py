@@ -195,8 +195,8 @@ len(wider.violations["no-lost-cancel"])
 #
 # To judge a random history of a real server, where nobody knows what is going on inside, we need somebody who knows
 # what is *allowed*. If that somebody were as complicated as the server, we would only compare two mistakes. The
-# **oracle** of this project is a hundred lines that share no code with the model. From what clients see it says which
-# ends each prompt may have.
+# **oracle** of this project is little more than a hundred lines that share no code with the model. From what clients
+# see it says which ends each prompt may have.
 #
 # One thing makes that difficult. A client knows when its call *began* and when it was *answered*. In between it took
 # effect, nobody knows when. So a history consists of **spans**.
@@ -286,7 +286,7 @@ found(2, search.violations["no-lost-cancel"])
 #
 # **4.** With two prompts and a cancel everything holds! What else can happen to a server?
 #
-# **5.** One session is fine. (`Bounds(…, sessions=2)`.)
+# **5.** With two prompts everything holds, crash as much as you like. How many does it take to make a *queue*?
 #
 # **6.** All properties hold, whatever the bounds. There is a bug all the same. What did nobody ask?
 #
@@ -298,9 +298,10 @@ found(2, search.violations["no-lost-cancel"])
 #
 # <details><summary>Hint for 6</summary>
 #
-# Play with it: `from cancelmark.model.replay import replay`, then `replay(exercise(6), ["accept A", "enter A", …])`,
-# one action after another, and the same with `REFERENCE`. Or write a property for each *action*: after `clear_queue`,
-# what must be true? (`step.call` is the name of the action.)
+# What is the first thing that somebody expects who presses Stop? Play it: `from cancelmark.model.replay import
+# replay`, then `replay(exercise(6), ["accept A", "enter A", …])`, and the same with `REFERENCE`. What a step asks of
+# the world is in `trace.steps[-1].effects`, and a property can look at `step.call`, the name of the action, and at
+# `step.effects`.
 #
 # </details>
 

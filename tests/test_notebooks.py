@@ -1,10 +1,14 @@
 """The course runs from top to bottom, shows every picture that it promises, and its solutions find every hidden bug."""
 
+import json
+import re
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from textwrap import dedent
 
+import jupytext
 import pytest
 from browsing import Sight, chromium, inaccessible
 from nbformat import NotebookNode
@@ -22,13 +26,15 @@ def runs() -> dict[Path, NotebookNode]:
 
 def outputs(source: Path, runs: dict[Path, NotebookNode]) -> NotebookNode:
     if source not in runs:
-        runs[source] = run(source, after=dedent(SHOWN[source.stem]))
+        answers = re.findall(r"^# ```python\n(.*?)^# ```$", source.read_text(), re.DOTALL | re.MULTILINE)
+        code = [re.sub(r"^# ?", "", answer, flags=re.MULTILINE) for answer in answers]
+        runs[source] = run(source, after="\n".join([*code, dedent(SHOWN[source.stem])]))
     return runs[source]
 
 
-SOLVED = "from cancelmark.model.exercises import FOUND, HIDDEN\nassert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
+SOLVED = "from cancelmark.model.exercises import FOUND, HIDDEN; assert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
 
-# What a notebook's text says of its results, asked after its last cell.
+# What a notebook's text says of its results, asked after its last cell and the answers that stand in its text.
 SHOWN = {
     "1_the_race": """
         assert lost.ends == {"A": "end_turn"} and lost.complaints()
@@ -38,6 +44,9 @@ SHOWN = {
         assert not play(ChatServer, stop_an_answer).complaints()
         assert not play(FlagServer, stop_at_once).complaints()
         assert not play(CarefulFlagServer, stop_too_late).complaints()
+        assert not play(CarefulFlagServer, stop_at_once).complaints()
+        assert play(CounterServer, two_and_a_cancel).ends == {"A": "canceled", "B": "canceled"}
+        assert play(CounterServer, overtaken).ends == {"A": "end_turn", "C": "canceled"}
         assert all(0 < wrong < orders for _, orders, wrong, _ in rows)
         assert reference.verdict == "holds" and {"no-lost-cancel", "no-poisoning"} <= set(second.violations)
     """,
@@ -51,10 +60,16 @@ SHOWN = {
     """,
     "3_oracle_model_machine": """
         assert set(broken.violations) == {"no-lost-cancel"} and len(counterexample) == 6
+        def queued_in_order(step): return all(p.seq < q.seq for p in step.started for q in step.after.queue)
+        weaker = Property("fifo", "In order, once queued.", queued_in_order)
+        assert explore(REFERENCE, Bounds(prompts=3, cancels=1), properties=[weaker]).verdict == "holds"
         assert len(failures[-1]) < len(counterexample) < len(failures[0])
         assert len(wider.violations["no-lost-cancel"]) == len(failures[-1])
     """,
-    "3_solutions": SOLVED,
+    "3_solutions": f"""
+        assert silent.verdict == "holds" and reference.verdict == "holds"
+        {SOLVED}
+    """,
     "4_from_model_to_server": """
         assert [r.outcome.value for r in results] == ["canceled", "canceled", "end_turn"]
         assert ends == {"A": "error", "B": "end_turn", "C": "canceled", "D": "end_turn"}
@@ -169,5 +184,39 @@ def test_make_notebooks_writes_pages_and_fails_if_something_is_wrong(
     assert "promises a picture and shows none" in capsys.readouterr().err
 
 
+def test_without_notebooks_it_says_where_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("cancelmark.impl.notebooks.sources", list)
+    monkeypatch.setattr(sys, "argv", ["notebooks"])
+    assert main() == 2
+    assert "they are in the repository" in capsys.readouterr().err
+
+
+# --- What a reader has to install and to open
+
 def test_sources_are_kept_without_outputs() -> None:
     assert not list(FOLDER.rglob("*.ipynb"))
+
+
+def test_code_fits_on_the_page() -> None:
+    assert not [line for source in SOURCES for line in source.read_text().splitlines()
+                if len(line) > 84 and not line.startswith("#")]
+
+
+def test_only_the_lab_needs_jupyterlab() -> None:
+    extras = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert [name for name, needs in extras.items() if any("jupyterlab" in need for need in needs)] == ["lab"]
+    assert not any("lab" in need for need in extras["dev"])
+
+
+def test_make_lab_opens_the_sources_as_notebooks() -> None:
+    """As far as it can be seen without JupyterLab: the folder of settings that it is told to use, and what they say."""
+    makefile = (FOLDER.parent / "Makefile").read_text()
+    assert re.search(r"^notebooks:.*## ", makefile, re.MULTILINE)
+    assert re.search(r"^lab:.*## ", makefile, re.MULTILINE)
+    [settings] = re.findall(r"--LabApp.app_settings_dir=(\S+)", makefile)
+    said = json.loads((FOLDER.parent / settings / "overrides.json").read_text())
+    assert said["@jupyterlab/docmanager-extension:plugin"] == {"defaultViewers": {"python": "Jupytext Notebook"}}
+    for source in SOURCES:
+        assert jupytext.read(source).metadata.kernelspec.name == "python3"

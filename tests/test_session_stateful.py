@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
-from cancelmark.model.seeded import BUGS, SILENT, changed, is_row, rows_with
+from cancelmark.model.seeded import BUGS, changed, is_row, rows_with
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
 
@@ -179,6 +179,10 @@ TestTwoSessions.settings = settings(max_examples=effort(1000), stateful_step_cou
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------
 
+def clear_nothing(step: Step, arg: Argument) -> None:
+    """The queue stays as it is."""
+
+
 def recover_without_interrupting(step: Step, arg: Argument) -> None:
     """What was active goes on."""
     for prompt in step.session.prompts:
@@ -225,7 +229,7 @@ OUT_OF_SIGHT: Mapping[str, str] = {
 }
 
 MORE_BUGS = {
-    **dict.fromkeys(SILENT, "after 0 starts; allowed: nothing"),
+    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "after 0 starts; allowed: nothing",
     changed("a turn ends canceled unasked", rows_with(
         Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
         without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn",
