@@ -373,8 +373,8 @@ class LockServer:
 # %% [markdown]
 # The **conformance kit** judges any server, in any language, by what its clients can see. It needs an *adapter*, a
 # few lines that say how to post, how to cancel, and how ends are told. Then it plays known flaws and random
-# histories, in many orders, and lets the oracle judge them. What an adapter cannot do (restart the server, say) is
-# reported as not observable.
+# histories, in many orders, and lets the oracle judge them. It also plays the language model (`self.turns`), so it
+# decides when each turn ends. What an adapter cannot do (restart the server, say) is reported as not observable.
 
 # %%
 from cancelmark.model.conformance.adapter import Adapter, Ended
@@ -413,9 +413,8 @@ report
 # What we proved is kept. But a protocol promises more than what we proved. Here is the shortest history for each
 # promise that is broken:
 
-# %% tags=["reveal"]
-for guarantee in report.broken:
-    print(report.verdict(guarantee).story)
+# %% tags=["picture", "reveal"]
+display(*(report.verdict(guarantee) for guarantee in report.broken))
 
 # %% [markdown]
 # **What is wrong**, in your own words? Both have to do with the lock.

@@ -75,6 +75,11 @@ class Verdict:
         """The same as a picture."""
         return heard_svg(self.finding.history.lines, f"{self.guarantee} is broken", self.about) if self.finding else ""
 
+    def _repr_svg_(self) -> str | None:
+        from ..views.notebook import verdict_picture
+
+        return verdict_picture(self) if self.finding else None
+
 
 @dataclass(frozen=True)
 class Report:

@@ -27,7 +27,7 @@ from .space import space_graph
 from .trace import trace_text
 
 if TYPE_CHECKING:
-    from ..conformance.report import Report  # which loads an event loop, where nothing else here needs one
+    from ..conformance.report import Report, Verdict  # which loads an event loop, where nothing else here needs one
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
 LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot
@@ -110,6 +110,11 @@ def space_picture(space: Graph) -> str:
     """A state graph, whole."""
     steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
     return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
+
+
+def verdict_picture(verdict: "Verdict") -> str:
+    """The shortest history that breaks a guarantee."""
+    return on_paper(verdict.svg, verdict.story)
 
 
 def growth_picture(series: Mapping[str, Sequence[int]], across: str = "prompts", up: str = "states") -> Picture:
