@@ -56,10 +56,14 @@ from cancelmark.model.exercises import predict
 guess = predict(A=..., B=..., C=...)
 
 # %% tags=["picture", "reveal"]
+from pathlib import Path
+
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.trace import Trace
 
-with Trace("trace.ndjson") as trace:
+log = Path("trace.ndjson")
+log.unlink(missing_ok=True)
+with Trace(log) as trace:
     async with Runtime(model, trace=trace) as runtime:
         results = await a_cancel_in_the_middle(runtime)
 
@@ -80,7 +84,6 @@ guess.against({result.run_id: result.outcome.value for result in results})
 
 # %% tags=["picture"]
 import json
-from pathlib import Path
 
 from cancelmark.model.replay import replay
 from cancelmark.model.session import REFERENCE, label
@@ -94,7 +97,8 @@ def as_call(line):
     return f"{step['action']} {prompt} {more}"
 
 
-replay(REFERENCE, map(as_call, Path("trace.ndjson").read_text().splitlines()))
+_, *lines = log.read_text().splitlines()  # the first is a recovery: of nothing yet
+replay(REFERENCE, map(as_call, lines))
 
 # %% [markdown]
 # You are looking at something that *happened*, a moment ago, in this notebook. The last step, `close`, is the end of

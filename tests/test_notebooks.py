@@ -4,32 +4,33 @@ import json
 import re
 import sys
 import tomllib
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from textwrap import dedent
 
 import jupytext
+import nbformat
 import pytest
 from browsing import Sight, chromium, inaccessible
 from nbformat import NotebookNode
+from once import once
 
 from cancelmark.impl.notebooks import FOLDER, PICTURE, TAGS, main, page, problems, run, sources, title
 
 SOURCES = sources()
 
 
-@pytest.fixture(scope="session")
-def runs() -> dict[Path, NotebookNode]:
-    """Notebooks that were run, so that none is run twice."""
-    return {}
-
-
-def outputs(source: Path, runs: dict[Path, NotebookNode]) -> NotebookNode:
-    if source not in runs:
+@pytest.fixture
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], NotebookNode]:
+    """A notebook with its outputs. None is run twice."""
+    def made(source: Path) -> NotebookNode:
         answers = re.findall(r"^# ```python\n(.*?)^# ```$", source.read_text(), re.DOTALL | re.MULTILINE)
         code = [re.sub(r"^# ?", "", answer, flags=re.MULTILINE) for answer in answers]
-        runs[source] = run(source, after="\n".join([*code, dedent(SHOWN[source.stem])]))
-    return runs[source]
+        after = "\n".join([*code, dedent(SHOWN[source.stem])])
+        return nbformat.reads(once(tmp_path_factory, source.stem, lambda: nbformat.writes(run(source, after=after))), 4)
+
+    return made
 
 
 SOLVED = "from cancelmark.model.exercises import FOUND, HIDDEN; assert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
@@ -88,10 +89,9 @@ def test_the_course_is_four_evenings_and_the_solutions() -> None:
         "1_the_race", "2_the_mark", "3_oracle_model_machine", "3_solutions", "4_from_model_to_server"]
 
 
-@pytest.mark.xdist_group("notebooks")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_it_runs_and_shows_what_it_promises(source: Path, runs: dict[Path, NotebookNode]) -> None:
-    notebook = outputs(source, runs)
+def test_it_runs_and_shows_what_it_promises(source: Path, outputs: Callable[[Path], NotebookNode]) -> None:
+    notebook = outputs(source)
     assert problems(notebook) == []
     tags = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", ())]
     assert set(tags) <= set(TAGS)
@@ -101,14 +101,14 @@ def test_it_runs_and_shows_what_it_promises(source: Path, runs: dict[Path, Noteb
     assert len(text.split()) / 180 < 40, "no more than 45 minutes, with what there is to try"
 
 
-@pytest.mark.xdist_group("notebooks")
 def test_its_pages_need_nothing_else_and_can_be_read_by_everybody(
-    runs: dict[Path, NotebookNode], tmp_path: Path,
+    outputs: Callable[[Path], NotebookNode], tmp_path: Path,
 ) -> None:
     file = tmp_path / "page.html"
     with chromium() as browser:
         for source in SOURCES:
-            file.write_text(page(outputs(source, runs), source, [(title(outputs(source, runs)), "page.html")]))
+            notebook = outputs(source)
+            file.write_text(page(notebook, source, [(title(notebook), "page.html")]))
             # Axe takes seconds for a page with many pictures, and all pages have the same style: one is judged dark.
             for scheme, width in (("light", 1000), ("dark", 1000 if source == SOURCES[0] else 390)):
                 tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -122,7 +122,6 @@ def test_its_pages_need_nothing_else_and_can_be_read_by_everybody(
                 tab.close()
 
 
-@pytest.mark.xdist_group("notebooks")
 def test_a_solution_that_finds_no_bug_fails() -> None:
     """Where there is nothing to find, or something that nobody looks for, the solutions do not pass."""
     [missed, *_] = problems(run(SOLUTIONS, before=MENDED.format(1)))
@@ -134,7 +133,7 @@ def test_a_solution_that_finds_no_bug_fails() -> None:
 
 # --- The judge can fail
 
-def notebook(tmp_path: Path, *cells: str) -> NotebookNode:
+def made_up(tmp_path: Path, *cells: str) -> NotebookNode:
     source = tmp_path / "1_made_up.py"
     source.write_text("# %% [markdown]\n# # Made up\n\n" + "\n\n".join(f"# %%{cell}" for cell in cells))
     return run(source)
@@ -144,9 +143,8 @@ PICTURE_CELL = ' tags=["picture"]\nfrom cancelmark.model.views.notebook import P
 GOOD = "<svg xmlns='http://www.w3.org/2000/svg'><title>t</title><desc>d</desc></svg>"
 
 
-@pytest.mark.xdist_group("notebooks")
 def test_the_judge_finds_what_is_wrong(tmp_path: Path) -> None:
-    bad = notebook(
+    bad = made_up(
         tmp_path,
         f'{PICTURE_CELL}Picture("{GOOD}")',
         ' tags=["picture"]\n1 + 1',
@@ -166,7 +164,6 @@ def test_the_judge_finds_what_is_wrong(tmp_path: Path) -> None:
         assert said in problem
 
 
-@pytest.mark.xdist_group("notebooks")
 def test_make_notebooks_writes_pages_and_fails_if_something_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
