@@ -2,10 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+LAB := .venv/ready-lab
 REVIEW := build/review
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep mutants lint diagrams specs serve power bench constraints clean
+.PHONY: help review test test-deep mutants lint diagrams specs serve notebooks lab power bench constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -45,6 +46,16 @@ serve: review ## look at the review in a browser (this machine only)
 
 power: $(READY) ## measure how soon the random tests find each known flaw, into specs/power.md
 	@$(BIN)/python tests/power.py
+
+notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
+	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
+
+lab: $(LAB) ## open the course in JupyterLab, to be worked through
+	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/.lab
+
+$(LAB): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
+	@touch $@
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/cancelmark bench -o bench/RESULTS.md

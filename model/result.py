@@ -33,6 +33,11 @@ class Trace:
     def states(self) -> list[Server]:
         return [self.start, *(step.after for step in self.steps)]
 
+    def _repr_svg_(self) -> str:
+        from .views.notebook import trace_picture
+
+        return trace_picture(self)
+
 
 class Reduction(Enum):
     """A way to search fewer states; `reductions` says why no verdict is lost."""
@@ -88,3 +93,8 @@ class Result:
         if self.stopped:
             return "interrupted" if self.interrupted else "incomplete"
         return "holds"
+
+    def _repr_html_(self) -> str:
+        from .views.notebook import result_sheet
+
+        return result_sheet(self)

@@ -144,7 +144,7 @@ def test_running_out_of_numbers_or_memory_is_a_stop_like_any_other(monkeypatch: 
 
 
 def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
-    from seeded import BUGS
+    from cancelmark.model.seeded import BUGS
     [bug] = [b for b in BUGS if b.name == "the mark is one too high"]
     result = explore(bug.protocol, Bounds(3, cancels=2), max_states=500)
     assert result.stopped
@@ -153,7 +153,7 @@ def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
 
 
 def test_a_circle_is_reported_as_a_path_and_a_loop() -> None:
-    from seeded import BUGS
+    from cancelmark.model.seeded import BUGS
     [bug] = [b for b in BUGS if "progress" in b.breaks]
     trace = explore(bug.protocol, bug.bounds).violations["progress"]
     assert trace.loop is not None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from effort import DEEP
-from seeded import BUGS, Bug
 from test_explore import PINNED
 
 from cancelmark.model import session as s
@@ -28,6 +27,7 @@ from cancelmark.model.lifecycle import ROWS, IllegalTrigger, Outcome, State, Tri
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import PROFILES
+from cancelmark.model.seeded import BUGS, Bug
 from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Behaviour, End, Step
 
 fast = pytest.importorskip("cancelmark.model.fast", reason="the fast engine is not installed")

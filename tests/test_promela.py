@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from effort import DEEP
-from seeded import BUGS
 from test_explore import PINNED
 
 from cancelmark.bench import spin
 from cancelmark.model.explore import explore
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.replay import call_text, replay
+from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Server, changes
 from cancelmark.model.session import REFERENCE, Protocol
 
@@ -28,7 +28,7 @@ LIVENESS = ("-DNOREDUCE", "-O0")
 QUICK = 50_000  # states
 EVERYTHING = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 
-# The bugs of the Promela model, and the same bugs in tests/seeded.py.
+# The bugs of the Promela model, and the same bugs in model/seeded.py.
 SAME = {
     "MARK_NOT_ASKED": "the mark is not asked on entry",
     "BUSY_BEFORE_MARK": "busy is asked before the mark",

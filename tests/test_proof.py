@@ -5,8 +5,9 @@ import os
 
 import pytest
 from effort import DEEP
-from seeded import BUGS as SEEDED_BUGS
 from test_architecture import ROOT, imports
+
+from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")

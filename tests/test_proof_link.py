@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from effort import DEEP
-from seeded import BUGS as SEEDED_BUGS
 
 from cancelmark.model import session as model
 from cancelmark.model.explore import Explorer
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
+from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import REFERENCE, Reach
 

@@ -1,10 +1,10 @@
 """Every property can fail: the explorer finds each seeded bug, by exactly the properties that the bug declares."""
 
 import pytest
-from seeded import BUGS, Bug
 
 from cancelmark.model.explore import explore
 from cancelmark.model.properties import LEAST, PROPERTIES, Bounds, Kind, goals
+from cancelmark.model.seeded import BUGS, Bug
 from cancelmark.model.session import REFERENCE
 
 

@@ -14,7 +14,6 @@ import pytest
 from browsing import Sight, chromium, inaccessible
 from once import once
 from playwright.sync_api import Browser, Locator
-from seeded import BUGS
 
 from cancelmark.impl.cli import main
 from cancelmark.impl.review import command, findings
@@ -27,6 +26,7 @@ from cancelmark.model.properties import Bounds, ServerStep, SessionStep
 from cancelmark.model.replay import call_text
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
+from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import REFERENCE, AnySession, Behaviour, Prompt
 

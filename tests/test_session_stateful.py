@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -12,13 +11,13 @@ from histories import Recorder, without_finished
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from seeded import BUGS, is_row, rows_with
 
-from cancelmark.model.lifecycle import ROWS, Outcome, Row, State, Trigger
+from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
+from cancelmark.model.seeded import BUGS, changed, is_row, rows_with
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
+from cancelmark.model.session import REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
 from cancelmark.model.session import Prompt as ModelPrompt
 
 # Prompts must get in each other's way: most are in one session, and a few are accepted at once.
@@ -214,11 +213,6 @@ def recover_without_interrupting(step: Step, arg: Argument) -> None:
     step.session = step.session._replace(down=False)
     if not step.session.active:
         hand_off(step)
-
-
-def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
-    changed_actions = tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS)
-    return replace(REFERENCE, name=name, rows=rows, actions=changed_actions)
 
 
 CAUGHT: Mapping[str, str] = {

@@ -17,7 +17,7 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
-from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
+from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.plain import Explorer, Situation
 from cancelmark.model.properties import Bounds
 from cancelmark.model.server import Change, Server, changes
@@ -35,10 +35,9 @@ class Recording(Step):
         super().__init__(REFERENCE.table, session)
         self.moved: list[tuple[int, str]] = []
 
-    def fire(self, prompt: Prompt, trigger: Trigger) -> Row:
-        row = super().fire(prompt, trigger)
-        self.moved.append((prompt.seq, row.name))
-        return row
+    def fire(self, prompt: Prompt, trigger: Trigger) -> None:
+        super().fire(prompt, trigger)
+        self.moved.append((prompt.seq, self.rows[-1].name))
 
 
 def rows_of(session: Session, move: Move, latest: int) -> list[Line]:

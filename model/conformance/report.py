@@ -75,6 +75,11 @@ class Verdict:
         """The same as a picture."""
         return heard_svg(self.finding.history.lines, f"{self.guarantee} is broken", self.about) if self.finding else ""
 
+    def _repr_svg_(self) -> str | None:
+        from ..views.notebook import verdict_picture
+
+        return verdict_picture(self) if self.finding else None
+
 
 @dataclass(frozen=True)
 class Report:
@@ -138,3 +143,8 @@ class Report:
                           for name, shown in self.scenarios.items()},
             "notes": list(self.notes),
         }
+
+    def _repr_html_(self) -> str:
+        from ..views.notebook import report_sheet
+
+        return report_sheet(self)

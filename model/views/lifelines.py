@@ -81,7 +81,7 @@ def _grid(
             if lane.session == session:
                 places[lane.prompt.seq] = x
                 x += LANE
-        x += 2 * PAD
+        x = max(x + 2 * PAD, marks[-1] + 11 * LETTER)  # room for its name, if it has no prompts
     heights = [max(1, _called(scene) + len(_told(scene))) * LINE + PAD for scene in scenes]
     top = TOP + (LINE if len(marks) > 1 else 0)  # and of sessions
     return Grid(marks, places, max(x - PAD, len(says) * LETTER * 0.9 + 2 * EDGE), [*accumulate(heights, initial=top)])

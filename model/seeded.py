@@ -1,17 +1,17 @@
 """Seeded bugs: small changes of the protocol that somebody could make, each with the properties it must break.
 
 A bug declares everything that the explorer finds at its bounds, no more and no less: a bug that breaks nothing, or
-something else than it says, fails the suite.
+something else than it says, fails the suite. The tests look for them, and so do the readers of the course.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cancelmark.model import session as s
-from cancelmark.model.lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
-from cancelmark.model.properties import Bounds
-from cancelmark.model.session import ACTIONS, REFERENCE, Argument, End, Protocol, Record, Start, Step, Stop
+from . import session as s
+from .lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
+from .properties import Bounds
+from .session import ACTIONS, REFERENCE, Argument, End, Protocol, Record, Start, Step, Stop
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,14 @@ def bug(
     **actions: dict[str, Any],
 ) -> None:
     """Adds a bug: other rows, and fields to change in the actions of those names."""
-    changed = tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS)
-    BUGS.append(Bug(name, replace(REFERENCE, name=name, rows=rows, actions=changed), bounds,
+    BUGS.append(Bug(name, changed(name, rows, **actions), bounds,
                     frozenset(breaks.split()), frozenset(unmet), shortest))
+
+
+def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
+    """The reference with other rows, and other fields in the actions of those names."""
+    return replace(REFERENCE, name=name, rows=rows,
+                   actions=tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS))
 
 
 def rows_with(*changed: Row, without: Callable[[Row], bool]) -> tuple[Row, ...]:
@@ -274,3 +279,13 @@ def recover_resumes(step: Step, arg: Argument) -> None:
 
 bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 5,
     recover={"apply": recover_resumes}, unmet=("row enter→queued", "row start→active", "row interrupt→done"))
+
+
+# --- what no property speaks of (comparing every edge of the model with the runtime finds it)
+
+def cancel_without_stop(step: Step, arg: Argument) -> None:
+    s.cancel(step, arg)
+    step.effects = [e for e in step.effects if not isinstance(e, Stop)]
+
+
+SILENT = (changed("a cancel does not ask the running turn to stop", cancel={"apply": cancel_without_stop}),)

@@ -1,0 +1,131 @@
+"""The course: runs the notebooks and writes each as a page with all that it shows. `make notebooks` calls it.
+
+A notebook is a Python file in the percent format of jupytext. Tags on its cells say what it promises: a cell with the
+tag `picture` must show one, and no other may; what is tagged `reveal` is closed on the page until the reader asks, and
+what is tagged `wide` may be wider than the text.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree
+
+import jupytext
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+from pygments.formatters import HtmlFormatter
+from rich.progress import track
+from traitlets.config import Config
+
+from .files import write
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+PICTURE = "picture"
+TAGS = (PICTURE, "reveal", "wide")
+SVG, HTML = "image/svg+xml", "text/html"
+PATIENCE = 300  # seconds for one cell: only a guard against hanging
+
+
+def sources(folder: Path = FOLDER) -> list[Path]:
+    """The notebooks, in the order in which they are read."""
+    return sorted(folder.glob("[0-9]*.py"))
+
+
+def run(source: Path, before: str = "", after: str = "") -> NotebookNode:
+    """The notebook with its outputs, up to the first error. What is given is run before its first cell and after its
+    last."""
+    notebook: NotebookNode = jupytext.read(source)
+    notebook.cells[:0] = [new_code_cell(before)] if before else []
+    notebook.cells += [new_code_cell(after)] if after else []
+    with TemporaryDirectory() as folder:
+        files = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})  # instead of ports
+        client = NotebookClient(notebook, kernel_name="python3", config=files, timeout=PATIENCE,
+                                resources={"metadata": {"path": folder}})
+        with suppress(CellExecutionError):  # it is in the outputs, where `problems` finds it
+            client.execute(env={**os.environ, "IPYTHONDIR": folder, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+    return notebook
+
+
+def problems(notebook: NotebookNode) -> list[str]:
+    """What is wrong with a notebook that was run, a line each: errors, warnings, and pictures that are missing, broken,
+    or not promised."""
+    found = []
+    for number, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
+        where = f"cell {number}, {cell.source.splitlines()[0] if cell.source else 'empty'!r}"
+        pictures = [output.data for output in cell.outputs if {SVG, HTML} & set(output.get("data", ()))]
+        for output in cell.outputs:
+            if output.output_type == "error":
+                found.append(f"{where}: {output.ename}: {output.evalue}")
+            elif output.get("name") == "stderr":
+                found.append(f"{where}: it says on stderr: {output.text.strip()}")
+        if cell.execution_count is None and cell.source:
+            found.append(f"{where}: it was not run")
+        elif pictures and PICTURE not in cell.metadata.get("tags", ()):
+            found.append(f"{where}: it shows a picture and does not promise one; give it the tag {PICTURE!r}")
+        elif not pictures and PICTURE in cell.metadata.get("tags", ()):
+            found.append(f"{where}: it promises a picture and shows none")
+        found += [f"{where}: {fault}" for picture in pictures if (fault := _fault(picture))]
+    return found
+
+
+def _fault(picture: Any) -> str | None:
+    """What is wrong with a picture or a table, if anything is."""
+    if SVG not in picture:
+        return None if "</caption>" in picture[HTML] else "a table without a caption"
+    try:
+        root = ElementTree.fromstring(picture[SVG])
+    except ElementTree.ParseError as error:
+        return f"a picture that is not well-formed: {error}"
+    said = {child.tag.rpartition("}")[2] for child in root if child.text}
+    return None if {"title", "desc"} <= said else "a picture without a title and a description in words"
+
+
+def title(notebook: NotebookNode) -> str:
+    """Its first heading."""
+    return str(notebook.cells[0].source.splitlines()[0].lstrip("# "))
+
+
+def page(notebook: NotebookNode, source: Path, pages: Sequence[tuple[str, str]]) -> str:
+    """The notebook as HTML that needs nothing else. `pages` are all of the course: title and address."""
+    light = HtmlFormatter(style="default").get_style_defs(".highlight")
+    dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
+    css = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n.highlight {{ background: none; }}"
+    exporter = HTMLExporter(template_name="course", extra_template_basedirs=[str(FOLDER / ".template")])
+    html, _ = exporter.from_notebook_node(notebook, {"course": {
+        "title": title(notebook), "source": source.name, "code_css": css,
+        "pages": [{"title": t, "href": href} for t, href in pages]}})
+    return str(html)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m cancelmark.impl.notebooks", description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/notebooks"), help="folder for the pages")
+    output: Path = parser.parse_args().output
+    found = sources()
+    if not found:
+        print(f"there are no notebooks in {FOLDER}; they are in the repository, and not in an installed package",
+              file=sys.stderr)
+        return 2
+    output.mkdir(parents=True, exist_ok=True)
+    pages = [(title(jupytext.read(source)), f"{source.stem}.html") for source in found]
+    wrong = 0
+    for source in track(found, "running the notebooks", disable=not sys.stderr.isatty()):
+        notebook = run(source)
+        write(output / f"{source.stem}.html", page(notebook, source, pages))
+        for problem in problems(notebook):
+            wrong += 1
+            print(f"{source.name}: {problem}", file=sys.stderr)
+    print(f"{len(found)} notebooks in {output}, to begin with {output / pages[0][1]}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
