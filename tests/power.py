@@ -166,7 +166,7 @@ sessions take in the example that Hypothesis shrank it to.
 {table}
 {out_of_reach}
 `make power` measures this again, and `cancelmark bench power` reports it. The model's own bugs are in
-`tests/seeded.py`, which the explorer and the oracle must find.
+`model/seeded.py`, which the explorer and the oracle must find.
 """
 
 
