@@ -4,9 +4,10 @@ BIN := .venv/bin
 READY := .venv/ready
 LAB := .venv/ready-lab
 REVIEW := build/review
+OPENCODE ?= latest
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep mutants lint diagrams specs serve notebooks lab power bench constraints clean
+.PHONY: help review test test-deep mutants lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -59,6 +60,9 @@ $(LAB): $(READY)
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/cancelmark bench -o bench/RESULTS.md
+
+field: $(READY) ## judge a server that we did not write: opencode, from npm, into specs/field/opencode.md
+	@$(BIN)/python -m examples.opencode --version $(OPENCODE)
 
 constraints: $(READY) ## pin the versions that are installed now
 	@{ echo "# Exact versions of everything that make installs; 'make constraints' writes this file anew."; \

@@ -53,7 +53,8 @@ def test_no_state_is_assigned_outside_the_machine() -> None:
                     assert not any(isinstance(t, ast.Attribute) and t.attr == "state" for t in targets), path
 
 
-@pytest.mark.parametrize("target", ["review", "test", "mutants", "lint", "diagrams", "specs", "serve", "bench", "help"])
+@pytest.mark.parametrize("target", [
+    "review", "test", "mutants", "lint", "diagrams", "specs", "serve", "bench", "field", "help"])
 def test_make_has_the_targets_that_the_readme_promises(target: str) -> None:
     assert re.search(rf"^{target}:.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
 

@@ -16,7 +16,7 @@ Which request is whose turn:
   in the conversation does not start it. If its own turn never began, `taken_in` says whose turn has heard it instead.
 - A request in which the assistant has spoken after the user goes on with a turn, after a tool call, and starts none.
 - A request for the model `side` starts none. Agent servers ask for titles and summaries with the user's own words in
-  the request; nearly all of them can be told to use another model for that. Give them `side` for those and `turn` for
+  the request; many can be told to use another model for that. Give them `side` for those and `turn` for
   turns (any other name does too). For a server that has one model for both, `is_turn` tells them apart.
 
 A request that starts no turn is answered at once, is never held or failed, and is counted nowhere but in `asked`.

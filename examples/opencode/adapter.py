@@ -1,0 +1,172 @@
+"""opencode's server behind the adapter of the conformance kit: another wire, and other words for the same things.
+
+| the kit says | opencode says |
+| --- | --- |
+| a prompt is accepted | `POST /session/{sessionID}/prompt_async` is answered 204 |
+| cancel | `POST /session/{sessionID}/abort` is answered 200 |
+| a prompt | a user message; which one is told by its text, where the kit puts a name, because the server gives ids |
+| a run id | none |
+| its terminal event | the assistant message that has it as `parentID` is complete (`message.updated` in `GET /event`) |
+| `end_turn`, `error`, `canceled` | complete without an error, with one, with a `MessageAbortedError` |
+| what was said in a session | `GET /session/{sessionID}/message` |
+
+`message.updated` says what a message is now, not what has happened, and is published several times for one message: the
+first that says that it is complete counts, and another only if it says something else about how. That a message is
+complete because a tool was called is no end. Nor is `session.idle`, which speaks of no prompt.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import httpx2 as httpx
+
+from cancelmark.model.conformance.adapter import Adapter, Ended, Refused, Sent, Spoken
+
+ABORTED = "MessageAbortedError"
+PROMPT, ABORT = "POST /session/{sessionID}/prompt_async", "POST /session/{sessionID}/abort"
+MESSAGES = "GET /session/{sessionID}/message"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Where the server's own description (`GET /doc`) promises a guarantee, and how we read it."""
+
+    operation: str
+    reading: str
+
+
+PROMISES = {
+    "no-lost-cancel": Promise(ABORT, (
+        "What is running stops. A prompt that is accepted and does not run yet is not mentioned; we read it as part of "
+        "the session that is aborted.")),
+    "no-poisoning": Promise(PROMPT, (
+        "A prompt that comes after an abort starts the session again. That an abort could reach it is not mentioned.")),
+    "idle-cancel-noop": Promise(ABORT, "It speaks of an active session: in an idle one there is nothing to abort."),
+    "isolation": Promise(ABORT, "It names one session."),
+    "all-done": Promise(PROMPT, (
+        "The session starts if needed, for every prompt that is accepted. What becomes of one that is sent while the "
+        "session is busy is not mentioned; we read it as being answered in the end.")),
+    "attribution": Promise(MESSAGES, "Every response has a `parentID`, which we read as the prompt it responds to."),
+    "record": Promise(MESSAGES, "All prompts and responses are there, those that were aborted included."),
+    "progress": Promise(PROMPT, "It returns immediately."),
+}
+"""What we take for promised. Everything else is neither promised nor denied."""
+
+NOTES = {
+    "all-done": (
+        "A prompt that comes while a turn runs is kept as a user message, and is answered when that turn has "
+        "ended well. When it ends in an error, the session becomes idle and the prompt stays without an answer, "
+        "until somebody sends another: then the language model hears both. A client that wants an answer looks, "
+        "when it sees `session.idle`, for user messages at the end that no response follows, and sends them "
+        "again."),
+    "no-lost-cancel": (
+        "The first prompt after a start is answered 204 a while before the session is busy; here that took "
+        "seconds. An abort in between is answered `true` and changes nothing: the turn starts after it. This was "
+        "not seen on a server in use. A client that wants to be sure waits for the session to be busy before it "
+        "aborts."),
+    "some-terminal": (
+        "An abort ends the running turn, whose response says so. Prompts that have no response yet get none: all "
+        "that is published is `session.idle`, which says that the session is at rest, and not what became of "
+        "whom. They stay in the conversation, and the language model hears them, unanswered, with the next "
+        "prompt. Users have reported the queued ones as messages that are silently dropped "
+        "(anomalyco/opencode#40955). A client finds out from `GET /session/{sessionID}/message` which prompts "
+        "have a response."),
+    "no-absorption": (
+        "Prompts that wait are answered together, in one turn, whose response has the last of them as `parentID`. "
+        "For a chat that is a good choice. A client that waits for a response to its own prompt has to take one "
+        "to a later prompt for it."),
+    "no-loss": (
+        "What was running or waiting when the process was killed is still in the session when it is back, what "
+        "was running with a response that is never complete. It is not taken up; the language model hears it with "
+        "the next prompt. What a kill does to work at hand is not something that opencode's description speaks "
+        "of."),
+}
+"""What else there is to say about a guarantee that does not hold: what was seen around it, and what a client can do."""
+
+
+class Opencode(Adapter):
+    """One client of the opencode server at this address."""
+
+    claims: ClassVar[frozenset[str]] = frozenset(PROMISES)
+    outside = True
+    patience = 5.0
+
+    def __init__(self, url: str) -> None:
+        self.http = httpx.AsyncClient(base_url=url, timeout=None, verify=False)
+        self.names: dict[str, str] = {}  # of prompts, by their texts
+        self.asked: dict[str, str] = {}  # names of prompts, by the ids of their messages
+        self.texts: dict[str, str] = {}  # of messages, by their ids
+        self.told: set[tuple[str, str]] = set()  # the messages whose end was told, and how
+
+    async def open(self) -> None:
+        self.stream = await self.http.send(self.http.build_request("GET", "/event"), stream=True)
+        lines = self.stream.aiter_lines()
+        await anext(lines)  # the server says that it is connected: from now on nothing is missed
+        self.listening = asyncio.create_task(self._listen(lines))
+
+    async def close(self) -> None:
+        await self.unsubscribe()
+        await self.http.aclose()
+
+    async def unsubscribe(self) -> None:
+        self.listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.listening
+        await self.stream.aclose()
+
+    async def session(self) -> str:
+        return str((await self._post("/session"))["id"])
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        self.names[prompt.text] = prompt.name
+        await self._post(f"/session/{session}/prompt_async", {"parts": [{"type": "text", "text": prompt.text}]})
+
+    async def cancel(self, session: str) -> None:
+        await self._post(f"/session/{session}/abort")
+
+    async def messages(self, session: str) -> list[Spoken]:
+        answer = await self.http.get(f"/session/{session}/message")
+        answer.raise_for_status()
+        return [Spoken(
+            message["info"]["role"], "".join(part["text"] for part in message["parts"] if part["type"] == "text"),
+            "canceled" if _error(message["info"]) == ABORTED else message["info"].get("finish"),
+        ) for message in answer.json()]
+
+    async def _listen(self, lines: AsyncIterator[str]) -> None:
+        async for line in lines:
+            if line.startswith("data:"):
+                self._hear(json.loads(line.removeprefix("data:")))
+
+    async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        answer = await self.http.post(path, json=body or {})
+        if answer.status_code >= 400:
+            raise Refused(f"{path}: {answer.status_code} {answer.text:.200}")
+        return answer.json() if answer.content else None
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        said = event["properties"]
+        if event["type"] == "message.part.updated" and said["part"]["type"] == "text":
+            id, text = said["part"]["messageID"], said["part"]["text"]
+            self.texts[id] = text
+            if text in self.names:
+                self.asked[id] = self.names[text]
+        elif event["type"] == "message.updated" and said["info"].get("parentID") in self.asked:
+            self._answered(said["info"])
+
+    def _answered(self, message: dict[str, Any]) -> None:
+        """Tells the end of the prompt, if the message says that this is it and has not said so before."""
+        error = _error(message)
+        outcome = "canceled" if error == ABORTED else "error" if error else "end_turn"
+        complete = "completed" in message["time"] and (error or message.get("finish") != "tool-calls")
+        if complete and (message["id"], outcome) not in self.told:
+            self.told.add((message["id"], outcome))
+            self.tell(Ended(self.asked[message["parentID"]], outcome, self.texts.get(message["id"]),
+                            message["error"]["data"].get("message") if outcome == "error" else None))
+
+
+def _error(message: dict[str, Any]) -> str | None:
+    return (message.get("error") or {}).get("name")
