@@ -66,8 +66,8 @@ NOTES = {
     "no-lost-cancel": (
         "The first prompt after a start is answered 204 a while before the session is busy; here that took "
         "seconds. An abort in between is answered `true` and changes nothing: the turn starts after it. This was "
-        "not seen on a server in use. A client that wants to be sure waits for the session to be busy before it "
-        "aborts."),
+        "not seen on a server in use, except when we tried it by hand right after `POST /instance/dispose`. A "
+        "client that wants to be sure waits for the session to be busy before it aborts."),
     "some-terminal": (
         "An abort ends the running turn, whose response says so. Prompts that have no response yet get none: all "
         "that is published is `session.idle`, which says that the session is at rest, and not what became of "

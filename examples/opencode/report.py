@@ -16,10 +16,10 @@ WIDTH = 120
 
 INTRODUCTION = """\
 This is the conformance kit on a server that we did not write: opencode {version}, `opencode-ai` in the npm
-registry, as it was on {day:%-d %B %Y}, with its default settings and the kit's fake language model. It is a
-different product with promises of its own, and most of our guarantees are not among them. So this says of each
-guarantee whether opencode's own description promises it, and what was seen. What is not promised and does not hold
-is not a fault; it is something that a client has to know."""
+registry, as it was on {day:%-d %B %Y}, with the kit's fake language model, and with updates, sharing, downloads and
+default plugins switched off. It is a different product with promises of its own, and most of our guarantees are not
+among them. So this says of each guarantee whether opencode's own description promises it, and what was seen. What
+is not promised and does not hold is not a fault; it is something that a client has to know."""
 
 SEEN = """\
 Seen is what clients and the language model saw, and nothing else: nobody has looked into opencode's code, and why
