@@ -62,7 +62,8 @@ def test_a_weak_test_leaves_a_mutant_alive_and_a_strong_one_does_not(tmp_path: P
     weak, strong = judge_tiny(WEAK, tmp_path), judge_tiny(STRONG, tmp_path)
     killed = ["killed", "test_tiny.py::test_one_that_is_covered"]
     assert weak == {"6: return None": killed, "6: <= → <": ["survived", ""], "6: <= → >": killed}
-    assert strong == {**weak, "6: <= → <": ["killed", "test_tiny.py::test_the_others"]}
+    assert strong["6: <= → <"] == ["killed", "test_tiny.py::test_the_others"]
+    assert {verdict for verdict, _ in strong.values()} == {"killed"}  # by whichever test comes first
 
 
 def test_a_mutant_that_never_ends_hangs(tmp_path: Path) -> None:
