@@ -15,14 +15,18 @@
 #
 # You press *Send*, and a chat server starts to answer. You press *Stop*, and it stops. What could be simpler?
 #
-# Tonight we write such a server, in thirty lines, and cancel things in it. Twice it will do the wrong thing: once a
-# cancel is **lost**, and once a cancel **poisons** a prompt that nobody wanted to cancel. Then we repair it, and the
-# repair will be wrong too. All of this has happened in a real server, and its users said things like
+# Tonight we write such a server, in thirty lines, and cancel things in it. First a cancel will be **lost**. We repair
+# that, and the repair **poisons**: a cancel hits a prompt that nobody wanted to cancel. We repair that too, and then
+# it does both. All of this has happened in a real server, and its users said things like
 #
 # > “Cancel was acknowledged but the run went on.” · “The next prompt was canceled by the last Escape.”
 #
 # You need to know Python and a little asyncio: `async def`, `await`, tasks. About forty minutes. Now and then you are
-# asked to **predict**: please do, in writing, before you go on. A wrong guess is what you will remember.
+# asked to **predict**: please do, in writing, before you go on. A wrong guess is what you will remember. (What comes
+# out is told right below, so stop reading there.)
+#
+# There are two ways to read this: as a page, with paper and pencil, or as a notebook whose cells you can change and
+# run. `make lab` opens the notebook.
 
 # %% [markdown]
 # ## A chat server in thirty lines
@@ -149,7 +153,8 @@ display(lost, guess.against(lost))
 
 # %% [markdown]
 # The user pressed Stop. The server said yes. And then A was answered, to its end. The oracle says the same in its own
-# words: A *started*, though after the cancel only the end `canceled` was allowed.
+# words: A has a *start*, though after the cancel only the end `canceled` was allowed. (It also speaks of things that
+# our toy does not have, such as a queue that can be cleared. Read over them for now.)
 #
 # Where is the mistake? Look at `cancel` again before you open this.
 #
@@ -298,7 +303,8 @@ display(eaten, guess_overtaken.against(eaten))
 # ### Your turn: a counter?
 #
 # “Then let us count! The cancel notes *how many* have to be canceled, and each that is canceled counts it down.”
-# Write it: change `flag` to a number. Then tell it both stories.
+# Write it: a number in place of `flag`. Then tell it both stories. (It is easier to begin from `ChatServer`: the
+# `answer` of the flag servers, which `super()` would call, knows only up and down.)
 
 # %%
 class CounterServer(CarefulFlagServer):
@@ -383,8 +389,10 @@ table("Two prompts and a cancel, in every order",
       ("server", "orders", "with a complaint", "share"), rows)
 
 # %% [markdown]
-# A careful programmer, a lock, a counter, and still a good part of all orders is wrong. In production most of these
-# orders are rare: that is the trouble. A bug that shows once in ten thousand cancels is not found by trying.
+# The first server is right only if the cancel finds A answering and B not yet sent: whoever loads or waits for the
+# lock is missed. And then a careful programmer, a lock, a count of those who wait, and still a third of all orders is
+# wrong. In production most of these orders are rare: that is the trouble. A bug that shows once in ten thousand
+# cancels is not found by trying.
 
 # %% [markdown]
 # ## The real server
@@ -417,11 +425,11 @@ first.violations["no-lost-cancel"]
 
 # %% [markdown]
 # You know this story. The cancel (which takes two steps in r0: `cancel` stops who is running, and `cancel…` empties
-# the queue) finds nobody. Then A looks whether somebody is answering, nobody is, and A begins. Two words in the
-# pictures are for later evenings: a *run id* is a name that the client gives to its prompt, and the *mark* is
-# tomorrow's topic.
+# the *queue*, in which the real server keeps those who came while another was answered) finds nobody. Then A looks
+# whether somebody is answering, nobody is, and A begins. Two words in the pictures are for later evenings: a *run id*
+# is a name that the client gives to its prompt, and the *mark* is tomorrow's topic.
 #
-# Now r1, the careful flag.
+# Now r1, the careful flag. (The flag itself is not drawn. Think it up or down at each step.)
 
 # %% tags=["picture"]
 second = explore(r1, Bounds(prompts=2, cancels=1))
@@ -453,6 +461,10 @@ asked = {"no-lost-cancel", "no-poisoning", "some-terminal", "single-active"}
 matrix_sheet(judged, [p for p in PROPERTIES if p.id in asked])
 
 # %% [markdown]
+# Two things may surprise you in the column of r0. Without a flag it poisons all the same: it takes a queued prompt,
+# even one that was sent after the cancel, into a turn that has been told to stop, and both end together. And two can
+# be active at once: each *looks* before the other *begins*. Our toy has its lock against that.
+#
 # ## What a repair has to do
 #
 # Write down, in one sentence, what a cancel should do. Then compare.

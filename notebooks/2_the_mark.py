@@ -174,7 +174,8 @@ aside(every_order, MarkServer)
 # 5. Before a prompt begins it asks whether it is covered, and begins or ends *in the same step*. By 4 it begins only
 #    if no cancel came since its acceptance (nothing is lost), and is canceled only if one did (nobody is poisoned). ∎
 #
-# Read line 5 again: *in the same step*. It is the only line that speaks of time.
+# (Who is running already is asked to stop, as before.) Read line 5 again: *in the same step*. A question, and what
+# follows from the answer, have to happen at once.
 #
 # **Predict**: below, somebody has put a tiny pause between the question and the beginning. A log line, a metric,
 # anything with an `await`. Does it matter?
@@ -200,7 +201,7 @@ aside(every_order, HesitantServer)
 #
 # Our toy leaves much out. A real server has a queue that can be cleared, prompts that fail before they begin,
 # crashes, several sessions. All of it is written down in this project as one table of what can happen to a prompt.
-# Here it is, drawn. (A `Protocol` shows itself in a notebook.)
+# Here it is, drawn: each arrow is a row. (A `Protocol` shows itself in a notebook.)
 
 # %% tags=["picture", "wide"]
 from cancelmark.model.session import REFERENCE
@@ -208,13 +209,18 @@ from cancelmark.model.session import REFERENCE
 REFERENCE
 
 # %% [markdown]
-# Five states, and arrows with a *trigger*, its *guards* in brackets, and the number of the rule. Find the three
-# arrows called `enter`. Together they are line 5 of the proof: one atomic step that asks `covered`, then `busy`.
+# Five states, and arrows with a *trigger*, its *guards* in brackets, the end that it leads to if there is one, and
+# the number of the rule (in specs/protocol.md). Find the three arrows called `enter`. Together they are line 5 of the
+# proof: one atomic step that asks `covered`, then `busy`.
 #
 # - `enter [covered]` leads to *canceled on entry*: it will not begin. (It still has to be written down; that is
 #   `settle`.)
 # - `enter [busy, not covered]` leads to the queue.
 # - `enter [not covered, not busy]` leads to *active*.
+#
+# Some arrows are not steps of their own but parts of another one: when a turn has its `finish`, the first in the
+# queue has its `start` in the same step, and a `cancel` means `drop` for everybody in the queue. The others need not
+# worry you tonight.
 #
 # To play a story on the model, say what happens, step by step. What comes back is a `Trace`. Here is the worst story
 # once more. (`cancelmark play` is the same in a terminal, with a quiz.)
@@ -234,8 +240,9 @@ trace
 trace.states[-1]
 
 # %% [markdown]
-# **Your turn**: change the calls above. Cancel twice; let A enter before the cancel; accept three. When a step cannot
-# happen, the error says which ones can.
+# **Your turn**: change the calls above. Cancel twice; let A enter before the cancel; accept three. A turn ends with
+# `"finish A end_turn"`, or `error`, or (if it is covered) `canceled`. When a step cannot happen, the error says which
+# ones can.
 
 # %% [markdown]
 # ## Everything that can happen
@@ -318,10 +325,11 @@ series = {"no cancel": states(0, 4), "one": states(1, 3), "two": states(2, 3)}
 growth_picture(series)
 
 # %% [markdown]
-# The scale goes up by *tens*: every further prompt multiplies the states by ten or more. The first cancel costs
-# nearly as much as a prompt; the second merely doubles them. This is the **state explosion**, and it is why models
-# are small: two or three prompts, one or two cancels. Is that enough? Every flaw in this project's collection shows
-# with three prompts or fewer. But that is experience and not proof, so keep the doubt for a moment.
+# A line for each number of cancels. The scale goes up by *tens*: every further prompt multiplies the states by ten or
+# more. The first cancel costs nearly as much as a prompt; the second merely doubles them. This is the **state
+# explosion**, and it is why models are small: two or three prompts, one or two cancels. Is that enough? Every flaw in
+# this project's collection shows with three prompts or fewer. But that is experience and not proof, so keep the doubt
+# for a moment.
 #
 # **Play with the bounds.** What do `clears`, `crashes`, `closes`, `requeues` and `sessions` cost? (Below a million
 # states it takes seconds.)
@@ -334,7 +342,8 @@ explore(REFERENCE, Bounds(prompts=2, cancels=1, clears=1, crashes=1))
 #
 # The heart of the proof is line 4: covered if and only if a cancel came after acceptance. Let us have the explorer
 # look at it. The model keeps, for each prompt, which call has *reached* it since its acceptance. No action ever looks
-# at that; it is there for properties. A property is a function from a step to yes or no:
+# at that; it is there for properties. A property is a function from a step to yes or no. (`live` are the prompts that
+# are not done yet.)
 
 # %% tags=["picture"]
 from cancelmark.model.properties import Property

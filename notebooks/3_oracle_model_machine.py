@@ -40,7 +40,7 @@ explore(REFERENCE, Bounds(prompts=3, cancels=1), properties=[alone])
 
 # %% [markdown]
 # A step has `before` and `after` (the session), `started` (the prompts whose turns it starts), `effects` and a few
-# more. A session has `prompts`, `queue`, `active`, `live` and `mark`.
+# more. A session has `prompts`, `queue`, `active`, `live` (all that are not done) and `mark`.
 #
 # Here is another invariant that sounds just as true: *prompts start in the order in which they were accepted.*
 #
@@ -63,7 +63,8 @@ wrong.violations["order"]
 # asks for too much: nobody ever promised it (specs/protocol.md says so, under “What is not guaranteed”). What is
 # promised is order *in the queue*.
 #
-# **Your turn**: weaken `in_order` until it holds. Which word has to go?
+# **Your turn**: weaken `in_order` until it holds, with three prompts too. Which word has to go? (End the cell with
+# `wrong` then: when it holds, there is no violation to be shown.)
 #
 # <details><summary>One way</summary>
 #
@@ -75,9 +76,9 @@ wrong.violations["order"]
 # %% [markdown]
 # ## Break it on purpose
 #
-# Now the other suspect. The three `enter` rows ask about the mark first and then whether the session is busy.
-# Somebody tidies up and asks the other way round: *if the session is busy, into the queue with it; only who finds it
-# idle looks at the mark.*
+# Now the other suspect. The three `enter` rows of the table ask about the mark first and then whether the session is
+# busy. Somebody tidies up and asks the other way round: *if the session is busy, into the queue with it; only who
+# finds it idle looks at the mark.*
 #
 # **Predict**: which promise breaks? And how many steps does the shortest story need?
 
@@ -113,11 +114,14 @@ counterexample
 # %% [markdown]
 # <details><summary>Backwards</summary>
 #
-# In the last step somebody starts whom the dashed line crosses: a cancel had reached it, so it must not. It was
-# possible because it sat in the *queue*, and whoever is in the queue gets its turn without another question. It got
-# there because when it entered the session was busy, and the tidy row did not ask about the mark.
+# In the last step B starts, and the dashed line crosses B: a cancel had reached it, so it must not. It was possible
+# because B sat in the *queue*, and whoever is in the queue gets its turn without another question. It got there
+# because when it entered the session was busy, and the tidy row did not ask about the mark.
 #
-# And why did the cancel not drop it from the queue? Because it was not in the queue yet. It was accepted, in the
+# (That A ends `end_turn` is no mistake, though a cancel has reached it too. A was *running*: it is asked to stop, and
+# may say its last word before it hears of it.)
+#
+# And why did the cancel not drop B from the queue? Because B was not in the queue yet. It was accepted, in the
 # window of the first evening.
 #
 # </details>
@@ -191,6 +195,9 @@ wider = explore(tidy, Bounds(prompts=1, cancels=1, crashes=1))
 len(wider.violations["no-lost-cancel"])
 
 # %% [markdown]
+# (It is the same bug. A server that comes back lets everybody enter before it starts anybody, so in that moment it
+# counts as busy. The tidy row puts A into the queue without a look at the mark.)
+#
 # The explorer says *there is none* and means it, within its bounds. Hypothesis says *I found none*, without bounds,
 # and needs nothing but a program to run. They are good at different things, and this project uses both.
 
@@ -215,7 +222,9 @@ accepted, cancel = Span(0, 2), Call(1, 3, "cancel")
 never_started = Prompt("A", accepted)
 started_at_4 = Prompt("A", accepted, starts=(Span(4, 4),))
 print("A, not started, may end:", *sorted(may_end(never_started, [cancel])))
-print("if A starts at 4:", judge([started_at_4], [cancel], complete=False))
+# complete=False: there may be more to come, so A need not have ended yet
+complaints = judge([started_at_4], [cancel], complete=False)
+print("if A starts at 4:", *complaints or ["no complaint"])
 
 # %% [markdown]
 # Both! The calls overlap. If the acceptance came first, the cancel covers A; if the cancel came first, it does not.
@@ -260,7 +269,8 @@ print("still", prompt.state.value)
 
 # %% [markdown]
 # Oracle, model, machine. The oracle is *obviously right*, the model is *complete*, the machine is *what runs*. Each
-# is tested against the others, so a mistake has to be made three times to go unnoticed.
+# is tested against the others. Model and machine are made from the same rows, so a mistake in a row would be in both:
+# that is why the oracle shares nothing with them.
 
 # %% [markdown]
 # ## Exercises: six hidden bugs

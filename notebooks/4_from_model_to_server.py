@@ -149,7 +149,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 # %% [markdown]
 # We start it, wait for its “ready”, and kill it with `SIGKILL`. No process can catch that signal: nothing is tidied
-# up, no `finally` runs. It is what a power failure looks like from inside.
+# up, no `finally` runs. To the program a power failure looks the same.
 
 # %%
 import subprocess
@@ -197,9 +197,10 @@ journal()
 # Everything that clients were told is there: four acceptances, and the cancel, as the mark of the second session.
 # That is a rule with a number (R16c): *a step is journaled before any of it can be seen from outside*. The 202 of D
 # came after D was in the file. Had the server answered first and written then, a crash between the two would have
-# made it a liar.
+# made it a liar. (Seqs are counted through all sessions here, and each session has its own mark.)
 #
-# **Predict**: we start a server on this file again. How will each of the four end? (Think of exercise 4.)
+# **Predict**: we start a server on this file again. How will each of the four end, `end_turn`, `canceled` or `error`?
+# (Think of exercise 4.)
 
 # %%
 guess = predict(A=..., B=..., C=..., D=...)
@@ -277,14 +278,15 @@ from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.explore import explore
 from cancelmark.model.properties import Bounds
 
+# To go away counts as a crash: of the connection.
 lossy = explore(LOSSY, Bounds(prompts=2, crashes=1), properties=[DELIVERY])
 lossy.violations["delivery"]
 
 # %% [markdown]
-# One is enough: its end is on the way when the subscriber goes away, and nobody sends it again. No arrow ever tells
-# the clients. The repair is the same idea as the mark: do not consume, **compare**. The server keeps a log, each
-# event has a number, and the subscriber remembers the last number it has seen. When it comes back it says so (over
-# HTTP that is `Last-Event-ID`), and reads on from there.
+# One is enough, and no buffer has to overflow: A's end is still in it when the subscriber goes away, and nobody
+# sends it again. No arrow ever tells the clients. The repair is the same idea as the mark: do not consume,
+# **compare**. The server keeps a log, each event has a number, and the subscriber remembers the last number it has
+# seen. When it comes back it says so (over HTTP that is `Last-Event-ID`), and reads on from there.
 
 # %% tags=["picture"]
 explore(LOGGED, Bounds(prompts=2, crashes=1), properties=[DELIVERY])
@@ -414,8 +416,10 @@ report = judge(adapter(LockServer))
 report
 
 # %% [markdown]
-# What we proved is kept. But a protocol promises more than what we proved. Here is the shortest history for each
-# promise that is broken:
+# What we proved is kept. But a protocol promises more than what we proved. (What each name promises stands in
+# specs/protocol.md, under “What is guaranteed”.) Here is the shortest history for each promise that is broken. To
+# find out whether an end is missing the kit waits, and says so: “nothing more within 3 s”. What was not published by
+# then counts as never; only afterwards the kit lets go of the turns that it has held.
 
 # %% tags=["picture", "reveal"]
 display(*(report.verdict(guarantee) for guarantee in report.broken))
@@ -510,7 +514,8 @@ verdict
 #
 # **Your turn.** Break it. Leave out the `sorted`. Hand off only after an `end_turn`. Ask `session.active` before the
 # mark. Put a pause between the question and `start` (make `enter` a coroutine, and await it in `load`). Each time,
-# predict what the kit will say. Then write your own server, or an adapter to one that you use.
+# predict what the kit will say, and look at the history of what broke: `verdict.verdict("fifo")`, say. Then write
+# your own server, or an adapter to one that you use.
 #
 # ## The end of the course
 #
