@@ -267,6 +267,8 @@ table("Terminal events", ("prompt", "how many"), sorted(count.items()))
 # %% [markdown]
 # ## What delivery adds
 #
+# (If it is late already, go on with the next part; nothing there needs this one.)
+#
 # Published is not delivered. The event is in the server's log; the client is on a train. In the original server each
 # subscriber had a buffer, and when the buffer was full, events were dropped *for that subscriber, for ever*. Here is
 # a model of just that: one subscriber, who may go away once, and a buffer of one.
@@ -512,10 +514,10 @@ verdict
 # %% [markdown]
 # Compare it with the table of the protocol: it is the same thing.
 #
-# **Your turn.** Break it. Leave out the `sorted`. Hand off only after an `end_turn`. Ask `session.active` before the
-# mark. Put a pause between the question and `start` (make `enter` a coroutine, and await it in `load`). Each time,
-# predict what the kit will say, and look at the history of what broke: `verdict.verdict("fifo")`, say. Then write
-# your own server, or an adapter to one that you use.
+# **Your turn,** tomorrow perhaps: the evening is full. Break it. Leave out the `sorted`. Hand off only after an
+# `end_turn`. Ask `session.active` before the mark. Put a pause between the question and `start` (make `enter` a
+# coroutine, and await it in `load`). Each time, predict what the kit will say, and look at the history of what broke:
+# `verdict.verdict("fifo")`, say. Then write your own server, or an adapter to one that you use.
 #
 # ## The end of the course
 #
