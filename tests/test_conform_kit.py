@@ -428,6 +428,24 @@ def test_an_adapter_that_raises_is_blamed_with_the_script() -> None:
         judge(Broken)
 
 
+def test_a_stream_that_breaks_is_told_at_once_and_never_taken_for_silence() -> None:
+    class Deaf(Adapter):
+        outside = True
+        patience = 1e6
+
+        async def accept(self, session: str, prompt: Sent) -> None: ...
+
+        async def cancel(self, session: str) -> None: ...
+
+        async def events(self) -> AsyncIterator[Ended]:
+            await asyncio.sleep(0.3)
+            raise ConnectionError("the stream is gone")
+            yield
+
+    with pytest.raises(AdapterError, match="the stream is gone"):
+        judge(Deaf)
+
+
 def test_an_adapter_without_a_method_is_told_which() -> None:
     class Unfinished(Adapter):
         pass

@@ -94,9 +94,12 @@ class OpenWireAdapter(Adapter):
     async def come_back(self) -> None:
         self.watching = AsyncExitStack()
         headers = {"accept": "text/event-stream", **({"last-event-id": self.after} if self.after else {})}
-        self.stream = await self.watching.enter_async_context(self.client.http.stream(
-            "GET", path("workspaces", self.id, "events"), params={"client_id": self.client.client_id},
-            headers=headers, timeout=httpx2.Timeout(120, connect=5)))
+        try:
+            self.stream = await self.watching.enter_async_context(self.client.http.stream(
+                "GET", path("workspaces", self.id, "events"), params={"client_id": self.client.client_id},
+                headers=headers, timeout=httpx2.Timeout(120, connect=5)))
+        except httpx2.TransportError as error:
+            raise ClientError(f"{self.server} broke the connection") from error
         if self.stream.status_code != HTTPStatus.OK:
             await self.stream.aread()
             raise refusal(self.stream)

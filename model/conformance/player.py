@@ -65,9 +65,11 @@ class Player:
             history.complain("progress", str(hangs))
             history.silences.add("progress")
         finally:
-            await self._stop_reading()
-            with suppress(_Hangs):
-                await self._call("close", adapter.close())
+            try:
+                await self._stop_reading()
+            finally:
+                with suppress(_Hangs):
+                    await self._call("close", adapter.close())
         review(history)
         return history
 
@@ -306,6 +308,8 @@ class Player:
                 return self._owes(await self._counts(late=True))
             await asyncio.sleep(POLL if self.adapter.outside else self.patience)
             self._look()
+            if self._reading and self._reading.done():
+                self._reading.result()  # raises if it has failed: who cannot hear must not speak of silence
             if self._news != news:
                 since, news = loop.time(), self._news
         return []
