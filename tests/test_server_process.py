@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import httpx2 as httpx
 import pytest
-from servers import PATIENCE, Place, Process, Server, web
+from servers import PATIENCE, Place, Process, Server, Watch, web
 
 from cancelmark.impl.cli import main
 from cancelmark.impl.discovery import NAME, Running, announce, data_directory, find, withdraw
@@ -156,6 +156,11 @@ def test_a_signal_drains_and_every_waiter_gets_its_end(number: signal.Signals, t
     assert f"signal={number.name}" in server.log.read_text()
 
 
+def answering(watch: Watch) -> bool:
+    """Whether the language model was asked: a turn that is stopped before that is not stubborn."""
+    return any(message["role"] == "assistant" for message in watch.of("message"))
+
+
 def test_a_turn_that_does_not_stop_is_abandoned_at_the_deadline_of_the_drain(tmp_path: Path) -> None:
     """It would take 40 minutes."""
     server = Process(tmp_path / "data", "--pace", "300", "--drain", "0.3")
@@ -165,6 +170,7 @@ def test_a_turn_that_does_not_stop_is_abandoned_at_the_deadline_of_the_drain(tmp
             place = await Server().workspace(http)
             async with place.watching() as watch:
                 await place.send("stubborn: hello", "run-a")
+                await watch.until(answering)
                 await place.send("next", "run-b")
                 await watch.until(lambda w: any(p["state"] == "queued" for p in w.of("prompt")))
                 server.signal(signal.SIGTERM)
@@ -184,7 +190,7 @@ def test_while_it_drains_it_answers_and_accepts_nothing(tmp_path: Path) -> None:
             place = await Server().workspace(http)
             async with place.watching() as watch:
                 await place.send("stubborn: hello", "run-a")
-                await watch.until(lambda w: any(p["state"] == "active" for p in w.of("prompt")))
+                await watch.until(answering)
                 server.signal(signal.SIGTERM)
                 while (await http.get("/v1/health")).json()["status"] == "ok":
                     pass
@@ -204,7 +210,7 @@ def test_a_second_signal_does_not_wait_and_the_next_start_goes_on(tmp_path: Path
             place = await Server().workspace(http)
             async with place.watching() as watch:
                 await place.send("stubborn: hello", "run-a")
-                await watch.until(lambda w: any(p["state"] == "active" for p in w.of("prompt")))
+                await watch.until(answering)
                 server.signal(signal.SIGTERM)
                 while (await http.get("/v1/health")).json()["status"] == "ok":
                     pass
