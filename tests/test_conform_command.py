@@ -285,13 +285,23 @@ def test_a_server_that_hangs_is_told_and_given_up(
     assert "not all was tried, because in 3 histories the server did not answer or rest" in out
 
 
+@contextmanager
+def judging(directory: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
+    """A server, and the command in the middle of judging it. Neither is left behind."""
+    with Process(directory / "data", "--pace", "0.01") as server, subprocess.Popen(
+            [*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE) as conform:
+        try:
+            with server.log.open() as log:
+                while "workspace opened" not in log.read():
+                    time.sleep(0.02)
+            yield server, conform
+        finally:
+            conform.kill()
+
+
 def test_a_server_that_dies_is_not_judged(tmp_path: Path) -> None:
-    with Process(tmp_path / "data", "--pace", "0.01") as server:
-        conform = subprocess.Popen([*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        with server.log.open() as log:
-            while "workspace opened" not in log.read():
-                time.sleep(0.02)
+    with judging(tmp_path) as (server, conform):
         server.kill()
         out, err = conform.communicate(timeout=PATIENCE)
     assert (conform.returncode, out) == (2, "")
@@ -301,12 +311,7 @@ def test_a_server_that_dies_is_not_judged(tmp_path: Path) -> None:
 
 
 def test_it_can_be_interrupted(tmp_path: Path) -> None:
-    with Process(tmp_path / "data", "--pace", "0.01") as server:
-        conform = subprocess.Popen([*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        with server.log.open() as log:
-            while "workspace opened" not in log.read():
-                time.sleep(0.02)
+    with judging(tmp_path) as (_, conform):
         conform.send_signal(signal.SIGINT)
         out, err = conform.communicate(timeout=PATIENCE)
     assert (conform.returncode, out, err) == (130, "", "cancelmark: interrupted\n")
