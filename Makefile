@@ -30,7 +30,7 @@ test-deep: $(READY) ## the same tests with twenty times the random histories, fo
 	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 mutants: $(READY) ## change the protocol in small ways, and see a test fail each time: specs/mutation.md (an hour)
-	@nice $(BIN)/python tests/mutants.py
+	@PYTHONPATH=tests nice $(BIN)/python tests/tools/mutants.py
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .
@@ -46,7 +46,7 @@ serve: review ## look at the review in a browser (this machine only)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
 power: $(READY) ## measure how soon the random tests find each known flaw, into specs/power.md
-	@$(BIN)/python tests/power.py
+	@PYTHONPATH=tests:tests/model:tests/conformance:tests/impl/runtime $(BIN)/python tests/tools/power.py
 
 notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
 	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
@@ -59,7 +59,7 @@ $(LAB): $(READY)
 	@touch $@
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
-	@$(BIN)/cancelmark bench -o bench/RESULTS.md
+	@$(BIN)/python -m cancelmark.bench -o bench/RESULTS.md
 
 field: $(READY) ## judge a server that we did not write: opencode, from npm, into specs/field/opencode.md
 	@$(BIN)/python -m examples.opencode --version $(OPENCODE)

@@ -1,4 +1,4 @@
-"""`cancelmark bench`: every figure that is published, measured again."""
+"""`python -m cancelmark.bench`: every figure that is published, measured again."""
 
 import argparse
 import json
@@ -9,8 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from cancelmark.impl.cli.main import Parser
+from cancelmark.impl.cli.terminal import output
 from cancelmark.impl.files import UsageError, write
-from cancelmark.impl.terminal import output
 
 from .report import Report
 
@@ -30,9 +31,9 @@ depend on the machine and on what else it does.
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bench", help="measure: every published figure again", description=DESCRIPTION,
+def parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        "python -m cancelmark.bench", description=DESCRIPTION,
         epilog="subjects:\n" + "".join(f"  {name:12}{about}\n" for name, about in SUBJECTS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="what to measure (default: everything)")
@@ -42,6 +43,7 @@ def add_parser(commands: Any) -> None:
                         help="also write the report to FILE, its pictures beside it, and as JSON to FILE with the "
                              "ending .json")
     parser.set_defaults(run=run)
+    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             console.print(text, markup=False)
 
-    say(f"# Benchmarks\n\nMeasured with `cancelmark bench` on {machine()}, {arguments.rounds} rounds.\n")
+    say(f"# Benchmarks\n\nMeasured with `make bench` on {machine()}, {arguments.rounds} rounds.\n")
     for name in arguments.subjects or SUBJECTS:
         measure: Callable[[int], Report] = import_module(f"{__package__}.{name}").measure
         report = measure(arguments.rounds)

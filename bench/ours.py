@@ -14,7 +14,7 @@ def check(bounds: Bounds, engine: str | None = None, **environment: str) -> dict
     options = [text for name, n in vars(bounds).items() for text in (f"--{name}", str(n))]
     options += ["--engine", engine] if engine else []
     done = subprocess.run(
-        [sys.executable, "-m", "cancelmark.impl.cli", "check", "--json", "--max-states", "100000000", *options],
+        [sys.executable, "-m", "cancelmark.impl.cli.main", "check", "--json", "--max-states", "100000000", *options],
         stdout=subprocess.PIPE, check=True, env={**os.environ, **environment})
     report: dict[str, Any] = json.loads(done.stdout)
     return report

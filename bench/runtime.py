@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import median
 from time import process_time
 
-from cancelmark.impl.messages import finished, user_message
 from cancelmark.impl.models import FinishReason, Model
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.session import LIFECYCLE, Counter, Prompt, Session
+from cancelmark.impl.runtime.messages import finished, user_message
+from cancelmark.impl.runtime.session import LIFECYCLE, Counter, Prompt, Session
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,

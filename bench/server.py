@@ -32,7 +32,7 @@ SAMPLES = 5  # round trips for each cancel
 def server(*options: str) -> Iterator[int]:
     """A server on a data directory of its own; its port."""
     with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as directory:
-        command = [sys.executable, "-m", "cancelmark.impl.cli", "serve", "--port", "0", "--data-dir", directory,
+        command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir", directory,
                    "--log-level", "error", "--max-queue", "1000000", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from .explore import Trace
 from .lifecycle import Outcome
-from .replay import replay
 from .session import REFERENCE, label
+from .trace import Trace, replay
 
 
 @dataclass(frozen=True)

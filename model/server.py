@@ -28,7 +28,7 @@ class Server(NamedTuple):
         return next(i for i, s in enumerate(self.sessions) if any(p.seq == seq for p in s.prompts))
 
     def _repr_html_(self) -> str:
-        from .views.notebook import server_sheet
+        from cancelmark.views.notebook import server_sheet
 
         return server_sheet(self)
 

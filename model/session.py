@@ -88,7 +88,7 @@ class AnySession:
         return same
 
     def _repr_html_(self) -> str:
-        from .views.notebook import session_sheet
+        from cancelmark.views.notebook import session_sheet
 
         return session_sheet(self)
 
@@ -493,7 +493,7 @@ class Protocol:
         return Move(action, prompt and prompt.seq, variant, after, tuple(step.effects), tuple(step.rows), live, ended)
 
     def _repr_svg_(self) -> str:
-        from .views.notebook import protocol_picture
+        from cancelmark.views.notebook import protocol_picture
 
         return protocol_picture(self)
 

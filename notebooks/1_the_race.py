@@ -88,8 +88,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from IPython.display import display
 
-from cancelmark.model.conformance.schedule import run
-from cancelmark.model.history import History
+from cancelmark.conformance.schedule import run
+from cancelmark.views.recording import History
 
 
 def aside(function, *arguments):
@@ -137,7 +137,7 @@ play(ChatServer, stop_an_answer)
 # **Predict** how A ends: `"canceled"`, or `"end_turn"` (the model spoke to its end)? Write it in place of the dots.
 
 # %%
-from cancelmark.model.exercises import predict
+from cancelmark.views.exercises import predict
 
 guess = predict(A=...)
 
@@ -356,8 +356,8 @@ play(CounterServer, overtaken)
 # **Predict**: for about which share of all orders has the oracle a complaint, for each of our three servers?
 
 # %% tags=["picture", "reveal"]
-from cancelmark.model.conformance.schedule import explore_schedules
-from cancelmark.model.views.notebook import table
+from cancelmark.conformance.schedule import explore_schedules
+from cancelmark.views.notebook import table
 
 
 def every_order(kind):
@@ -403,7 +403,7 @@ table("Two prompts and a cancel, in every order",
 # %% tags=["picture"]
 from dataclasses import replace
 
-from cancelmark.model.explore import explore
+from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions import REVISIONS
 
@@ -452,7 +452,7 @@ second.violations["no-poisoning"]
 from cancelmark.model.properties import PROPERTIES
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.session import REFERENCE
-from cancelmark.model.views.notebook import matrix_sheet
+from cancelmark.views.notebook import matrix_sheet
 
 reference = explore(REFERENCE, Bounds(prompts=2, cancels=1))
 judged = [Column(r.protocol.name, "", r.violations, r.states)

@@ -86,9 +86,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from IPython.display import display
 
-from cancelmark.model.conformance.schedule import explore_schedules, run
-from cancelmark.model.exercises import predict
-from cancelmark.model.history import History
+from cancelmark.conformance.schedule import explore_schedules, run
+from cancelmark.views.exercises import predict
+from cancelmark.views.recording import History
 
 
 def aside(function, *arguments):
@@ -226,7 +226,7 @@ REFERENCE
 # once more. (`cancelmark play` is the same in a terminal, with a quiz.)
 
 # %% tags=["picture"]
-from cancelmark.model.replay import replay
+from cancelmark.model.trace import replay
 
 calls = ["accept A", "cancel", "accept B", "enter B", "enter A", "settle A"]
 trace = replay(REFERENCE, calls)
@@ -259,7 +259,7 @@ trace.states[-1]
 # %% tags=["picture", "reveal"]
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.model.views.export import graph_of
+from cancelmark.views.export import graph_of
 
 
 def space(prompts):
@@ -292,7 +292,7 @@ space(3)
 # also keeps the prompts that are done, and how many cancels are still to come.
 
 # %% tags=["picture"]
-from cancelmark.model.explore import explore
+from cancelmark.model.check.explore import explore
 
 result = explore(REFERENCE, Bounds(prompts=3, cancels=2))
 result
@@ -302,7 +302,7 @@ result
 # counterexample, if there is one, is always a *shortest* one. The levels swell and shrink again:
 
 # %% tags=["picture"]
-from cancelmark.model.views.notebook import columns_picture
+from cancelmark.views.notebook import columns_picture
 
 columns_picture(result.levels, "steps from the start", "states")
 
@@ -313,7 +313,7 @@ columns_picture(result.levels, "steps from the start", "states")
 # *four*? Ten more? Twice as many? And is a prompt more expensive than a cancel?
 
 # %% tags=["picture", "reveal"]
-from cancelmark.model.views.notebook import growth_picture
+from cancelmark.views.notebook import growth_picture
 
 
 def states(cancels, most):
@@ -368,7 +368,7 @@ explore(REFERENCE, Bounds(prompts=3, cancels=2, clears=1), properties=[line_4])
 from cancelmark.model.proof.actions import ACTIONS
 from cancelmark.model.proof.invariant import INVARIANT
 from cancelmark.model.proof.prover import Obligation, Prover
-from cancelmark.model.views.notebook import table
+from cancelmark.views.notebook import table
 
 [claim] = [claim for claim in INVARIANT if claim.name == "covered-is-reached"]
 verdicts = [Prover().judge(Obligation(claim, action)) for action in ACTIONS]

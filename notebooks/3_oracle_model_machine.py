@@ -26,7 +26,7 @@
 # prompts.” In this project it is a `Property`: an id, one plain sentence, and a function that looks at one step.
 
 # %% tags=["picture"]
-from cancelmark.model.explore import explore
+from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.session import REFERENCE
 
@@ -140,7 +140,7 @@ counterexample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cancelmark.model.walk import Walk
+from cancelmark.model.check.walk import Walk
 
 ACTIONS = ["accept", "enter", "finish", "cancel", "crash", "recover"]
 failures = []
@@ -176,7 +176,7 @@ failures[0]
 # %% tags=["picture", "reveal"]
 from IPython.display import display
 
-from cancelmark.model.views.notebook import columns_picture
+from cancelmark.views.notebook import columns_picture
 
 lengths = [len(trace) for trace in failures]
 display(columns_picture(lengths, "failing walk", "steps"))
@@ -283,7 +283,7 @@ print("still", prompt.state.value)
 # each is below. Here is how it goes, with the one that you know already:
 
 # %% tags=["picture"]
-from cancelmark.model.exercises import exercise, found
+from cancelmark.views.exercises import exercise, found
 
 suspect = exercise(2)
 search = explore(suspect, Bounds(prompts=2, cancels=1))
@@ -312,7 +312,7 @@ found(2, search.violations["no-lost-cancel"])
 #
 # <details><summary>Hint for 6</summary>
 #
-# What is the first thing that somebody expects who presses Stop? Play it: `from cancelmark.model.replay import
+# What is the first thing that somebody expects who presses Stop? Play it: `from cancelmark.model.trace import
 # replay`, then `replay(exercise(6), ["accept A", "enter A", …])`, and the same with `REFERENCE`. What a step asks of
 # the world is in `trace.steps[-1].effects`, and a property can look at `step.call`, the name of the action, and at
 # `step.effects`.

@@ -21,10 +21,10 @@
 # %%
 from IPython.display import display
 
-from cancelmark.model.exercises import exercise, found
-from cancelmark.model.explore import explore
+from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.session import REFERENCE
+from cancelmark.views.exercises import exercise, found
 
 
 def shortest(number, bounds, **more):

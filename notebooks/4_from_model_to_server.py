@@ -51,7 +51,7 @@ async def a_cancel_in_the_middle(runtime):
 # **Predict** how A, B and C end:
 
 # %%
-from cancelmark.model.exercises import predict
+from cancelmark.views.exercises import predict
 
 guess = predict(A=..., B=..., C=...)
 
@@ -59,7 +59,7 @@ guess = predict(A=..., B=..., C=...)
 from pathlib import Path
 
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.trace import Trace
+from cancelmark.impl.runtime.trace import Trace
 
 log = Path("trace.ndjson")
 log.unlink(missing_ok=True)
@@ -85,8 +85,8 @@ guess.against({result.run_id: result.outcome.value for result in results})
 # %% tags=["picture"]
 import json
 
-from cancelmark.model.replay import replay
 from cancelmark.model.session import REFERENCE, label
+from cancelmark.model.trace import replay
 
 
 def as_call(line):
@@ -174,7 +174,7 @@ kill_one("A", "B", "C", "D")
 
 # %% tags=["picture"]
 from cancelmark.impl.store import SqliteStore
-from cancelmark.model.views.notebook import Word, table
+from cancelmark.views.notebook import Word, table
 
 
 def journal():
@@ -276,8 +276,8 @@ table("Terminal events", ("prompt", "how many"), sorted(count.items()))
 # **Predict**: how many prompts does it take to lose an end?
 
 # %% tags=["picture", "reveal"]
+from cancelmark.model.check.explore import explore
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
-from cancelmark.model.explore import explore
 from cancelmark.model.properties import Bounds
 
 # To go away counts as a crash: of the connection.
@@ -385,8 +385,8 @@ class LockServer:
 # decides when each turn ends. What an adapter cannot do (restart the server, say) is reported as not observable.
 
 # %%
-from cancelmark.model.conformance.adapter import Adapter, Ended
-from cancelmark.model.conformance.kit import judge
+from cancelmark.conformance.adapter import Adapter, Ended
+from cancelmark.conformance.kit import judge
 
 
 def adapter(kind):

@@ -4,16 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
-from once import once
-from runtimes import OpenStore
+from support.runtimes import OpenStore
+from support.shared_fixture import once
 
-from cancelmark.impl.check import PROTOCOLS
-from cancelmark.impl.history import searched
+from cancelmark.impl.cli.check import PROTOCOLS
+from cancelmark.impl.cli.revisions import searched
 from cancelmark.impl.store import MemoryStore, SqliteStore
-from cancelmark.model.explore import Trace
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
-from cancelmark.model.views import render_png, trace_svg
+from cancelmark.model.trace import Trace
+from cancelmark.views import render_png, trace_svg
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 MODEL = sorted((ROOT / "model").rglob("*.py"))
 IMPURE = {"asyncio", "io", "os", "pathlib", "random", "socket", "sqlite3", "subprocess", "sys", "tempfile",
           "threading", "time"}

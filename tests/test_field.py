@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import PATIENCE
+from support.paths import ROOT
+from support.servers import PATIENCE
 
-from cancelmark.model.conformance.adapter import GUARANTEES, Ended
-from cancelmark.model.conformance.history import History
-from cancelmark.model.conformance.kit import Profile, judge
-from cancelmark.model.conformance.naive import NaiveAdapter
-from cancelmark.model.conformance.report import Report
-from cancelmark.model.views.heard import heard_text
+from cancelmark.conformance.adapter import GUARANTEES, Ended
+from cancelmark.conformance.exchange import heard_text
+from cancelmark.conformance.history import History
+from cancelmark.conformance.kit import Profile, judge
+from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.report import Report
 from examples.opencode.adapter import NOTES, PROMISES, Opencode
 from examples.opencode.process import Process
 from examples.opencode.report import markdown
 from examples.opencode.trial import AT_ONCE, IN_USE, STARTED, Shown, Trial, _again, _tried
 
-ROOT = Path(__file__).parent.parent
 ABORTED = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
 
 

@@ -7,15 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from effort import DEEP
+from support.budget import DEEP
+from support.paths import ROOT
 from test_explore import PINNED
 
-from cancelmark.impl import specs
-from cancelmark.impl.specs import COUNTED, FILES, HEADER, SECTIONS, SLOW, filled
+from cancelmark.impl.specs import pages as specs
+from cancelmark.impl.specs.pages import COUNTED, FILES, HEADER, SECTIONS, SLOW, filled
 from cancelmark.model.revisions.matrix import Column
-from cancelmark.model.views.tables import revisions_page
+from cancelmark.views.tables import revisions_page
 
-SPECS = Path(__file__).parent.parent / "specs"
+SPECS = ROOT / "specs"
 PROTOCOL = (SPECS / "protocol.md").read_text(encoding="utf-8")
 
 

@@ -4,15 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
-from cancelmark.impl.rules import CLAUSE, page, rules, traced
-from cancelmark.impl.specs import HEADER
+from cancelmark.impl.specs.pages import HEADER
+from cancelmark.impl.specs.rules import CLAUSE, page, rules, traced
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.lifecycle import ROWS
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.session import ACTIONS
 
-ROOT = Path(__file__).parent.parent
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
 RULES = {rule.id: rule for rule in rules(PROTOCOL)}
 CLAUSES = {clause: says for rule in RULES.values() for clause, says in rule.clauses.items()}

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cancelmark.model.conformance.stage import AdapterError
-
-from .process import NotRunning, Process, free_port, install
-from .report import markdown
-from .trial import trial
+from cancelmark.conformance.venue import AdapterError
+from examples.opencode.process import NotRunning, Process, free_port, install
+from examples.opencode.report import markdown
+from examples.opencode.trial import trial
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 
 import httpx2 as httpx
 
-from cancelmark.model.conformance.adapter import Adapter, Ended, Refused, Sent, Spoken
+from cancelmark.conformance.adapter import Adapter, Ended, Refused, Sent, Spoken
 
 ABORTED = "MessageAbortedError"
 PROMPT, ABORT = "POST /session/{sessionID}/prompt_async", "POST /session/{sessionID}/abort"

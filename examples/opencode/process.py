@@ -16,7 +16,7 @@ from typing import Self
 
 import httpx2 as httpx
 
-from cancelmark.model.conformance.fake import SIDE, TURN
+from cancelmark.conformance.fake_llm import SIDE, TURN
 
 START = 120.0  # seconds
 STOP = 10.0  # seconds

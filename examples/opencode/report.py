@@ -5,12 +5,11 @@ from datetime import date
 from inspect import getdoc
 from textwrap import fill
 
-from cancelmark.model.conformance.report import Status, Verdict
-from cancelmark.model.views.heard import heard_text
-
-from . import adapter
-from .adapter import NOTES, PROMISES
-from .trial import IN_USE, KILLED, STARTED, TIMES, Shown, Trial
+from cancelmark.conformance.exchange import heard_text
+from cancelmark.conformance.report import Status, Verdict
+from examples.opencode import adapter
+from examples.opencode.adapter import NOTES, PROMISES
+from examples.opencode.trial import IN_USE, KILLED, STARTED, TIMES, Shown, Trial
 
 WIDTH = 120
 

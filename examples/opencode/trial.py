@@ -6,17 +6,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import count
 
-from cancelmark.model.conformance.adapter import GUARANTEES
-from cancelmark.model.conformance.fake import FakeModel
-from cancelmark.model.conformance.history import History
-from cancelmark.model.conformance.kit import Progress, judge
-from cancelmark.model.conformance.report import Finding, Report
-from cancelmark.model.conformance.scenarios import SCENARIOS
-from cancelmark.model.conformance.script import Script, script
-from cancelmark.model.conformance.stage import Outside
-
-from .adapter import Opencode
-from .process import Process
+from cancelmark.conformance.adapter import GUARANTEES
+from cancelmark.conformance.fake_llm import FakeModel
+from cancelmark.conformance.history import History
+from cancelmark.conformance.kit import Progress, judge
+from cancelmark.conformance.report import Finding, Report
+from cancelmark.conformance.scenarios import SCENARIOS
+from cancelmark.conformance.script import Script, script
+from cancelmark.conformance.venue import Outside
+from examples.opencode.adapter import Opencode
+from examples.opencode.process import Process
 
 TIMES = 3  # that something has to show, to be reported as not holding
 PLAYS = 10  # that are made until it has, of what the kit has found

@@ -8,7 +8,7 @@ told.
 
 from collections.abc import Iterator
 
-from . import Failure, ModelError, TextDelta
+from ..models import Failure, ModelError, TextDelta
 from .scripted import Beat, Delay, Fail, Request, ScriptedModel, Stubborn, echo
 
 PACE = 0.4  # seconds between two pieces of an answer

@@ -18,9 +18,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
-from cancelmark.impl.files import UsageError
-
-from . import (
+from ..files import UsageError
+from ..models import (
     Delta,
     Failure,
     Finish,

@@ -18,7 +18,7 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from . import (
+from ..models import (
     Delta,
     Finish,
     FinishReason,

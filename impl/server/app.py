@@ -13,11 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cancelmark.impl.models import ModelError
-from cancelmark.impl.runtime import Closing, Refusal, RunIdInUse
-from cancelmark.impl.store import StoreError
-from cancelmark.impl.workspace import Busy, Full, Unknown
-
+from ..models import ModelError
+from ..runtime import Closing, Refusal, RunIdInUse
+from ..runtime.workspace import Busy, Full, Unknown
+from ..store import StoreError
 from . import calls, page
 from .answers import Answer, problem
 from .guard import Guard, TooLarge, TooSlow, body

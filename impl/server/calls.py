@@ -6,10 +6,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from cancelmark.impl.messages import wire_message
-from cancelmark.impl.store import PromptRecord, SessionRecord
-from cancelmark.impl.workspace import Workspace
-
+from ..runtime.messages import wire_message
+from ..runtime.workspace import Workspace
+from ..store import PromptRecord, SessionRecord
 from .answers import Answer, told
 from .schemas import BadInput, CreateSession, InitAgent, OpenWorkspace, SendPrompt, client_id
 from .site import Site

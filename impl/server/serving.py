@@ -22,8 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cancelmark.impl.files import UsageError
-
+from ..files import UsageError
 from .answers import encode
 
 log = logging.getLogger("cancelmark.server")

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from cancelmark.impl.workspace import Workspace, Workspaces
-
+from ..runtime.workspace import Workspace, Workspaces
 from .metrics import Metrics
 from .schemas import PROMPT
 from .stream import HEARTBEAT, STALL, Encoder, EventStream

@@ -15,9 +15,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from cancelmark.impl.events import Notice
-from cancelmark.impl.store import Event, StoreError
-from cancelmark.impl.workspace import Watch, Workspace
+from ..runtime.events import Notice
+from ..runtime.workspace import Watch, Workspace
+from ..store import Event, StoreError
 
 log = logging.getLogger("cancelmark.server")
 

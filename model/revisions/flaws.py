@@ -7,12 +7,12 @@ in order and the property breaks; a test demands that it is found in exactly the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..check.witness import find
 from ..delivery import DELIVERY, delivery_of
-from ..explore import Trace
 from ..properties import PROPERTIES
+from ..revisions import REVISIONS
 from ..session import REFERENCE, Behaviour
-from ..story import find
-from . import REVISIONS
+from ..trace import Trace
 
 BY_ID = {p.id: p for p in (*PROPERTIES, DELIVERY)}
 
@@ -24,7 +24,7 @@ class Flaw:
     name: str
     breaks: str  # the property that its trace breaks
     revisions: tuple[str, ...]
-    keys: tuple[str, ...]  # key steps, see model/story
+    keys: tuple[str, ...]  # key steps, see model/check/witness
     tale: str
     ruled_out: str  # what in the reference protocol rules it out
     repaired: str | None = None  # the revision whose commit repaired it

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ..check.explore import Result, Watch, explored
 from ..delivery import DELIVERY, delivery_of
-from ..explore import Result, Trace, Watch, explored
 from ..properties import PROPERTIES, Bounds
+from ..revisions import REVISIONS
 from ..session import REFERENCE, Behaviour, Variant
-from . import REVISIONS
+from ..trace import Trace
 from .flaws import FLAWS
 from .machine import Revision
 

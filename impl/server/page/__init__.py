@@ -5,7 +5,7 @@ from importlib.resources import files
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from cancelmark.impl.server.answers import Answer, problem
+from ..answers import Answer, problem
 
 # Nothing from elsewhere, no inline script, and nobody may frame it.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "

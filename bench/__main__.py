@@ -1,0 +1,5 @@
+from cancelmark.impl.cli.main import run_command
+
+from .command import parser
+
+raise SystemExit(run_command(parser().parse_args()))

@@ -1,0 +1,67 @@
+"""What was seen of a server from outside as a sequence diagram: who told whom what. Time goes down.
+
+There are three lifelines, clients, server and language model; what happens inside the server is not known.
+"""
+
+from collections.abc import Sequence
+
+from cancelmark.views.render import svg_document
+from cancelmark.views.sequence import Line, Message, statement
+from cancelmark.views.svg import LETTER, arrow, line, text
+
+from .history import CLIENTS, MODEL, SERVER, Seen
+
+EDGE, TOP, ROW = 14, 82, 24
+
+
+def heard_text(seen: Sequence[Seen]) -> str:
+    """For a terminal."""
+    left = max([len(s.text) for s in seen if CLIENTS in s.ends] + [12]) + 6
+    right = max([len(s.text) for s in seen if MODEL in s.ends] + [14]) + 6
+    rows = [f"      {CLIENTS:{left - 2}}{SERVER:{right}}{MODEL}"]
+    for s in seen:
+        told, asked = " " * left, ""
+        if CLIENTS in s.ends:
+            told = _letters(s.text, left, out=s.source == CLIENTS) if s.dest else f"{s.text:{left}}"
+        elif MODEL in s.ends:
+            asked = _letters(s.text, right, out=s.source == SERVER)
+        else:
+            asked = f"  {s.text}"
+        rows.append(f"{s.at:4}  {told}│{asked}".rstrip())
+    return "\n".join(rows)
+
+
+def _letters(words: str, width: int, out: bool) -> str:
+    dashes = "─" * (width - len(words) - 3)
+    return f"{words} {dashes}▶ " if out else f"◀{dashes} {words} "
+
+
+def heard_mermaid(seen: Sequence[Seen]) -> str:
+    """As a Mermaid `sequenceDiagram`."""
+    ids = {CLIENTS: "C", SERVER: "S", MODEL: "M", "": ""}
+    lines = ["sequenceDiagram", "    actor C as clients", "    participant S as server",
+             "    participant M as language model"]
+    for s in seen:
+        kind = Line.NOTE if not s.dest else Line.CALL if s.asks else Line.TOLD
+        lines.append(f"    {statement(Message(kind, ids[s.source], ids[s.dest], s.text), 'C,M')}")
+    return "\n".join(lines) + "\n"
+
+
+def heard_svg(seen: Sequence[Seen], title: str, says: str = "") -> str:
+    """As an SVG that stands alone, under its title and a sentence that says what there is to see."""
+    gap = (max([len(s.text) for s in seen] + [20]) + 4) * LETTER
+    places = {CLIENTS: EDGE + 60, SERVER: EDGE + 60 + gap, MODEL: EDGE + 60 + 2 * gap}
+    bottom = TOP + ROW * (len(seen) + 1)
+    body = [text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint")]
+    for name, x in places.items():
+        body += [text(x, TOP - 10, name, "strong", "middle"), line(x, TOP, x, bottom, "lifeline")]
+    for n, s in enumerate(seen, 1):
+        y, x = TOP + n * ROW, places[s.source]
+        body.append(text(EDGE + 2 * LETTER, y, str(s.at), "faint", "end"))
+        if not s.dest:
+            body.append(text(x + LETTER, y, s.text, "strong"))
+            continue
+        body.append(arrow(x, places[s.dest], y + 2, "ordinary", dashed=not s.asks))
+        body.append(text(min(x, places[s.dest]) + LETTER, y - 4, s.text))
+    width = max(places[MODEL] + 80, len(says) * LETTER * 0.9 + 2 * EDGE)
+    return svg_document(title, width, bottom + EDGE, "\n".join(body))

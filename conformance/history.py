@@ -1,0 +1,172 @@
+"""What clients and the language model saw of a server, in order, and nothing else.
+
+Time is counted in observations: two things that were seen have an order, and what happened inside the server is only
+known to have happened between two of them. `Track.seen` is what the oracle is told of a prompt.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
+
+from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
+
+from .adapter import Ended, Notice
+
+KINDS: dict[str, CallKind] = {"cancel": "cancel", "clear": "clear_queue", "shut": "close", "restart": "crash"}
+CLIENTS, SERVER, MODEL = "clients", "server", "language model"  # the lifelines
+
+
+class Seen(NamedTuple):
+    """One observation: a message from one lifeline to another, or a note if it has no destination."""
+
+    at: int
+    source: str
+    dest: str
+    text: str
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return self.source, self.dest
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody is asked for something, as opposed to told."""
+        return self.ends in ((CLIENTS, SERVER), (SERVER, MODEL))
+
+
+class Complaint(NamedTuple):
+    """A guarantee that was broken, and how it shows."""
+
+    guarantee: str
+    says: str
+
+
+@dataclass
+class Track:
+    """What was seen of one prompt."""
+
+    label: str
+    name: str
+    session: int
+    run_id: bool
+    begin: int
+    accepted: float = inf
+    refused: bool = False
+    floor: int = 0  # when it was last seen to be waiting: what comes next comes after this
+    queued: Span | None = None  # when it was first seen to be in the queue
+    asked: int = 0  # how often the language model was
+    starts: list[tuple[int, int]] = field(default_factory=list)  # when seen, and the floor then
+    let_go: tuple[str, int] | None = None  # how the kit let its turn end, and when
+    over: int | None = None  # when the language model was done with it: answered, failed or broken off
+    broken_off: int = 0
+    ends: list[tuple[int, Ended, int]] = field(default_factory=list)
+    notices: list[tuple[int, Notice]] = field(default_factory=list)
+    taken_in: tuple[int, str] | None = None
+    blamed: bool = False  # that it has no end was complained about
+
+    @property
+    def accept(self) -> Span:
+        return Span(self.begin, self.accepted)
+
+    @property
+    def running(self) -> bool:
+        """The language model is being asked for its turn."""
+        return bool(self.starts) and self.over is None
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.ends) or self.taken_in is not None
+
+    @property
+    def live(self) -> bool:
+        return self.accepted < inf and not self.ended
+
+    @property
+    def waiting(self) -> bool:
+        return self.live and not self.starts
+
+    def seen(self, steered: bool) -> Prompt:
+        """The prompt as the oracle sees it. Whoever cannot see turns start knows that an answer comes from one."""
+        ends = [End(max(self.begin, floor), at, e.outcome) for at, e, floor in self.ends]
+        starts = [Span(max(self.begin, floor), at) for at, floor in self.starts]
+        if self.taken_in and not ends:
+            ends = [End(max(self.begin, self.floor), self.taken_in[0], "folded")]
+        if not steered and ends:
+            starts = [Span(self.begin, ends[0].end)] if ends[0].outcome in ("end_turn", "error") else []
+        return Prompt(self.label, self.accept, self.run_id, None, tuple(starts), tuple(ends), str(self.session))
+
+
+@dataclass
+class Made:
+    """A call that is not an accept."""
+
+    what: str
+    session: int | None
+    begin: int
+    end: float = inf
+    idle: bool = False  # the session had nothing to cancel when it began, nor while it lasted
+
+    @property
+    def call(self) -> Call:
+        return Call(self.begin, self.end, KINDS[self.what], None if self.session is None else str(self.session))
+
+
+@dataclass
+class History:
+    """Everything that was seen, and what is wrong with it."""
+
+    steered: bool
+    exact: bool  # what the language model sees happens at that very moment
+    prompts: list[Track] = field(default_factory=list)
+    calls: list[Made] = field(default_factory=list)
+    lines: list[Seen] = field(default_factory=list)
+    complaints: list[Complaint] = field(default_factory=list)
+    silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
+    left: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
+    records: int = 0  # prompts whose messages were asked for
+    now: int = 0
+
+    def note(self, source: str, dest: str, text: str) -> int:
+        """Writes an observation down, and returns its time."""
+        self.now += 1
+        self.lines.append(Seen(self.now, source, dest, text))
+        return self.now
+
+    def complain(self, guarantee: str, says: str) -> None:
+        complaint = Complaint(guarantee, says)
+        if complaint not in self.complaints:
+            self.complaints.append(complaint)
+
+    @property
+    def broken(self) -> frozenset[str]:
+        return frozenset(c.guarantee for c in self.complaints)
+
+    def of(self, session: int) -> list[Track]:
+        return [p for p in self.prompts if p.session == session]
+
+    def named(self, name: str) -> Track | None:
+        return next((p for p in self.prompts if p.name == name), None)
+
+    def letters(self, text: str) -> str:
+        """The text with the letters of prompts for their names."""
+        for p in self.prompts:
+            text = text.replace(p.name, p.label)
+        return text
+
+    def called(self, p: Track, *whats: str) -> Iterator[Made]:
+        """The calls of these kinds that could concern the prompt."""
+        return (c for c in self.calls if c.what in whats and c.session in (None, p.session))
+
+    def reachable(self, p: Track, *whats: str) -> bool:
+        """Whether one of these calls may have reached it: it was not over when the prompt began to be accepted."""
+        return any(c.end > p.begin for c in self.called(p, *whats))
+
+    def covered(self, p: Track) -> bool:
+        """Whether a cancel has reached it for certain, and was answered."""
+        return any(p.accepted < c.begin and c.end < inf for c in self.called(p, "cancel", "shut"))
+
+    def away(self, p: Track) -> bool:
+        """Whether what ended it happened while nobody watched."""
+        causes = [c.begin for c in self.called(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
+        return any(left <= cause <= back for left, back in self.left for cause in causes)

@@ -1,0 +1,75 @@
+"""What the conformance kit finds in our own models, as a page of specs/: which flaws show from outside, and which
+do not."""
+
+from collections.abc import Iterable
+from functools import cache
+
+from cancelmark.model.revisions.flaws import FLAWS, Flaw
+from cancelmark.views.tables import table
+
+from .guarantees import NEEDS, SIGNS
+from .kit import Profile, judge
+from .models import BEHAVIOURS, model_adapter
+from .naive import NaiveAdapter
+from .report import ORDER, Finding, Report, Status
+from .scenarios import HIDDEN, SCENARIOS, UNSEEN
+
+FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
+MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
+
+OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`",
+          "messages": "`messages`", "restart": "`restart`", "leave": "`leave`"}
+CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_OBSERVABLE: "–", Status.NOT_CLAIMED: "–"}
+
+
+@cache
+def judged(name: str) -> Report:
+    """The report on a model, or on the naive server. Scenarios alone: they are the same wherever this runs."""
+    return judge(NaiveAdapter if name == "naive" else model_adapter(name), profile=FEW)
+
+
+def shows(flaw: Flaw, revision: str) -> bool:
+    """Whether the flaw's scenario breaks its guarantee in a revision. Where it should, more schedules are tried."""
+    found = judged(revision).scenarios[flaw.name]
+    if found is None and revision in flaw.revisions:
+        found = judge(model_adapter(revision), profile=MANY, scenarios={flaw.name}).scenarios[flaw.name]
+    return isinstance(found, Finding)
+
+
+def conformance_page() -> str:
+    names = (*BEHAVIOURS, "naive")
+    return f"""# The conformance kit, tried on what we know
+
+The kit judges a server by what its clients and its language model see (`cancelmark conform`, `conformance/`).
+Here it judges servers of which we know what is wrong: the models of the original's revisions, which
+[revisions.md](revisions.md) judges from inside; the reference; and a naive worker on an `asyncio.Queue`
+(`conformance/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
+that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
+finds, the last two tables say why.
+
+{table(("guarantee", *names), ((p.id, *(CELLS[judged(n).verdict(p.id).status] for n in names)) for p in ORDER))}
+## What is seen when a guarantee is broken
+
+{table(("guarantee", "what is seen", "the adapter needs"), (
+    (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
+## Flaws that show from outside
+
+Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same
+time. The last column has the revisions in which it breaks the guarantee: maybe more than those that have this flaw.
+
+{table(("flaw", "guarantee", "what is done", "shows in"), _shown())}
+## Flaws that do not
+
+{table(("flaw", "breaks", "in", "why nobody outside can tell"), (
+    (f"[{f.name}](flaws.md#{f.name})", f.breaks, f.where, HIDDEN[f.name]) for f in FLAWS if f.name in HIDDEN))}
+Some revisions break a guarantee in a way that has no name of its own:
+
+{table(("guarantee", "in", "why it does not show"), ((g, r, why) for (g, r), why in UNSEEN.items()))}"""
+
+
+def _shown() -> Iterable[tuple[str, str, str, str]]:
+    flaws = {f.name: f for f in FLAWS}
+    for s in SCENARIOS:
+        if s.name in flaws:
+            where = [r for r in BEHAVIOURS if shows(flaws[s.name], r)]
+            yield f"[{s.name}](flaws.md#{s.name})", s.guarantee, f"`{s.text}`", ", ".join(where)

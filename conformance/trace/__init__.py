@@ -1,0 +1,1 @@
+"""Whether a log of a server is a behaviour of the model."""

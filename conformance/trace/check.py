@@ -1,0 +1,321 @@
+"""Whether a trace is a behaviour of the model: line by line, in memory that does not grow with the lines.
+
+A session is followed as a set of possibilities (`possible`): one, if the trace is complete; several, where steps that
+it leaves out could have come sooner or later. Sessions share the seqs and whether the server is closing, nothing else,
+so each has its own set. If there are too many, only some are followed. A trace that one of them has to its end is a
+behaviour all the same; that none of them has a line is no proof of the contrary, and `Undecided`. A prompt that is done
+is forgotten as soon as its end is told, as the model does. What stays is a mark for each session.
+
+**Lives.** A crash writes nothing. In a trace with numbered lines, `n` = 1 begins the next life of the server, with a
+`recover` that says what it `found` in the journal. Lines are written before their steps are journaled, so the journal
+may be behind the trace, but never ahead of it: nobody who was accepted is missing there without having ended, and
+nobody is in a state that the trace has not seen. Without `found`, everything before the crash was journaled.
+
+**Not judged**: that a run id of a prompt that has ended is not used again (R22a), since that would take them all into
+memory, and time.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from cancelmark.model.lifecycle import ROWS, State
+from cancelmark.model.session import Prompt, Session
+
+from .candidates import MOST, Limit, Possible, impossible, moved, taken, told, with_left_out
+from .explain import Nearest, nearest, reason, state_text
+from .records import Asked, BadTrace, Found, Line, Moved, Torn
+from .seqs import Seqs
+
+DESTINATION = {row.name: row.dest for row in ROWS}
+SHOWN = 3  # states, and nearest lines, that a rejection tells
+
+Told = TypeVar("Told", Asked, Moved)
+
+
+class Rejected(Exception):
+    """The first line that no behaviour of the model has."""
+
+    def __init__(
+        self, line: Line, why: str, session: str | None = None, states: Sequence[str] = (),
+        nearest: Sequence[Nearest] = (),
+    ) -> None:
+        super().__init__(f"line {line.number} is not what the model can do: {why}")
+        self.line, self.why, self.session = line, why, session
+        self.states = states  # in which the session could have been before it
+        self.nearest = nearest
+
+
+class Undecided(Exception):
+    """A line that none of the possibilities has which were followed; but there were more."""
+
+    def __init__(self, line: Line, session: str, since: int) -> None:
+        super().__init__(f"line {line.number} may not be what the model can do ({line}), but since line {since} "
+                         f"session {session} could be in more states than the {MOST:,} that were followed; log more "
+                         "steps, `enter` above all")
+        self.line, self.session, self.since = line, session, since
+
+
+class Known(NamedTuple):
+    """A prompt that has been accepted and whose end has not been told."""
+
+    session: str
+    run_id: str | None
+    seen: set[State]  # the states that it has been in, if the trace is complete
+
+
+class TraceCheck:
+    """Takes the lines of a trace, and raises at the first that is wrong: `Rejected`, `Undecided` or `BadTrace`.
+
+    `complete`: no step is left out. A trace with numbered lines is complete.
+    """
+
+    def __init__(self, complete: bool = False) -> None:
+        self.complete = complete
+        self.sessions: dict[str, tuple[Possible, ...]] = {}
+        self.prompts: dict[int, Known] = {}  # by seq
+        self._of: dict[str, set[int]] = {}  # their seqs, by session
+        self._run_ids: dict[str, int] = {}  # their seqs, by run id
+        self.seqs = Seqs()
+        self.lines = self.lives = self.accepted = self.most = 0  # counts; most: possibilities at a time
+        self.torn: list[int] = []  # lines that end in the middle
+        self._narrowed: dict[str, int] = {}  # sessions not all of whose possibilities are followed, since which line
+        self._numbered: bool | None = None
+        self._n = 0
+        self._closed: int | None = None  # the latest seq when the server began to close
+        self._cut = False  # the line before this one was torn
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The prompts whose end has not been told."""
+        return sorted(self.prompts)
+
+    def take(self, line: Line | Torn) -> None:
+        """The next line."""
+        if isinstance(line, Torn):
+            self.torn.append(line.number)
+            self._cut = True
+            return
+        self._count(line)
+        if line.action == "recover":
+            self._recover(line)
+        elif line.action == "close":
+            self._close(line)
+        elif line.action == "accept":
+            self._accept(line)
+        elif line.action:
+            self._act(line)
+        else:
+            self._tell(line)
+        self._cut = False
+
+    def _count(self, line: Line) -> None:
+        """One more line; numbered, if the first was, and then without a gap."""
+        if self._numbered is None:
+            self._numbered = line.n is not None
+            self.complete |= self._numbered
+            self.lives = 1
+        if (line.n is not None) is not self._numbered:
+            raise BadTrace(line.number, "no n, which the lines before it have" if self._numbered else
+                           "an n, which the lines before it have not", "number all lines, or none")
+        self.lines += 1
+        if line.n is None:
+            self._n = line.number
+            return
+        if line.n == 1 and self.lines > 1:
+            self.lives += 1
+            if line.found is None:
+                raise BadTrace(line.number, "n is 1, and this is no recover that says what it found",
+                               "a life of the server begins with one; otherwise number the lines without a gap")
+        elif line.n != self._n + 1:
+            wrong = "come twice, or out of order" if line.n <= self._n else "are missing, or out of order"
+            raise BadTrace(line.number, f"n is {line.n} where {self._n + 1} is next: lines {wrong}",
+                           "give the file as it was written; to leave out steps, leave out n as well")
+        self._n = line.n
+
+    # --- the kinds of lines
+
+    def _accept(self, line: Line) -> None:
+        assert line.seq
+        assert line.session is not None
+        if self._closed is not None and line.seq > self._closed:
+            raise self._rejected(line, "the server is closing, and accepts nothing any more")
+        if wrong := self.seqs.give(line.seq, self._n - 1 if line.after is None else line.after, self._n):
+            raise self._rejected(line, wrong)
+        if line.run_id in self._run_ids:
+            raise self._rejected(line, f"run id {line.run_id} is in use by prompt {self._run_ids[line.run_id]}")
+        self._know(line.seq, Known(line.session, line.run_id, {State.ACCEPTED}))
+        self.accepted += 1
+        self._move(line, line.session, line.seq - 1)
+
+    def _act(self, line: Line) -> None:
+        name = self._home(line)
+        latest = self.seqs.latest
+        if line.action == "cancel":
+            latest = latest if line.mark is None else line.mark
+            if wrong := self._reach(latest):
+                raise self._rejected(line, wrong, name)
+        self._move(line, name, latest)
+
+    def _reach(self, mark: int) -> str | None:
+        if self._closed is not None and mark > self._closed:
+            return f"the mark must be {self._closed}: the server is closing, and gives out no seq any more"
+        return self.seqs.reach(mark, self._n)
+
+    def _tell(self, line: Line) -> None:
+        name = self._home(line)
+        possibles, limit = self.sessions[name], Limit()
+        ways = possibles if self.complete else with_left_out(possibles, line, limit)
+        self._come_to(line, name, dict.fromkeys(left for one in ways if (left := told(one, line))), limit)
+
+    def _close(self, line: Line) -> None:
+        if self._closed is not None:
+            raise self._rejected(line, "the server is closing already")
+        latest = self.seqs.latest if line.mark is None else line.mark
+        if wrong := self._reach(latest):
+            raise self._rejected(line, wrong)
+        self._everywhere(line, latest)
+        self._closed = latest
+
+    def _recover(self, line: Line) -> None:
+        if self._numbered and line.n != 1:
+            raise self._rejected(line, "recover begins a life of the server, and the number of its line is 1")
+        if line.found is not None:
+            self._found(line, line.found)
+        self._everywhere(line, self.seqs.latest)
+        marks = [possible.session.mark for possibles in self.sessions.values() for possible in possibles]
+        if line.mark is not None and line.mark != max(marks, default=0):
+            raise self._rejected(line, f"the highest mark is {max(marks, default=0)}, and not {line.mark}")
+        self.seqs.restart(self.seqs.latest, self._n)
+        self._closed = None
+
+    def _everywhere(self, line: Line, latest: int) -> None:
+        """The action in all sessions: each does what the line says of its own prompts."""
+        for seq in [row.seq for row in line.rows or ()] + [effect.seq for effect in line.effects or ()]:
+            if seq not in self.prompts:
+                raise self._rejected(line, f"there is no prompt {seq} that is not done")
+        for name in list(self.sessions):
+            mine = self._of.get(name, set())
+            self._move(replace(line, session=name, rows=_told_of(mine, line.rows),
+                               effects=_told_of(mine, line.effects)), name, latest)
+
+    # --- lives
+
+    def _found(self, line: Line, found: Mapping[str, tuple[int, tuple[Found, ...]]]) -> None:
+        """A life begins with what the journal has."""
+        prompts = {p.seq: (name, p) for name, (_, inside) in found.items() for p in inside}
+        if len(prompts) < sum(len(inside) for _, inside in found.values()):
+            raise self._rejected(line, "a prompt was found twice")
+        sessions = {name: Session(mark, False, tuple(
+            Prompt(p.seq, p.run_id is not None, p.state) for p in sorted(inside, key=lambda p: p.seq)))
+            for name, (mark, inside) in found.items()}
+        for name, session in sessions.items():
+            if wrong := impossible(session):
+                raise self._rejected(line, f"what was found in session {name} is no state of the model: {wrong}")
+        if self.lines > 1 and self.complete and not self._cut:
+            self._compare(line, sessions, prompts)
+        self.accepted += sum(map(self.seqs.free, prompts))
+        known, self.prompts, self._of, self._run_ids = self.prompts, {}, {}, {}
+        for seq, (name, prompt) in prompts.items():
+            self._know(seq, Known(name, prompt.run_id, {prompt.state, *(known[seq].seen if seq in known else ())}))
+        self.sessions = {name: (Possible(session),) for name, session in sessions.items()}
+        self.seqs.restart(max([0, *prompts, *(session.mark for session in sessions.values())]), self._n)
+
+    def _compare(self, line: Line, sessions: Mapping[str, Session], prompts: Mapping[int, tuple[str, Found]]) -> None:
+        """The journal may be behind the trace, and never ahead of it; and it has lost nobody."""
+        for seq, known in self.prompts.items():
+            if seq not in prompts and any(p.seq == seq for one in self.sessions[known.session]
+                                          for p in one.session.prompts):
+                raise self._rejected(line, f"prompt {seq} was accepted and has not ended, and was not found: it is "
+                                     "lost", known.session)
+        for seq, (name, prompt) in prompts.items():
+            told = self.prompts.get(seq)
+            seen = told.seen if told else {State.ACCEPTED} if self.seqs.free(seq) else set(State)
+            if prompt.state not in seen or (told and (told.session, told.run_id) != (name, prompt.run_id)):
+                raise self._rejected(line, f"prompt {seq} was found {prompt.state.value} in session {name}, where the "
+                                     "trace has never had it", name)
+        for name, session in sessions.items():
+            if session.mark > max((one.session.mark for one in self.sessions.get(name, ())), default=session.mark):
+                raise self._rejected(line, f"mark {session.mark} was found in session {name}, which never had it", name)
+
+    # --- one session
+
+    def _home(self, line: Line) -> str:
+        """The session that the line is about. It says which, or its prompt does."""
+        if line.seq is None:
+            assert line.session is not None
+            self._session(line.session)
+            return line.session
+        known = self.prompts.get(line.seq)
+        if known is None:
+            raise self._rejected(line, f"there is no prompt {line.seq} that is not done: "
+                                 + ("it was never accepted" if line.seq > self.seqs.latest else "its end was told"))
+        if line.session is not None and line.session != known.session:
+            raise self._rejected(line, f"prompt {line.seq} is of session {known.session}", known.session)
+        if line.names and line.run_id != known.run_id:
+            raise self._rejected(line, f"the run id of prompt {line.seq} is {known.run_id or 'none'}, and not "
+                                 f"{line.run_id or 'none'}", known.session)
+        return known.session
+
+    def _session(self, name: str) -> tuple[Possible, ...]:
+        """Where the session can be. One of which no line has told is there all the same: a close has closed it."""
+        return self.sessions.setdefault(name, (Possible(Session(self._closed or 0)),))
+
+    def _know(self, seq: int, known: Known) -> None:
+        self.prompts[seq] = known
+        self._of.setdefault(known.session, set()).add(seq)
+        if known.run_id is not None:
+            self._run_ids[known.run_id] = seq
+
+    def _forget(self, seq: int) -> None:
+        known = self.prompts.pop(seq)
+        self._of[known.session].discard(seq)
+        if known.run_id is not None:
+            del self._run_ids[known.run_id]
+
+    def _move(self, line: Line, name: str, latest: int) -> None:
+        """An action in a session: whoever can take it does."""
+        exact = self.complete or line.found is not None
+        possibles, limit = self._session(name), Limit()
+        after: dict[Possible, None] = {}  # in order: if only some are followed, the same ones each time
+        for possible in possibles if exact else with_left_out(possibles, line, limit):
+            for result, before, move in taken(possible, line, latest, None if exact else limit):
+                after[result] = None
+                if self.complete:
+                    for row in moved(before, move):
+                        self.prompts[row.seq].seen.add(DESTINATION[row.row])
+            if len(after) >= MOST:
+                limit.hit = True
+                break
+        self._come_to(line, name, after, limit)
+
+    def _come_to(self, line: Line, name: str, after: Collection[Possible], limit: Limit) -> None:
+        """The session is in one of these states now. Prompts that are in none of them any more are forgotten. When no
+        prompt is left there is one state that it can be in, however many were not followed before."""
+        if not after and name in self._narrowed:
+            raise Undecided(line, name, self._narrowed[name])
+        if limit.hit:
+            self._narrowed.setdefault(name, line.number)
+        if not after:
+            raise Undecided(line, name, line.number) if limit.hit else self._rejected(
+                line, reason(line, self.sessions[name]), name)
+        self.most = max(self.most, len(after))
+        self.sessions[name] = tuple(after)
+        alive = {p.seq for one in after for p in one.session.prompts} | {o.seq for one in after for o in one.owed}
+        for seq in self._of.get(name, set()) - alive:
+            self._forget(seq)
+        if not self._of.get(name):
+            self._narrowed.pop(name, None)
+
+    def _rejected(self, line: Line, why: str, name: str | None = None) -> Rejected:
+        possibles = self.sessions.get(name, ()) if name is not None else ()
+        near = []
+        if possibles:
+            near = nearest(line, possibles, self.seqs.latest, self.complete, SHOWN)
+        states = sorted(map(state_text, possibles), key=lambda text: (len(text), text))
+        return Rejected(line, why, name, states, near)
+
+
+def _told_of(seqs: set[int], told: tuple[Told, ...] | None) -> tuple[Told, ...] | None:
+    """What a line tells of these prompts."""
+    return None if told is None else tuple(one for one in told if one.seq in seqs)

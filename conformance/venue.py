@@ -1,0 +1,113 @@
+"""Where histories are played: in this process, on the deterministic event loop, or outside, in real time."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from secrets import token_hex
+from typing import Protocol
+
+from .adapter import Adapter, MakeAdapter, Turns
+from .driver import Player
+from .fake_llm import FakeModel
+from .history import SERVER, History
+from .schedule import Unhandled, record
+from .schedule.loop import Livelock
+from .schedule.loop import Refused as Unrepeatable
+from .script import Script, script
+
+MAX_STEPS = 30_000
+
+MakeFake = Callable[[], FakeModel]
+
+
+class AdapterError(Exception):
+    """The adapter, or the server behind it, raised something that it should not: nothing is claimed."""
+
+
+class NotSteered(AdapterError):
+    """The server does not use the kit's language model."""
+
+
+class Stage(Protocol):
+    """Plays histories, one after the other."""
+
+    def play(self, story: Script) -> History: ...
+    def close(self) -> None: ...
+
+
+class Inside:
+    """Servers in this process: on the deterministic event loop, each history by itself."""
+
+    def __init__(self, make: MakeAdapter) -> None:
+        self.make = make
+        self.names = itertools.count(1)
+
+    def play(self, story: Script) -> History:
+        adapter = self.make()
+        adapter.turns = Turns()
+        player = Player(adapter, adapter.turns, f"{next(self.names):06}")
+        done = record(player.play(story), story.chooser(), max_steps=MAX_STEPS)
+        if isinstance(done.error, Livelock):
+            player.history.complain("progress", "the server did not come to rest: it goes on and on.")
+        elif isinstance(done.error, Unhandled):
+            player.history.note(SERVER, "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
+        elif done.error is not None:
+            raise AdapterError(_blame(adapter, story, done.error)) from done.error
+        return player.history
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class Outside:
+    """Servers outside: in real time, with a fake language model if they can be steered by one."""
+
+    def __init__(self, make: MakeAdapter, fake: MakeFake | None) -> None:
+        self.make = make
+        self.runner = asyncio.Runner()
+        self.log = logging.getLogger("asyncio")
+        self.level = self.log.level
+        self.log.setLevel(logging.ERROR)  # a server that breaks off is nothing to warn of
+        self.stack = AsyncExitStack()
+        self.steering: FakeModel | None = None
+        self.names = (token_hex(6) for _ in itertools.count())  # not from `random`, which Hypothesis seeds
+        try:
+            if fake:
+                self.steering = self.runner.run(self._enter(fake))
+                self._check(self.steering)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _enter(self, fake: MakeFake) -> FakeModel:
+        return await self.stack.enter_async_context(fake())
+
+    def _check(self, model: FakeModel) -> None:
+        """One prompt, to see whether the language model is asked."""
+        self.play(script("accept A"))
+        if not model.asked:
+            raise NotSteered(f"no turn has reached the kit's language model at {model.url}; is the server told to use "
+                             "it?")
+
+    def play(self, story: Script) -> History:
+        adapter = self.make()
+        player = Player(adapter, self.steering, next(self.names))
+        try:
+            return self.runner.run(player.play(story))
+        except Exception as error:
+            raise AdapterError(_blame(adapter, story, error)) from error
+
+    def close(self) -> None:
+        try:
+            self.runner.run(self.stack.aclose())
+        finally:
+            self.runner.close()
+            self.log.setLevel(self.level)
+
+
+def _blame(adapter: Adapter, story: Script, error: BaseException) -> str:
+    name = type(adapter).__name__
+    hint = "; say `outside = True` if it uses sockets, threads or the clock" if isinstance(error, Unrepeatable) else ""
+    return f"{name}: {type(error).__name__}: {error} (while playing: {story}){hint}"

@@ -1,0 +1,190 @@
+"""The prompts of a workspace on their way, as one who watches sees them, and how they look on a terminal."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from .text import line
+
+if TYPE_CHECKING:
+    from ..client import Notice, Prompt, RunComplete, Session
+
+KEPT = 500  # prompts that are done and still remembered
+COLUMNS = ("accepted", "queued", "active", "done")
+COLUMN = 10  # characters
+WIDE = 76  # characters from which the columns are shown
+ANSWER = 2000  # characters of an answer that are kept
+
+STYLE: Mapping[str, str] = {
+    "accepted": "bright_blue", "canceled_on_entry": "dark_orange", "queued": "yellow", "active": "bold green",
+    "end_turn": "green", "error": "bold red", "canceled": "dark_orange", "folded": "cyan"}
+MARK: Mapping[str, tuple[str, str]] = {  # and what a terminal without Unicode gets
+    "end_turn": ("✓", "+"), "error": ("✗", "x"), "canceled": ("⊘", "/"), "folded": ("↳", ">")}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A prompt: where it is, where it was, and what it says."""
+
+    seq: int
+    session_id: str
+    text: str
+    state: str
+    outcome: str = ""
+    answer: str = ""
+    error: str = ""
+    been: frozenset[str] = frozenset({"accepted"})
+    since: float = field(default_factory=monotonic)  # when it came to its state
+
+    @property
+    def done(self) -> bool:
+        return self.state == "done"
+
+    @property
+    def style(self) -> str:
+        return STYLE.get(self.outcome or self.state, "")
+
+    @property
+    def word(self) -> str:
+        """Where it is, in one word."""
+        return "canceled" if self.state == "canceled_on_entry" else self.outcome or self.state
+
+
+class Board:
+    """What is known of the prompts of a workspace. Who has missed something fills it from a list of prompts."""
+
+    def __init__(self) -> None:
+        self.titles: dict[str, str] = {}  # of sessions, by id
+        self.cards: dict[int, Card] = {}  # by seq
+
+    def fill(self, sessions: Iterable["Session"], prompts: Iterable["Prompt"]) -> None:
+        """Takes over how things are."""
+        self.titles.update((session.id, session.title) for session in sessions)
+        for prompt in prompts:
+            self._move(prompt)
+
+    def take(self, notice: "Notice") -> Card | None:
+        """Takes over what has happened, and returns the prompt that it happened to."""
+        from ..client import Message, Prompt, RunComplete, Session
+
+        match notice.payload:
+            case Session() as session:
+                self.titles[session.id] = session.title
+            case Prompt() as prompt:
+                return self._move(prompt)
+            case RunComplete(seq=seq) as end if seq in self.cards:
+                return self._end(end)
+            case Message(role="assistant", seq=seq, text=text) if seq in self.cards:
+                self.cards[seq] = replace(self.cards[seq], answer=line(text[-ANSWER:]))
+                return self.cards[seq]
+        return None
+
+    def title(self, session: str) -> str:
+        return line(self.titles.get(session, "")) or session[:8]
+
+    def count(self, state: str) -> int:
+        return sum(card.state == state for card in self.cards.values())
+
+    def _move(self, prompt: "Prompt") -> Card:
+        text = line(prompt.text[:ANSWER])
+        card = self.cards.get(prompt.seq) or Card(prompt.seq, prompt.session_id, text, prompt.state)
+        if (card.state, card.outcome) != (prompt.state, prompt.outcome):
+            card = replace(card, state=prompt.state, outcome=prompt.outcome, since=monotonic())
+        been = {prompt.state, "active"} if prompt.outcome == "end_turn" else {prompt.state}
+        self.cards[card.seq] = card = replace(card, been=card.been | been)
+        self._forget()
+        return card
+
+    def _end(self, end: "RunComplete") -> Card:
+        card = replace(self.cards[end.seq], state="done", outcome=end.outcome, error=line(end.error))
+        self.cards[end.seq] = card = replace(card, answer=line(end.text[:ANSWER]) or card.answer)
+        return card
+
+    def _forget(self) -> None:
+        done = [card.seq for card in self.cards.values() if card.done]
+        for seq in sorted(done)[:-KEPT]:
+            del self.cards[seq]
+
+
+# --- how it looks
+
+def drawn(board: Board, width: int, height: int, *, unicode: bool = True) -> list[Text]:
+    """The board in at most so many lines, none of them longer than the width. What does not fit is what was done
+    first, and then what came last."""
+    wide = width >= WIDE
+    head = [Text("      " + "".join(f"{name:{COLUMN}}" for name in COLUMNS) + "  prompt", "dim")] if wide else []
+    cards = sorted(board.cards.values(), key=lambda card: card.seq)
+    room = height - len(head)
+    while cards and _lines(cards) > room and any(card.done for card in cards):
+        cards.remove(next(card for card in cards if card.done))
+    hidden = 0
+    while cards and _lines(cards) + bool(hidden) > room:
+        cards.pop()
+        hidden += 1
+    lines = [*head, *_sessions(board, cards, width, wide, unicode)]
+    if hidden:
+        lines.append(Text(f"  and {hidden} more", "dim"))
+    for shown in lines:
+        shown.truncate(width, overflow="ellipsis" if unicode else "crop")
+    return lines[:max(0, height)]
+
+
+def _lines(cards: Iterable[Card]) -> int:
+    cards = list(cards)
+    return len(cards) + len({card.session_id for card in cards})
+
+
+def _sessions(board: Board, cards: list[Card], width: int, wide: bool, unicode: bool) -> Iterator[Text]:
+    for session in dict.fromkeys(card.session_id for card in cards):
+        yield Text.assemble(" ", (board.title(session), "bold"))
+        for card in cards:
+            if card.session_id == session:
+                yield _row(card, width, wide, unicode)
+
+
+def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
+    row = Text(no_wrap=True)
+    row.append(f"{card.seq:5} ", "dim")
+    row.append_text(_track(card, unicode) if wide else Text(f"{_mark(card, unicode)} {card.word:9}", card.style))
+    row.append("  ")
+    room = width - row.cell_len
+    text = Text(card.text)
+    said = card.error or card.answer
+    if said and room > 24:
+        text.truncate(max(12, room * 2 // 5), overflow="ellipsis" if unicode else "crop")
+    row.append_text(text)
+    if said:
+        row.append("  ")
+        told = Text(said, "red" if card.error else "dim")
+        if not card.done and told.cell_len > (left := width - row.cell_len):  # the latest words of an answer on its way
+            told = Text(("…" if unicode else "") + said[-max(1, left - 2):], "dim")
+        row.append_text(told)
+    return row
+
+
+def _track(card: Card, unicode: bool) -> Text:
+    """The way that the prompt has come: a dot where it was, a line where it only passed."""
+    here = COLUMNS.index(card.state) if card.state in COLUMNS else 0
+    dot, rail = ("●", "─") if unicode else ("o", "-")
+    track = Text()
+    for name in COLUMNS[:here]:
+        track.append((dot if name in card.been else rail) + rail * (COLUMN - 1), "dim")
+    track.append(_mark(card, unicode), card.style)
+    if card.state == "active":
+        track.append(f" {_time(monotonic() - card.since)}", card.style)
+    elif card.done or card.state == "canceled_on_entry":
+        track.append(f" {card.word}", card.style)
+    track.append(" " * (COLUMN * len(COLUMNS) - track.cell_len))
+    return track
+
+
+def _mark(card: Card, unicode: bool) -> str:
+    return MARK.get(card.outcome, ("●", "o"))[0 if unicode else 1]
+
+
+def _time(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole}s" if whole < 100 else f"{whole // 60}m" if whole < 6000 else f"{whole // 3600}h"

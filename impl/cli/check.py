@@ -1,0 +1,297 @@
+"""`cancelmark check`: every interleaving within bounds, judged by every property."""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cancelmark.model.check.explore import ENGINES, Engine, NoEngine, Progress, Reduction, Result, Watch, engine_for
+from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.session import REFERENCE, Behaviour
+from cancelmark.model.trace import Trace, call_text
+from cancelmark.views.trace import trace_text
+
+from ..files import UsageError
+from .terminal import output
+
+PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
+
+DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
+DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
+MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
+
+# name, largest sensible value, what it bounds
+BOUND_OPTIONS: tuple[tuple[str, int, str], ...] = (
+    ("prompts", 8, "prompts accepted, each with and without a run id"),
+    ("cancels", 9, "cancels"),
+    ("clears", 9, "calls of clear_queue"),
+    ("requeues", 9, "turns that go on after a summary"),
+    ("crashes", 9, "crashes, each followed by a recovery"),
+    ("closes", 9, "closes of the server (one, and one more after each crash)"),
+    ("sessions", 4, "sessions side by side"),
+)
+
+DESCRIPTION = """\
+Explore every reachable state within bounds and judge every property on the way.
+
+Bounds limit what callers, turns and faults do; the system itself is never limited. With no bound given, the check
+uses {default}. With any bound given, those not given are 0 (sessions: 1).
+--deep has bounds of its own, {deep}, and uses every reduction.
+
+There are two engines with one result. The plain one is the definition; the fast one (pip install 'cancelmark[fast]')
+is compiled, and is used where it is there and worth loading. It can also reduce: search fewer states without losing a
+verdict. A reduced search says so, and its counts are its own.
+  finished      finished prompts are forgotten
+  symmetry      sessions that have only changed places are one
+  commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest
+
+The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
+  holds         every state was seen, every property holds, everything that can happen happened somewhere
+  violated      a property is broken (a shortest trace is printed) or something that can happen never does; exit 1
+  incomplete    a limit stopped the search before its end: nothing is claimed; exit 2
+  interrupted   Ctrl-C stopped the search before its end: nothing is claimed; exit 130
+"""
+
+EPILOG = """\
+examples:
+  cancelmark check
+  cancelmark check --prompts 4 --cancels 2 --clears 1
+  cancelmark check --prompts 3 --cancels 1 --sessions 2 --property isolation
+  cancelmark check --prompts 2 --crashes 1 --json
+  cancelmark check --deep
+  cancelmark check --prompts 4 --cancels 2 --sessions 2 --reduce finished,symmetry
+"""
+
+EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "check", help="explore every interleaving within bounds and judge every property",
+        description=DESCRIPTION.format(default=DEFAULT_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    bounds = parser.add_argument_group("bounds")
+    for name, most, meaning in BOUND_OPTIONS:
+        bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
+    bounds.add_argument("--deep", action="store_true", help="as far as a minute or so allows")
+    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME",
+                        help=f"which protocol: {', '.join(PROTOCOLS)} (default: {REFERENCE.name}, the reference)")
+    parser.add_argument("--property", action="append", metavar="ID", dest="properties",
+                        help="judge only this property; may be repeated")
+    how = parser.add_argument_group("engine")
+    how.add_argument("--engine", metavar="NAME", help=f"{' or '.join(ENGINES)} (default: whichever answers sooner)")
+    how.add_argument("--reduce", metavar="NAMES",
+                     help=f"all, none, or some of {','.join(r.value for r in Reduction)} (default: none; deep: all)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--max-states", type=int, metavar="N",
+                        help=f"stop after so many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
+    limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
+                        help="stop when the process is larger than this (default: 4096 MiB)")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    properties = properties_named(arguments.properties)
+    max_states = arguments.max_states
+    if max_states is None:
+        max_states = MAX_STATES_DEEP if arguments.deep else MAX_STATES
+    for name, value in (("max-states", max_states), ("max-memory", arguments.max_memory)):
+        if value < 1:
+            raise UsageError(f"--{name} {value}: give at least 1")
+    engine = engine_named(arguments, properties)
+
+    before = peak_memory()
+    started, processor = time.perf_counter(), time.process_time()
+    with watching(max_memory=arguments.max_memory) as watch:
+        result = engine.search(max_states, watch)
+    cost = Cost(time.perf_counter() - started, time.process_time() - processor,
+                (peak_memory() - before) / result.states)
+
+    if arguments.json:
+        print(json.dumps(report(result, properties, cost), indent=2, ensure_ascii=False))
+    else:
+        show(result, properties, cost)
+    return EXIT[result.verdict]
+
+
+class Cost(NamedTuple):
+    """What a search took: of the clock, of the processor, and of memory."""
+
+    seconds: float
+    processor_seconds: float
+    bytes_per_state: float
+
+
+# --- input
+
+def protocol_named(name: str) -> Behaviour:
+    if name not in PROTOCOLS:
+        raise UsageError(f"--revision {name}: no such revision; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
+def engine_named(arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
+    """The engine that is asked for, ready to search."""
+    protocol, bounds = protocol_named(arguments.revision), bounds_of(arguments)
+    if arguments.engine not in (*ENGINES, None):
+        raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
+    reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
+    if reductions and arguments.engine == "plain":
+        raise UsageError("--engine plain: only the fast engine can reduce; leave out --engine, or give --reduce none")
+    try:
+        return engine_for(protocol, bounds, properties, reductions, arguments.engine)
+    except NoEngine as reason:
+        raise UsageError(str(reason)) from reason
+
+
+def reductions_named(names: str) -> frozenset[Reduction]:
+    if names in ("all", "none"):
+        return frozenset(Reduction if names == "all" else ())
+    known = {r.value: r for r in Reduction}
+    for name in names.split(","):
+        if name not in known:
+            raise UsageError(f"--reduce {name}: no such reduction; choose all, none or some of {', '.join(known)}")
+    return frozenset(known[name] for name in names.split(","))
+
+
+def properties_named(names: Sequence[str] | None) -> list[Property]:
+    known = {p.id: p for p in PROPERTIES}
+    for name in names or ():
+        if name not in known:
+            raise UsageError(f"--property {name}: no such property; choose one of {', '.join(known)}")
+    return [known[name] for name in names] if names else list(PROPERTIES)
+
+
+def bounds_of(arguments: argparse.Namespace) -> Bounds:
+    given = {name: getattr(arguments, name) for name, _, _ in BOUND_OPTIONS if getattr(arguments, name) is not None}
+    for name, most, _ in BOUND_OPTIONS:
+        least = 1 if name in ("prompts", "sessions") else 0
+        if name in given and not least <= given[name] <= most:
+            raise UsageError(f"--{name} {given[name]}: give a number from {least} to {most}")
+    if arguments.deep:
+        if given:
+            raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
+        return DEEP_BOUNDS
+    return Bounds(**given) if given else DEFAULT_BOUNDS
+
+
+# --- watching
+
+def peak_memory() -> int:
+    """The most memory this process has had so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextmanager
+def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Watch]:
+    """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
+    started = time.perf_counter()
+    bar = Bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn(),
+              console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    task = bar.add_task(describe, total=None, figures="")
+
+    def watch(progress: Progress) -> str | None:
+        if not bar.disable:
+            rate = progress.states / max(1e-9, time.perf_counter() - started)
+            whole = f" of about {_rounded(progress.estimate)}" if progress.estimate else ""
+            bar.update(task, figures=f"{progress.states:,}{whole} states  frontier {progress.frontier:,}  "
+                                     f"depth {progress.depth}  {rate:,.0f} states/s")
+        if peak_memory() > max_memory << 20:
+            return f"more than {max_memory:,} MiB of memory"
+        return None
+
+    with bar:
+        yield watch
+
+
+def _rounded(estimate: int) -> str:
+    """In two digits: an estimate knows no more."""
+    return f"{int(float(f'{estimate:.1e}')):,}"
+
+
+# --- output
+
+def verdict_of(result: Result, property: Property) -> str:
+    if property.id in result.violations:
+        return "violated"
+    if result.bounds.sessions == 1 and property.id == "isolation":
+        return "–"  # nothing to keep apart
+    return "unknown" if result.stopped else "holds"
+
+
+def report(result: Result, properties: Sequence[Property], cost: Cost) -> dict[str, Any]:
+    """The result for programs."""
+    def calls(trace: Trace) -> dict[str, Any]:
+        told = [call_text(step.call, len(trace.start.sessions)) for step in trace.steps]
+        return {"length": len(trace), "calls": told, "loop": trace.loop}
+
+    return {
+        "revision": result.protocol.name, "bounds": vars(result.bounds),
+        "engine": result.engine, "reductions": reductions_of(result),
+        "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(cost.seconds, 3),
+        "processor_seconds": round(cost.processor_seconds, 3),
+        "states_per_second": round(result.states / cost.seconds), "bytes_per_state": round(cost.bytes_per_state),
+        "verdict": result.verdict, "stopped": result.stopped, "states_by_depth": result.levels,
+        "properties": [
+            {"id": p.id, "kind": p.kind.value, "sentence": p.sentence, "verdict": verdict_of(result, p),
+             "counterexample": calls(result.violations[p.id]) if p.id in result.violations else None}
+            for p in properties],
+        "goals": [
+            {"id": g.id, "possible": g.possible, "met": g.id in result.met,
+             "witness": calls(result.met[g.id]) if g.id in result.met else None}
+            for g in result.goals],
+    }
+
+
+def reductions_of(result: Result) -> list[str]:
+    return [r.value for r in Reduction if r in result.reductions]
+
+
+STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "dim"}
+
+
+def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
+    """The result for people."""
+    console = output()
+    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("property", "verdict", "what it says"):
+        table.add_column(heading, no_wrap=heading != "what it says")
+    for p in properties:
+        verdict = verdict_of(result, p)
+        table.add_row(p.id, f"[{STYLE[verdict]}]{verdict}[/]", p.sentence)
+    console.print(table, soft_wrap=False)
+
+    possible = [g.id for g in result.goals if g.possible]
+    more = len(result.goals) - len(possible)
+    wider = f" ({more} more need wider bounds)" if more else ""
+    if possible:
+        console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} rows, outcomes and "
+                      f"actions happen somewhere{wider}")
+    for goal in result.unmet:
+        console.print(f"  [bold red]never happens:[/] {goal}")
+    for id, trace in result.violations.items():
+        shortest = "trace" if Reduction.COMMUTING in result.reductions else "shortest trace"
+        console.print(f"\n[bold red]{id}[/] is violated; a {shortest}, {len(trace)} steps:")
+        console.print(trace_text(trace), markup=False)
+    if result.stopped:
+        console.print(f"\n[yellow]stopped before the end:[/] {result.stopped}; "
+                      "what was not seen may hold or not. Lower the bounds or raise the limit.")
+    if result.reductions:
+        console.print(f"reduced by {', '.join(reductions_of(result))}: the counts below are of the reduced search")
+    console.print(f"{result.states / cost.seconds:,.0f} states/s, {cost.bytes_per_state:,.0f} bytes a state, "
+                  f"{result.engine} engine")
+    console.print(f"states={result.states} edges={result.edges} depth={result.depth} seconds={cost.seconds:.2f} "
+                  f"verdict={result.verdict}")

@@ -1,0 +1,149 @@
+"""`cancelmark diagram`: the protocol and its traces as pictures."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cancelmark.model.check.explore import explored
+from cancelmark.model.properties import Bounds
+from cancelmark.model.session import REFERENCE
+from cancelmark.model.trace import Trace, replay
+from cancelmark.views import (
+    lifecycle_graph,
+    lifecycle_mermaid,
+    render_png,
+    render_svg,
+    session_graph,
+    session_mermaid,
+    trace_dot,
+    trace_itf,
+    trace_mermaid,
+    trace_svg,
+    trace_text,
+)
+
+from ..files import UsageError, write
+from .check import protocol_named
+
+DESCRIPTION = """\
+Draw the protocol, from the table and the actions that run it.
+
+  lifecycle   the five states of a prompt and the rows between them
+  session     what one session can be in, and which actions lead where (found by running the model)
+  trace       one history, step by step: give its calls, or --goal for the shortest history that reaches something
+"""
+
+EPILOG = """\
+examples:
+  cancelmark diagram lifecycle -o lifecycle.svg
+  cancelmark diagram session --format mermaid
+  cancelmark diagram trace "accept A" cancel "accept B" "enter B" "enter A" --format text
+  cancelmark diagram trace --goal "row fold→done" -o fold.svg
+  cancelmark diagram trace --revision r1 "accept A" "accept B" cancel "enter A" "enter B" --format mermaid
+"""
+
+Content = str | bytes
+GOAL_BOUNDS = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
+
+LIFECYCLE: Mapping[str, Callable[[], Content]] = {
+    "svg": lambda: render_svg(lifecycle_graph()),
+    "png": lambda: render_png(render_svg(lifecycle_graph())),
+    "dot": lambda: lifecycle_graph().to_string(),
+    "mermaid": lifecycle_mermaid,
+}
+SESSION: Mapping[str, Callable[[], Content]] = {
+    "svg": lambda: render_svg(session_graph()),
+    "png": lambda: render_png(render_svg(session_graph())),
+    "dot": lambda: session_graph().to_string(),
+    "mermaid": session_mermaid,
+}
+TRACE: Mapping[str, Callable[[Trace], Content]] = {
+    "svg": trace_svg,
+    "png": lambda trace: render_png(trace_svg(trace)),
+    "dot": lambda trace: trace_dot(trace).to_string(),
+    "mermaid": trace_mermaid,
+    "text": trace_text,
+    "itf": lambda trace: json.dumps(trace_itf(trace), indent=2, ensure_ascii=False) + "\n",
+}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "diagram", help="draw the lifecycle, the session or a trace", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", metavar="lifecycle|session|trace")
+    parser.add_argument("calls", nargs="*", metavar="CALL",
+                        help="trace: the calls, such as 'accept A', cancel, 'enter A'")
+    parser.add_argument("--goal", metavar="GOAL",
+                        help="trace: the shortest that reaches this row, outcome or action, such as 'action recover'")
+    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME", help="trace: of which protocol")
+    parser.add_argument("--sessions", type=int, default=1, metavar="N",
+                        help="trace: sessions side by side; cancel@2 is a cancel in the second (default: 1)")
+    parser.add_argument("--format", metavar="FORMAT",
+                        help="svg, dot, mermaid or png; a trace also as text or itf (Informal Trace Format, JSON). "
+                             "Default: by the name of the output file, else svg, or text for a trace")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    what = arguments.what
+    if what == "trace":
+        write_to(arguments.output, render(TRACE, what, arguments, lambda draw: draw(trace_of(arguments))))
+    elif what in ("lifecycle", "session"):
+        if arguments.calls or arguments.goal or arguments.revision != REFERENCE.name or arguments.sessions != 1:
+            raise UsageError(f"diagram {what} takes no calls, --goal, --revision or --sessions: diagram trace does")
+        forms = LIFECYCLE if what == "lifecycle" else SESSION
+        write_to(arguments.output, render(forms, what, arguments, lambda draw: draw()))
+    else:
+        raise UsageError(f"diagram {what}: no such diagram; choose lifecycle, session or trace")
+    return 0
+
+
+def render(
+    forms: Mapping[str, Callable[..., Content]], what: str, arguments: argparse.Namespace,
+    draw: Callable[[Callable[..., Content]], Content],
+) -> Content:
+    """The diagram in the form that was asked for."""
+    form = arguments.format or (arguments.output.suffix[1:].lower() if arguments.output else "")
+    if not form:
+        form = "text" if what == "trace" else "svg"
+    form = {"mmd": "mermaid", "gv": "dot", "txt": "text", "json": "itf"}.get(form, form)
+    if form not in forms:
+        raise UsageError(f"--format {form}: a {what} can be drawn as {', '.join(forms)}")
+    if form == "png" and not arguments.output:
+        raise UsageError("a png goes to a file: name one with -o")
+    try:
+        return draw(forms[form])
+    except RuntimeError as error:  # png, without its extra or without a font
+        raise UsageError(str(error)) from error
+
+
+def trace_of(arguments: argparse.Namespace) -> Trace:
+    if bool(arguments.calls) == bool(arguments.goal):
+        raise UsageError("diagram trace: give its calls, such as 'accept A' cancel 'enter A', or --goal")
+    protocol = protocol_named(arguments.revision)
+    if arguments.goal:
+        if protocol is not REFERENCE:
+            raise UsageError(f"--goal: only the reference has goals; give the calls of a trace of {protocol.name}")
+        met = explored(protocol, GOAL_BOUNDS).met
+        if arguments.goal not in met:
+            raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
+        return met[arguments.goal]
+    if not 1 <= arguments.sessions <= 4:
+        raise UsageError(f"--sessions {arguments.sessions}: give a number from 1 to 4")
+    try:
+        return replay(protocol, arguments.calls, arguments.sessions)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def write_to(path: Path | None, content: Content) -> None:
+    if path is not None:
+        write(path, content)
+    else:
+        assert isinstance(content, str)
+        sys.stdout.write(content if content.endswith("\n") else content + "\n")

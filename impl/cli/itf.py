@@ -1,0 +1,33 @@
+"""Paths of the model in files, as `play` saves them: Informal Trace Format, with the name of the protocol."""
+
+import json
+from pathlib import Path
+
+from cancelmark.model.session import REFERENCE, Behaviour
+from cancelmark.model.trace import Trace
+from cancelmark.views.itf import itf_trace, trace_itf
+
+from ..files import UsageError, write
+from .check import PROTOCOLS
+
+
+def save(path: Path, protocol: Behaviour, trace: Trace) -> None:
+    write(path, json.dumps(trace_itf(trace, protocol.name), indent=2, ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> tuple[Behaviour, Trace]:
+    """The trace in a file, and the protocol that it is of: the reference, if the file does not say."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not JSON: {error}; `cancelmark play` saves traces that can be read") from error
+    meta = document.get("#meta", {}) if isinstance(document, dict) else {}
+    name = meta.get("protocol", REFERENCE.name) if isinstance(meta, dict) else REFERENCE.name
+    if name not in PROTOCOLS:
+        raise UsageError(f"{path} is a trace of protocol {name}, which is none of {', '.join(PROTOCOLS)}")
+    try:
+        return PROTOCOLS[name], itf_trace(PROTOCOLS[name], document)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error

@@ -1,0 +1,172 @@
+"""`cancelmark prove`: the guarantees for any number of prompts, by induction."""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from cancelmark.model.properties import PROPERTIES
+
+from ..files import UsageError
+from .terminal import output
+
+if TYPE_CHECKING:
+    from cancelmark.model.proof.prover import Judged, Prover
+
+DESCRIPTION = """\
+Prove the guarantees without a bound: for any number of prompts, cancels, sessions and crashes. A solver shows that an
+invariant holds at the start, that every action keeps it, and that each guarantee follows from it. specs/formal.md says
+what that means and what it leaves out.
+
+The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
+  proved        every obligation is met, and the proof is not empty
+  broken        some obligation fails (a smallest counterexample to induction is printed), or the proof is empty; exit 1
+  unknown       the solver did not answer in time: nothing is claimed; exit 2
+"""
+
+EPILOG = """\
+examples:
+  cancelmark prove
+  cancelmark prove --without queue-has-a-turn     what that conjunct of the invariant is good for
+  cancelmark prove --json
+"""
+
+MISSING = "z3-solver is not installed; install it with: pip install 'cancelmark[prove]'"
+
+EXIT = {"proved": 0, "broken": 1, "unknown": 2}
+STYLE = {"proved": "green", "broken": "bold red", "unproved": "yellow", "unknown": "yellow"}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "prove", help="prove the guarantees for any number of prompts, by induction", description=DESCRIPTION,
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--without", action="append", default=[], metavar="CONJUNCT",
+                        help="leave this conjunct out of the invariant and see what breaks; may be repeated")
+    parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS",
+                        help="for each question to the solver (default: 20)")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        from cancelmark.model.proof.invariant import INVARIANT
+        from cancelmark.model.proof.prover import Prover
+    except ModuleNotFoundError as error:
+        if error.name != "z3":
+            raise
+        raise UsageError(MISSING) from error
+
+    known = [claim.name for claim in INVARIANT]
+    for name in arguments.without:
+        if name not in known:
+            raise UsageError(f"--without {name}: no such conjunct; choose one of {', '.join(known)}")
+    if not 0.001 <= arguments.timeout <= 86400:
+        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds from 0.001 to 86400")
+
+    prover = Prover(invariant=[claim for claim in INVARIANT if claim.name not in arguments.without],
+                    timeout=arguments.timeout)
+    started = time.perf_counter()
+    judged = list(judging(prover))
+    empty = [*(f"never happens: {move}" for move in prover.impossible_moves()),
+             *(f"holds of anything: {claim}" for claim in prover.irrefutable())]
+    told = report(prover, judged, empty, time.perf_counter() - started)
+    if arguments.json:
+        print(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        show(judged, told)
+    return EXIT[told["verdict"]]
+
+
+def judging(prover: "Prover") -> Iterator["Judged"]:
+    """Every obligation judged, with a bar on a terminal. The bar has no thread of its own: Python might free terms of
+    z3 in it, and z3 must not be called from two threads."""
+    obligations = prover.obligations()
+    bar = Progress(TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                   TextColumn("{task.fields[now]}"), console=Console(stderr=True), transient=True,
+                   auto_refresh=False, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task("proving", total=len(obligations), now="")
+        for obligation in obligations:
+            bar.update(task, now=str(obligation), refresh=True)
+            yield prover.judge(obligation)
+            bar.advance(task)
+
+
+def report(prover: "Prover", judged: Sequence["Judged"], empty: Sequence[str], seconds: float) -> dict[str, Any]:
+    """The result for programs."""
+    from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, REMARKS, STEPS, UNPROVED
+
+    counts = Counter(one.verdict.value for one in judged)
+    verdict = "broken" if counts["broken"] or empty else "unknown" if counts["unknown"] else "proved"
+    guarantees = prover.guarantees(judged)
+
+    def claims(chosen: Sequence[Any]) -> list[dict[str, str]]:
+        return [{"name": c.name, "sentence": c.sentence, "verdict": claim_verdict(c.name, judged)} for c in chosen]
+
+    return {
+        "verdict": verdict, "obligations": len(judged), "proved": counts["proved"], "broken": counts["broken"],
+        "unknown": counts["unknown"], "seconds": round(seconds, 3),
+        "invariant": claims(prover.invariant), "steps": claims(STEPS), "consequences": claims(CONSEQUENCES),
+        "guarantees": [{"id": p.id, "sentence": p.sentence, "verdict": guarantees[p.id].value,
+                        "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)} for p in PROPERTIES],
+        "not_proved": dict(UNPROVED), "empty": list(empty),
+        "counterexamples": [
+            {"obligation": str(one.obligation), "action": c.action, "before": picture(c.before),
+             "after": picture(c.after), "asked": list(c.asked)} for one in judged if (c := one.counterexample)],
+    }
+
+
+def picture(state: Any) -> dict[str, Any]:
+    return {**state._asdict(), "prompts": [p._asdict() for p in state.prompts]}
+
+
+def claim_verdict(name: str, judged: Sequence["Judged"]) -> str:
+    verdicts = {one.verdict.value for one in judged if one.obligation.claim.name == name}
+    return next(v for v in ("broken", "unknown", "proved") if v in verdicts)
+
+
+def show(judged: Sequence["Judged"], told: dict[str, Any]) -> None:
+    """The result for people."""
+    console = output()
+
+    def table(heading: str, rows: Sequence[dict[str, Any]], name: str) -> None:
+        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for column in (heading, "verdict", "what it says"):
+            shown.add_column(column, no_wrap=column != "what it says")
+        for row in rows:
+            shown.add_row(row[name], f"[{STYLE[row['verdict']]}]{row['verdict']}[/]", row["sentence"])
+        console.print(shown, soft_wrap=False)
+        console.print()
+
+    table("invariant", told["invariant"], "name")
+    table("each step", told["steps"], "name")
+    table("follows", told["consequences"], "name")
+    table("guarantee", told["guarantees"], "id")
+    for row in told["guarantees"]:
+        if row["remark"]:
+            console.print(f"{row['id']}: {row['remark']}")
+    for id, reason in told["not_proved"].items():
+        console.print(f"not proved: {id}: {reason}")
+    if told["empty"]:
+        for line in told["empty"]:
+            console.print(f"[bold red]the proof is empty:[/] {line}", markup=True)
+    else:
+        console.print("not empty: every action and every move happens in some state that the invariant allows, and "
+                      "every claim can fail")
+    for one in judged:
+        if one.counterexample:
+            console.print(f"\n[bold red]{one.obligation}[/]: a smallest counterexample to induction")
+            console.print(one.counterexample.text, markup=False, end="")
+        elif one.verdict.value == "unknown":
+            console.print(f"\n[yellow]{one.obligation}[/]: no answer, and no small counterexample")
+    console.print(f"obligations={told['obligations']} proved={told['proved']} broken={told['broken']} "
+                  f"unknown={told['unknown']} seconds={told['seconds']:.2f} verdict={told['verdict']}")

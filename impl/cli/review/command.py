@@ -1,0 +1,103 @@
+"""`cancelmark review`: every check, and one page that shows what was found."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from cancelmark.impl.files import UsageError, write
+from cancelmark.model.revisions.flaws import FLAWS
+from cancelmark.model.revisions.matrix import JUDGED
+
+from ..terminal import output
+from .findings import CHECKED, REF, Findings, find_out
+from .page import page
+from .sections import judged
+from .workers import crew, processors
+
+DESCRIPTION = """\
+Check the reference protocol and every revision of the original, and write one page for a design review: the verdicts,
+the diagrams, the shortest counterexample of every failure, the named flaws, and an explorer to play them all.
+
+The page is one HTML file. It needs nothing else, opens from disk and prints. Exit 0: all that must hold does;
+1: something does not, and the page says what; 2: bad usage, or the page cannot be written; 130: Ctrl-C.
+"""
+
+EPILOG = """\
+examples:
+  cancelmark review
+  cancelmark review -o build/review.html --jobs 1
+  cancelmark review --json | jq .wrong
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "review", help="check everything and write one page that shows it", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, default=Path("review.html"), metavar="FILE",
+                        help="where to write the page (default: review.html)")
+    parser.add_argument("--jobs", type=int, default=processors(), metavar="N",
+                        help="processes to work in (default: one for each processor)")
+    parser.add_argument("--json", action="store_true", help="report the verdicts as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
+    if not arguments.output.parent.is_dir():
+        raise UsageError(f"-o {arguments.output}: there is no directory {arguments.output.parent}; make it first")
+    started = time.perf_counter()
+    with crew(arguments.jobs) as workers:
+        found = find_out(workers)
+    content = page(found)
+    write(arguments.output, content)
+    seconds = time.perf_counter() - started
+    if arguments.json:
+        print(json.dumps(report(found, arguments.output, seconds), indent=2, ensure_ascii=False))
+    else:
+        show(found)
+        output().print(f"\nwrote {arguments.output} ({len(content.encode()) / 1e6:.1f} MB) in {seconds:.0f} s; open "
+                       f"{arguments.output.resolve().as_uri()}")
+    return 1 if found.wrong else 0
+
+
+def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:
+    """The findings for programs."""
+    properties = {}
+    for p in JUDGED:
+        says, states, bounds = judged(found, p)
+        properties[p.id] = {"verdict": says, "states": states, "bounds": vars(bounds)}
+    return {
+        "page": str(path), "verdict": "violated" if found.wrong else "holds", "wrong": found.wrong,
+        "states": found.states, "seconds": round(seconds, 3), "properties": properties,
+        "revisions": {c.name: {"states": c.searched, "cells": c.cells} for c in found.chapters.values()},
+        "flaws": {flaw.name: flaw.latest for flaw in FLAWS},
+    }
+
+
+def show(found: Findings) -> None:
+    """The findings for people."""
+    console = output()
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    grid.add_column("property", no_wrap=True)
+    grid.add_column("verdict", no_wrap=True)
+    for name in ("states", *(name for name in found.chapters if name != REF)):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for p in JUDGED:
+        says, states, _ = judged(found, p)
+        cells = [c.cells[p.id].replace("fails", "✗").replace("holds", "✓")
+                 for c in found.chapters.values() if c.name != REF]
+        grid.add_row(p.id, f"[{'green' if says == 'holds' else 'bold red'}]{says}[/]", f"{states:,}",
+                     *(f"[{'red' if cell.startswith('✗') else 'dim'}]{cell}[/]" for cell in cells))
+    console.print(grid)
+    widest = found.checked[CHECKED[0]]
+    console.print(f"\nreference: {widest.verdict} within {widest.bounds}; "
+                  f"{len(found.checked)} searches, {found.states:,} states in all")
+    console.print(f"original: {len(found.flaws)} of {len(FLAWS)} named flaws found")
+    for what in found.wrong:
+        console.print(f"[bold red]wrong:[/] {what}")

@@ -1,0 +1,225 @@
+"""What a review finds out, piece by piece, as plain data: each piece can be worked out in a process of its own."""
+
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import ParamSpec, Protocol, TypeVar
+
+from cancelmark.model.check.explore import explored
+from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
+from cancelmark.model.examples import EXAMPLES
+from cancelmark.model.properties import PROPERTIES, Bounds
+from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
+from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, Profile, column
+from cancelmark.model.session import Behaviour, Variant
+from cancelmark.model.trace import Trace
+from cancelmark.views.export import document, graph_of
+from cancelmark.views.levels import Level, census
+from cancelmark.views.trace import trace_text
+
+from ..check import DEFAULT_BOUNDS, PROTOCOLS, verdict_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+REF = "ref"
+DELIVERIES = (LOGGED, LOSSY)
+REVISIONS = tuple(name for name in PROTOCOLS if name != REF)
+
+# --- what the reference is judged within
+
+CHECKED = (DEFAULT_BOUNDS, Bounds(3, cancels=1, clears=1, sessions=2))
+GROWTH: Mapping[str, tuple[Bounds, ...]] = {
+    name: tuple(Bounds(prompts, cancels=cancels) for prompts in range(1, 5))
+    for cancels, name in enumerate(("no cancel", "1 cancel", "2 cancels"))}
+CENSUS = Profile(Bounds(3, cancels=2, clears=1), ANY, "what prompts do, depth by depth")
+
+# --- what the page can play
+
+POSTED: tuple[Variant, ...] = (False, True)
+ANONYMOUS: tuple[Variant, ...] = (False,)  # r0 takes the most steps, and is large enough with one kind at a time
+PLAYED: Mapping[str, tuple[Profile, ...]] = {
+    **{name: (
+        Profile(Bounds(2, cancels=1), ANONYMOUS if name == "r0" else POSTED, "two prompts and a cancel"),
+        Profile(Bounds(2, cancels=1, clears=1), NAMED, "two prompts with run ids, a cancel and a clear_queue"),
+        Profile(Bounds(2, requeues=1), NAMED, "a turn that goes on after a summary"),
+        Profile(Bounds(2, closes=1), NAMED, "a shutdown"),
+        Profile(Bounds(1, cancels=1, clears=1, requeues=1, closes=1), ANY, "one prompt of any kind, and everything"),
+    ) for name in REVISIONS},
+    REF: (Profile(Bounds(3, cancels=3, clears=1, requeues=1, crashes=1, closes=1), ANY, "three prompts of any kind"),),
+}
+TWO_SESSIONS = Profile(Bounds(2, cancels=2, clears=1, crashes=1, closes=1, sessions=2), ANY, "two sessions")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One search of the reference within bounds."""
+
+    bounds: Bounds
+    states: int
+    edges: int
+    levels: list[int]
+    verdict: str
+    verdicts: dict[str, str]  # by property id
+    traces: dict[str, str]  # of what is violated, as text
+    possible: int  # rows, outcomes and actions that the bounds leave room for
+    unmet: list[str]  # and those of them that never happen
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What the page walks."""
+
+    packed: bytes
+    states: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One protocol: its verdicts, and its graph with the traces that are told of it. A trace is a walk in the graph."""
+
+    name: str
+    title: str
+    searched: int
+    cells: dict[str, str]  # by property id: `holds`, `fails 4`, or `–`
+    graph: Graph
+    counterexamples: dict[str, list[int]]
+    flaws: dict[str, list[int]]  # whose latest revision this is
+    examples: dict[str, list[int]]  # of the reference, with one session
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """The reference with two sessions."""
+
+    graph: Graph
+    examples: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """One way of delivery."""
+
+    name: str
+    graph: Graph
+    searched: int
+    counterexample: list[int] | None
+    flaws: dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything."""
+
+    checked: dict[Bounds, Checked]
+    chapters: dict[str, Chapter]
+    sessions: Sessions
+    delivered: dict[str, Delivered]
+    census: list[Level]
+
+    @property
+    def wrong(self) -> list[str]:
+        """Whatever must hold and does not, in words."""
+        return [
+            *(f"{id} is violated within {c.bounds}" for c in self.checked.values() for id in c.traces),
+            *(f"{goal} never happens within {c.bounds}" for c in self.checked.values() for goal in c.unmet),
+            *(f"{id} is violated within the bounds of the matrix" for id, cell in self.chapters[REF].cells.items()
+              if cell.startswith("fails")),
+            *(f"the flaw {flaw.name} was not found in {flaw.latest}" for flaw in FLAWS if flaw.name not in self.flaws),
+        ]
+
+    @property
+    def flaws(self) -> dict[str, tuple[str, list[int]]]:
+        """The flaws that were found: in the graph of which protocol, and the walk that shows each."""
+        parts = [*((c.name, c.flaws) for c in self.chapters.values()),
+                 *((d.name, d.flaws) for d in self.delivered.values())]
+        return {flaw: (protocol, walk) for protocol, flaws in parts for flaw, walk in flaws.items()}
+
+    @property
+    def states(self) -> int:
+        """States of all searches, those that several searches have in common counted by each."""
+        return (sum(c.states for c in self.checked.values()) + sum(c.searched for c in self.chapters.values())
+                + sum(d.searched for d in self.delivered.values()))
+
+
+# --- finding out
+
+def check(bounds: Bounds) -> Checked:
+    result = explored(PROTOCOLS[REF], bounds)
+    return Checked(
+        bounds, result.states, result.edges, result.levels, result.verdict,
+        {p.id: verdict_of(result, p) for p in PROPERTIES},
+        {id: trace_text(trace) for id, trace in result.violations.items()},
+        sum(g.possible for g in result.goals), result.unmet)
+
+
+def chapter(name: str) -> Chapter:
+    verdicts = column(PROTOCOLS[name])
+    flaws = {flaw.name: trace for flaw in FLAWS if flaw.latest == name and flaw.breaks != DELIVERY.id
+             and (trace := flaw.trace(name))}
+    broken = {id: trace for id, trace in verdicts.violations.items()
+              if id != DELIVERY.id and len(trace.start.sessions) == 1}
+    examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 1} if name == REF else {}
+    behaviour = PROTOCOLS[name] if name == REF else DISPATCH[name]
+    graph, walks = packed(behaviour, PLAYED[name], [*broken.values(), *flaws.values(), *examples.values()])
+    told = iter(walks)
+    return Chapter(
+        name, verdicts.title, verdicts.states, {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
+        {id: next(told) for id in broken}, {flaw: next(told) for flaw in flaws},
+        {example: next(told) for example in examples})
+
+
+def two_sessions() -> Sessions:
+    examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 2}
+    graph, walks = packed(PROTOCOLS[REF], [TWO_SESSIONS], list(examples.values()), sessions=2)
+    return Sessions(graph, dict(zip(examples, walks)))
+
+
+def delivery(way: str) -> Delivered:
+    behaviour = {d.name: d for d in DELIVERIES}[way]
+    result = explored(behaviour, DELIVERY_BOUNDS, properties=[DELIVERY])
+    flaws = {flaw.name: trace for flaw in FLAWS if flaw.behaviour(flaw.latest) == behaviour
+             and (trace := flaw.trace(flaw.latest))}
+    graph, walks = packed(behaviour, [Profile(DELIVERY_BOUNDS, (None,), "a subscriber that goes away")],
+                          [*result.violations.values(), *flaws.values()])
+    told = iter(walks)
+    return Delivered(way, graph, result.states, next(told) if result.violations else None,
+                     {name: next(told) for name in flaws})
+
+
+def counted() -> list[Level]:
+    return census(PROTOCOLS[REF], CENSUS)
+
+
+def packed(
+    behaviour: Behaviour, profiles: Sequence[Profile], traces: Sequence[Trace] = (), sessions: int = 1,
+) -> tuple[Graph, list[list[int]]]:
+    """The graph as the page unpacks it, and the traces as walks in it."""
+    graph = graph_of(behaviour, profiles, traces, sessions)
+    text = json.dumps(document(graph), separators=(",", ":"), ensure_ascii=False)
+    data = gzip.compress(text.encode(), mtime=0)
+    return Graph(data, len(graph.states), sum(map(len, graph.edges))), [graph.path(trace) for trace in traces]
+
+
+class Crew(Protocol):
+    """Whoever does the work: here, or in other processes."""
+
+    def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
+        """Begins a piece of work, and returns how to get what it found."""
+
+
+def find_out(crew: Crew) -> Findings:
+    """All the work, the longest pieces first."""
+    largest, *others = CHECKED
+    smaller = sorted({*others, *chain.from_iterable(GROWTH.values())}, key=lambda b: (-b.prompts, -b.cancels))
+    checked = {largest: crew.begin(check, largest)}
+    chapters = {name: crew.begin(chapter, name) for name in ("r0", "r4", "r2", "r3", "r1", REF)}
+    checked |= {bounds: crew.begin(check, bounds) for bounds in smaller}
+    sessions, levels = crew.begin(two_sessions), crew.begin(counted)
+    delivered = {way.name: crew.begin(delivery, way.name) for way in DELIVERIES}
+    return Findings(
+        {bounds: found() for bounds, found in checked.items()}, {name: chapters[name]() for name in PROTOCOLS},
+        sessions(), {name: found() for name, found in delivered.items()}, levels())

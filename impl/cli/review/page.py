@@ -1,0 +1,55 @@
+"""The page: everything that was found, as one HTML file that needs nothing else."""
+
+import json
+import re
+from base64 import b64encode
+from importlib.metadata import version
+from importlib.resources import files
+
+from cancelmark.model.revisions.flaws import FLAWS
+from cancelmark.views import lifecycle_graph, render_svg, theme
+from cancelmark.views.board import lifecycle_board
+from cancelmark.views.render import inline
+
+from . import sections
+from .findings import Findings, Graph
+from .payload import graphs, told
+
+SCRIPTS = ("graph.js", "draw.js", "stage.js", "explorer.js", "page.js")
+
+
+def page(found: Findings) -> str:
+    """The whole page."""
+    parts = {
+        "version": version("cancelmark"),
+        "style": theme.stylesheet() + "\n" + theme.variables() + "\n" + _asset("style.css"),
+        "verdict": sections.verdict(found),
+        "lifecycle": inline(render_svg(lifecycle_graph())),
+        "board": inline(lifecycle_board()),
+        "properties": sections.properties(found),
+        "guarantees": sections.guarantees(found),
+        "matrix": sections.matrix(found),
+        "ladder": sections.ladder(),
+        "flaw_count": str(len(FLAWS)),
+        "flaws": sections.flaws(found),
+        "actions": sections.actions(),
+        "figures": sections.figures(found),
+        **sections.limits(found),
+        "told": _json(told(found)),
+        "graphs": "\n".join(_graph(name, graph) for name, graph in graphs(found).items()),
+        "script": '"use strict";\n' + "\n".join(map(_asset, SCRIPTS)),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda slot: parts[slot[1]], _asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _json(data: object) -> str:
+    """JSON that cannot end the element it stands in."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _graph(name: str, graph: Graph) -> str:
+    return f'<script type="text/plain" id="graph-{name}">{b64encode(graph.packed).decode()}</script>'

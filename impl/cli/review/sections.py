@@ -1,0 +1,236 @@
+"""The sections of the page, each as HTML."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from itertools import groupby
+from typing import NamedTuple
+
+from cancelmark.model.delivery import DELIVERY, LOGGED
+from cancelmark.model.examples import EXAMPLES, Example
+from cancelmark.model.properties import Bounds, Property
+from cancelmark.model.revisions.flaws import FLAWS, Flaw
+from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES, SILENT
+from cancelmark.model.session import ACTIONS
+from cancelmark.views.plots import columns, growth, shares
+from cancelmark.views.render import inline
+from cancelmark.views.tables import KINDS
+
+from .findings import CENSUS, CHECKED, GROWTH, REF, REVISIONS, Findings
+from .payload import SENTENCES, counterexamples, examples, graphs, told_flaws
+
+KIND_ORDER = ("accepted", "queued", "active", "stopping", "canceled_on_entry", "done")
+
+
+def _table(
+    caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], css: str = "", right: Iterable[int] = (),
+) -> str:
+    """A table of HTML cells, the first of each row its heading."""
+    numbers = set(right)
+
+    def css_of(i: int) -> str:
+        return ' class="number"' if i in numbers else ""
+
+    head = "".join(f'<th scope="col"{css_of(i)}>{heading}</th>' for i, heading in enumerate(headings))
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f'<td{css_of(i)} data-head="{escape(headings[i])}">{cell}</td>' for i, cell in enumerate(rest, 1))
+        + "</tr>" for first, *rest in rows)
+    return (f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table class="{css}">'
+            f'<caption class="unseen">{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
+            "</table></div>")
+
+
+# --- what holds
+
+def verdict(found: Findings) -> str:
+    """The answer, in figures."""
+    wrong = found.wrong
+    if wrong:
+        items = "".join(f"<li>{escape(what)}</li>" for what in wrong)
+        return f'<div class="verdict violated"><p><strong>It does not hold.</strong></p><ul>{items}</ul></div>'
+    broken = {flaw.name for flaw in FLAWS}
+    figures = {
+        f"{len(JUDGED)}": "properties hold of the reference protocol",
+        f"{found.checked[CHECKED[0]].states:,}": "states in the widest search, every one of them judged",
+        f"{len(broken)}": f"named flaws found in {len(REVISIONS)} revisions of the original",
+        "0": "of them in the reference",
+    }
+    items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
+    return f'<div class="verdict holds"><p><strong>It holds.</strong></p><dl>{items}</dl></div>'
+
+
+class Judged(NamedTuple):
+    """The verdict on a property of the reference, and the widest search that judged it."""
+
+    verdict: str
+    states: int
+    bounds: Bounds
+
+
+def judged(found: Findings, property: Property) -> Judged:
+    if property is DELIVERY:
+        verdict = "violated" if found.chapters[REF].cells[property.id].startswith("fails") else "holds"
+        return Judged(verdict, found.delivered[LOGGED.name].searched, DELIVERY_BOUNDS)
+    searches = [c for c in found.checked.values() if c.verdicts[property.id] != "–"]
+    broken = [c for c in searches if property.id in c.traces]
+    widest = max(broken or searches, key=lambda c: c.states)
+    return Judged("violated" if broken else "holds", widest.states, widest.bounds)
+
+
+def properties(found: Findings) -> str:
+    """The properties, by the search that judged them."""
+    searches: dict[Judged, list[Property]] = {}
+    for p in JUDGED:
+        searches.setdefault(judged(found, p)._replace(verdict=""), []).append(p)
+    headings = ("property", "what it says", "kind", "rules", "verdict")
+    head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
+    body = ""
+    for (_, states, bounds), judged_by_it in searches.items():
+        body += (f'<tbody><tr class="search"><th colspan="5" scope="rowgroup"><strong>{states:,} states</strong> '
+                 f"within {bounds_text(bounds)}</th></tr>")
+        for p in judged_by_it:
+            good = judged(found, p).verdict == "holds"
+            says = '<span class="says good">✓ holds</span>' if good else '<span class="says bad">✗ violated</span>'
+            body += (f'<tr><th scope="row"><code>{p.id}</code></th><td>{escape(p.sentence)}</td>'
+                     f'<td data-head="kind">{p.kind.value}</td><td data-head="rules">{", ".join(p.clauses)}</td>'
+                     f"<td>{says}</td></tr>")
+        body += "</tbody>"
+    widest = found.checked[CHECKED[0]]
+    reach = (f"{widest.possible - len(widest.unmet)} of {widest.possible} rows, outcomes and actions happen somewhere "
+             "in the widest search, so nothing holds merely because it is impossible.")
+    traces = "".join(
+        f'<details open><summary>{id} is violated within {bounds_text(c.bounds)}</summary><pre tabindex="0">'
+        f"{escape(text)}</pre></details>" for c in found.checked.values() for id, text in c.traces.items())
+    return (f'<table class="properties-table"><caption class="unseen">The properties of the reference</caption>'
+            f'<thead><tr>{head}</tr></thead>{body}</table><p class="note">{reach}</p>{traces}')
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """`3 prompts, 2 cancels, 1 crash`."""
+    def part(name: str, n: int) -> str:
+        one = {"crashes": "crash", "closes": "close"}.get(name, name.removesuffix("s"))
+        return f"{n} {one if n == 1 else name}"
+
+    return ", ".join(part(name, n) for name, n in vars(bounds).items() if n > (name == "sessions"))
+
+
+# --- guarantees
+
+def guarantees(found: Findings) -> str:
+    drawn = {trace.id for trace in examples(found)}
+
+    def article(e: Example) -> str:
+        return (f'<article><h3>{escape(e.title)} <small>{e.rule}</small></h3><p>{escape(e.says)}</p>'
+                f'<div class="sequence still" data-draw="example/{e.name}" tabindex="0" role="group" '
+                f'aria-label="{escape(e.title)}, as a sequence diagram"></div></article>')
+
+    return f'<div class="stories-grid">{"".join(article(e) for e in EXAMPLES if f"example/{e.name}" in drawn)}</div>'
+
+
+# --- history
+
+def matrix(found: Findings) -> str:
+    def cell(name: str, property: str) -> str:
+        says, _, steps = found.chapters[name].cells[property].partition(" ")
+        if says == "holds":
+            return '<span class="says good">✓<span class="unseen"> holds</span></span>'
+        if says == "–":
+            return '<span class="says none" title="what it speaks of is not there">–</span>'
+        trace = f"{name}/{property}"
+        if trace not in known:
+            return f'<span class="says bad">✗ {steps}</span>'
+        return (f'<button type="button" class="fails" data-show="{trace}"><span aria-hidden="true">✗</span> {steps}'
+                f'<span class="unseen"> steps: how {name} breaks {property}</span></button>')
+
+    known = {trace.id for trace in counterexamples(found)}
+    heads = [f'<abbr title="{escape(c.title)}">{c.name}</abbr>' for c in found.chapters.values()]
+    table = _table("The verdict matrix: properties by revision", ("property", *heads), (
+        (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(name, p.id) for name in found.chapters))
+        for p in JUDGED), "matrix")
+    revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.title)} <span>{c.searched:,} states</span></dd></div>"
+                        for c in found.chapters.values())
+    return f'{table}<dl class="revisions">{revisions}</dl>'
+
+
+def ladder() -> str:
+    """What each repair fixed, what came with it and what it left, in flaws."""
+    def flaws_of(name: str) -> set[str]:
+        return {flaw.name for flaw in FLAWS if name in flaw.revisions}
+
+    def links(names: set[str]) -> str:
+        listed = [f'<a href="#flaw-{flaw.name}">{flaw.name}</a>' for flaw in FLAWS if flaw.name in names]
+        return ", ".join(listed) or "none"
+
+    rows = []
+    for before, after in zip(REVISIONS, (*REVISIONS[1:], REF)):
+        was, now = flaws_of(before), flaws_of(after)
+        repaired = links(was - now) if after != REF else f"all {len(was)} that were left"
+        rows.append((f"{before} → {after}", repaired, links(now - was), str(len(was & now))))
+    return "<h3>The repair ladder</h3>" + _table(
+        "What each repair did", ("repair", "flaws repaired", "flaws that came with it", "left"), rows, "ladder",
+        right=(3,))
+
+
+def flaws(found: Findings) -> str:
+    drawn = {trace.id: trace for trace in told_flaws(found)}
+
+    def article(flaw: Flaw) -> str:
+        trace = drawn.get(f"flaw/{flaw.name}")
+        show = "" if trace is None else (
+            f'<button type="button" data-show="flaw/{flaw.name}">Show the {len(trace.path)} steps'
+            f'<span class="unseen"> of {flaw.name}</span></button>')
+        repaired = f"repaired in {flaw.repaired}" if flaw.repaired else "never repaired"
+        return (f'<article id="flaw-{flaw.name}"><h4>{flaw.name}</h4>'
+                f'<p class="tags"><span>in {flaw.where}</span> <span>{repaired}</span></p>'
+                f'<p>{escape(flaw.tale)}</p>'
+                f'<p class="ruled-out"><strong>Ruled out:</strong> {escape(flaw.ruled_out)}</p>{show}</article>')
+
+    order = [p.id for p in JUDGED]
+    groups = groupby(sorted(FLAWS, key=lambda f: order.index(f.breaks)), key=lambda f: f.breaks)
+    return "".join(
+        f'<h3 class="breaks-title"><code>{id}</code> <span>{escape(SENTENCES[id])}</span></h3>'
+        f'<div class="flaws-grid">{"".join(map(article, group))}</div>' for id, group in groups)
+
+
+# --- actions, figures, limits
+
+def actions() -> str:
+    return _table("The actions", ("action", "taken by", "when", "what it does", "rule"), (
+        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), a.rule) for a in ACTIONS),
+        "actions-table")
+
+
+def figures(found: Findings) -> str:
+    widest = found.checked[CHECKED[0]]
+    series = {name: [found.checked[b].states for b in bounds] for name, bounds in GROWTH.items()}
+    most = max(found.checked.values(), key=lambda c: c.states)
+    legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in KIND_ORDER)
+    depth = columns("States by depth", widest.levels, "steps from the start", "states")
+    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.census], KIND_ORDER,
+                   "steps from the start", "prompts")
+    grows = growth("States by the number of prompts", series, "prompts", "states")
+    counts = _table("Every search of the reference", ("within", "states", "edges", "depth", "verdict"), (
+        (bounds_text(c.bounds), f"{c.states:,}", f"{c.edges:,}", str(len(c.levels) - 1), c.verdict)
+        for c in sorted(found.checked.values(), key=lambda c: c.states)), "counts", right=(1, 2, 3))
+    return f"""<div class="plots">
+<figure>{inline(depth)}<figcaption>States by depth: {widest.states:,} within {bounds_text(widest.bounds)}.</figcaption>
+</figure>
+<figure>{inline(doing)}<figcaption>What prompts are doing, by depth, in the
+{sum(level.states for level in found.census):,} states within {bounds_text(CENSUS.bounds)}.
+<ul class="legend">{legend}</ul></figcaption></figure>
+<figure>{inline(grows)}<figcaption>Growth with the bound, on a scale of powers of ten; the widest
+search here has {most.states:,} states.</figcaption></figure>
+{counts}</div>"""
+
+
+def limits(found: Findings) -> dict[str, str]:
+    """How far what was checked goes, for the section on what was not."""
+    return {
+        "most_prompts": str(max(b.prompts for b in found.checked)),
+        "most_sessions": str(max(b.sessions for b in found.checked)),
+        "profiles": "; ".join(
+            f"{bounds_text(p.bounds)} ({' or '.join(KINDS[kind] for kind in p.accepts)})" for p in PROFILES),
+        "silent": "; ".join(f"<code>{id}</code> of {', '.join(names)}" for id, names in SILENT.items()),
+        "played": "; ".join(
+            f"{name}: {graph.states:,} states, {graph.steps:,} steps" for name, graph in graphs(found).items()),
+    }

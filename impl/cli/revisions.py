@@ -1,0 +1,218 @@
+"""`cancelmark revisions` and `cancelmark explain`: what the original got wrong, and how."""
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from cancelmark.model.delivery import DELIVERY, delivery_of
+from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
+from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
+from cancelmark.model.session import REFERENCE, Behaviour
+from cancelmark.model.trace import Trace, positions, retraced
+from cancelmark.views import trace_itf, trace_mermaid, trace_svg, trace_text
+from cancelmark.views.tables import matrix_table
+
+from ..files import UsageError, write
+from .check import PROTOCOLS
+from .review.workers import crew, processors
+from .terminal import output
+
+MATRIX_HELP = """\
+Search every revision of the original protocol, and the reference, and show which property each keeps or breaks.
+
+A number is the length of the shortest counterexample. `cancelmark explain` tells the stories behind them;
+`cancelmark check --revision NAME` shows the counterexamples of one revision.
+"""
+
+EXPLAIN_HELP = """\
+Tell one flaw of the original protocol: its story, the shortest interleaving that shows it, and what rules it out.
+Without a name, list them all. The interleaving is searched for each time; none is stored.
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "revisions", help="the verdict matrix: the protocol's history against every property",
+        description=MATRIX_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    forms.add_argument("--json", action="store_true", help="as JSON, with the counterexamples and the repair ladder")
+    parser.add_argument("--jobs", type=int, default=processors(), metavar="N",
+                        help="processes to work in (default: one for each processor)")
+    parser.set_defaults(run=run_revisions)
+
+    parser = commands.add_parser(
+        "explain", help="tell one flaw of the original protocol, or list them", description=EXPLAIN_HELP,
+        epilog="examples:\n  cancelmark explain\n  cancelmark explain sibling-survives-cancel\n"
+               "  cancelmark explain overtaken-in-the-window --revision r0 --format svg -o window.svg",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("flaw", nargs="?", metavar="NAME")
+    parser.add_argument("--revision", metavar="NAME", help="in which revision (default: the latest that has it)")
+    parser.add_argument("--format", default="text", metavar="FORMAT", help="text (default), mermaid, svg or json")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
+    parser.set_defaults(run=run_explain)
+
+
+# --- revisions
+
+def run_revisions(arguments: argparse.Namespace) -> int:
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
+    with crew(arguments.jobs) as workers:
+        searches = [(protocol, workers.begin(searched, name)) for name, protocol in PROTOCOLS.items()]
+        columns = [found().column(protocol) for protocol, found in searches]
+    if arguments.json:
+        print(json.dumps(report(columns), indent=2, ensure_ascii=False))
+    elif arguments.markdown:
+        print(matrix_table(columns), end="")
+    else:
+        show(columns)
+    return 1 if columns[-1].violations else 0
+
+
+class Searched(NamedTuple):
+    """A column as plain data, which can cross over from another process: its traces are numbers."""
+
+    title: str
+    states: int
+    traces: dict[str, tuple[tuple[int, ...], int, int | None]]  # by property id: positions, sessions, loop
+
+    def column(self, protocol: Behaviour) -> Column:
+        violations = {id: retraced(_of(protocol, id), *trace) for id, trace in self.traces.items()}
+        return Column(protocol.name, self.title, violations, self.states)
+
+
+def searched(name: str) -> Searched:
+    """Searches one protocol."""
+    protocol = PROTOCOLS[name]
+    found = column(protocol)
+    return Searched(found.title, found.states, {
+        id: (positions(_of(protocol, id), trace), len(trace.start.sessions), trace.loop)
+        for id, trace in found.violations.items()})
+
+
+def _of(protocol: Behaviour, id: str) -> Behaviour:
+    """What a property is judged on: delivery is a model of its own."""
+    return delivery_of(protocol.name) if id == DELIVERY.id else protocol
+
+
+def report(columns: list[Column]) -> dict[str, Any]:
+    return {
+        "profiles": [{"bounds": vars(p.bounds), "why": p.why} for p in PROFILES],
+        "revisions": [
+            {"name": c.name, "title": c.title, "states": c.states,
+             "properties": {p.id: None if p.id not in c.violations else
+                            {"length": len(c.violations[p.id]),
+                             "calls": [str(s.call) for s in c.violations[p.id].steps]} for p in JUDGED},
+             "cannot_fail": [p.id for p in JUDGED if c.cell(p.id) == "–"]}
+            for c in columns],
+        "ladder": [
+            {"from": r.before.name, "to": r.after.name,
+             "properties": {"fixed": r.properties(before=True, after=False),
+                            "broken": r.properties(before=False, after=True),
+                            "left": r.properties(before=True, after=True)},
+             "flaws": {"repaired": r.flaws(before=True, after=False), "new": r.flaws(before=False, after=True),
+                       "left": r.flaws(before=True, after=True)}}
+            for r in ladder(columns)],
+    }
+
+
+STYLE = {"holds": "green", "–": "dim"}
+
+
+def show(columns: list[Column]) -> None:
+    console = output()
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    grid.add_column("property")
+    for one in columns:
+        grid.add_column(one.name, justify="right")
+    for p in JUDGED:
+        grid.add_row(p.id, *(f"[{STYLE.get(c.cell(p.id), 'red')}]{c.cell(p.id)}[/]" for c in columns))
+    console.print(grid, soft_wrap=False)
+    console.print("\nfails n: the shortest counterexample has n steps; –: what the property speaks of is not there\n")
+    for one in columns:
+        console.print(f"{one.name:4} {one.title} ({one.states:,} states)")
+    for rung in ladder(columns):
+        repaired, new = rung.flaws(before=True, after=False), rung.flaws(before=False, after=True)
+        console.print(f"\n[bold]{rung.before.name} → {rung.after.name}[/]  flaws repaired: {len(repaired)}, new: "
+                      f"{len(new)}, left: {len(rung.flaws(before=True, after=True))}")
+        for sign, names in (("- ", repaired), ("+ ", new)):
+            if names:
+                console.print(fill(", ".join(names), 100, initial_indent=f"  {sign}", subsequent_indent="    ",
+                                   break_on_hyphens=False))
+    console.print("\nThe story of each: cancelmark explain NAME")
+
+
+# --- explain
+
+def run_explain(arguments: argparse.Namespace) -> int:
+    forms: Mapping[str, Callable[[Flaw, str, Trace], str]] = {
+        "text": tell,
+        "mermaid": lambda flaw, name, trace: trace_mermaid(trace),
+        "svg": lambda flaw, name, trace: trace_svg(trace),
+        "json": lambda flaw, name, trace: json.dumps(as_json(flaw, name, trace), indent=2, ensure_ascii=False) + "\n",
+    }
+    if arguments.format not in forms:
+        raise UsageError(f"--format {arguments.format}: choose one of {', '.join(forms)}")
+    if arguments.flaw is None:
+        content = catalogue(arguments.format)
+    else:
+        flaw = flaw_named(arguments.flaw)
+        name = arguments.revision or flaw.latest
+        content = forms[arguments.format](flaw, name, trace_in(flaw, name))
+    if arguments.output:
+        write(arguments.output, content)
+    else:
+        sys.stdout.write(content)
+    return 0
+
+
+def flaw_named(name: str) -> Flaw:
+    if name not in FLAWS_BY_NAME:
+        near = difflib.get_close_matches(name, FLAWS_BY_NAME, 1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"explain {name}: no such flaw; {hint}`cancelmark explain` lists them")
+    return FLAWS_BY_NAME[name]
+
+
+def trace_in(flaw: Flaw, revision: str) -> Trace:
+    if revision not in flaw.revisions:
+        where = "the reference does not have it" if revision == REFERENCE.name else "not there"
+        raise UsageError(f"--revision {revision}: {where}; {flaw.name} is in {flaw.where}")
+    trace = flaw.trace(revision)
+    assert trace is not None, f"{flaw.name} is declared for {revision} and was not found there"
+    return trace
+
+
+def catalogue(form: str) -> str:
+    if form == "json":
+        return json.dumps([{"name": f.name, "breaks": f.breaks, "revisions": f.revisions, "repaired": f.repaired,
+                            "tale": f.tale} for f in FLAWS], indent=2, ensure_ascii=False) + "\n"
+    if form != "text":
+        raise UsageError(f"explain --format {form}: name a flaw; `cancelmark explain` lists them")
+    width = max(len(f.name) for f in FLAWS)
+    lines = [f"{f.name:{width}}  {f.where:6}  {f.breaks}" for f in FLAWS]
+    return "\n".join(lines) + "\n\ncancelmark explain NAME tells one\n"
+
+
+def tell(flaw: Flaw, revision: str, trace: Trace) -> str:
+    repaired = f"repaired in {flaw.repaired}" if flaw.repaired else "never repaired"
+    return "\n".join((
+        f"{flaw.name}: breaks {flaw.breaks}; in {flaw.where}; {repaired}", "",
+        fill(flaw.tale, 100), "",
+        f"The shortest interleaving in {revision}, {len(trace)} steps:", "",
+        trace_text(trace), fill(f"Ruled out in the reference: {flaw.ruled_out}", 100), ""))
+
+
+def as_json(flaw: Flaw, revision: str, trace: Trace) -> dict[str, Any]:
+    return {"name": flaw.name, "breaks": flaw.breaks, "revisions": flaw.revisions, "repaired": flaw.repaired,
+            "tale": flaw.tale, "ruled_out": flaw.ruled_out, "key_steps": flaw.keys, "revision": revision,
+            "calls": [str(s.call) for s in trace.steps], "trace": trace_itf(trace)}

@@ -1,0 +1,280 @@
+"""`cancelmark watch`: a workspace as it lives."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from ..files import UsageError
+from .connect import Place, add_place, carry_out, connected
+from .text import line, plain
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..client import ClientError, Events, Notice
+    from .board import Board
+
+PAUSE = 0.05  # seconds between two pictures
+
+DESCRIPTION = """\
+Watch a workspace: its prompts as they move from accepted through queued and active to done, whoever sends them. q or
+Ctrl-C leaves, and changes nothing. In a pipe, one line for each event; updates of a message that is not complete are
+left out. If the connection breaks, or the server is restarted, it comes back by itself.
+"""
+
+EPILOG = """\
+examples:
+  cancelmark watch
+  cancelmark watch | grep error
+  cancelmark watch --json | jq 'select(.type == "run_complete") | .payload.payload'
+"""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("watch", help="watch the prompts of a workspace move", description=DESCRIPTION,
+                                 epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="every event as a line of JSON, as it is on the wire")
+    add_place(parser, session=False)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return carry_out(watch(arguments))
+
+
+async def watch(arguments: argparse.Namespace) -> int:
+    from ..client import Events, Patience, Refusal
+    from .board import Board
+
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    async with connected(arguments) as place:
+        board = Board()
+        shown: View = Screen(place, board, over) if sys.stdout.isatty() and not arguments.json else \
+            Lines(board, arguments.json)
+        connected_again = asyncio.Event()
+
+        def changed(trouble: "ClientError | None") -> None:
+            shown.connection(trouble)
+            if trouble is None:
+                connected_again.set()
+
+        events = Events(place.client, place.workspace.id, patience=Patience(total=None), changed=changed)
+        async with events:
+            tasks = [asyncio.ensure_future(work) for work in (
+                over.wait(), _follow(events, board, shown), _catch_up(place, board, shown, connected_again))]
+            try:
+                with shown.open():
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            except Refusal as error:
+                if error.status != 404:
+                    raise
+                raise UsageError(f"the server has closed the workspace {place.workspace.path}") from error
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    return 0
+
+
+async def _follow(events: "Events", board: "Board", view: "View") -> None:
+    """Puts on the board what happens."""
+    async for notice in events:
+        board.take(notice)
+        view.show(notice)
+
+
+async def _catch_up(place: Place, board: "Board", view: "View", connected_again: asyncio.Event) -> None:
+    """After each loss of the connection, and at first, puts on the board how things are: updates were missed."""
+    from ..client import Refusal, Unreachable
+
+    while True:
+        await connected_again.wait()
+        connected_again.clear()
+        with suppress(Refusal, Unreachable):  # the original has no such list; and who is cut off is told elsewhere
+            sessions = await place.client.sessions(place.workspace.id)
+            board.fill(sessions, [])
+            for session in sessions:
+                board.fill([], await place.client.prompts(place.workspace.id, session.id))
+        view.changed()
+
+
+class View:
+    """How a board is shown."""
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        yield
+
+    def show(self, notice: "Notice") -> None:
+        """Something has happened, and is on the board."""
+
+    def changed(self) -> None:
+        """The board is new."""
+
+    def connection(self, trouble: "ClientError | None") -> None:
+        """The connection is lost, and why; or there."""
+
+
+class Lines(View):
+    """One line for each event."""
+
+    def __init__(self, board: "Board", raw: bool) -> None:
+        self._board, self._raw, self._troubled = board, raw, False
+
+    def show(self, notice: "Notice") -> None:
+        told = json.dumps({"id": notice.id, **notice.envelope}, ensure_ascii=False) if self._raw else self._told(notice)
+        if told:
+            print(told, flush=True)
+
+    def connection(self, trouble: "ClientError | None") -> None:
+        if trouble and not self._troubled:
+            print(f"cancelmark: {plain(str(trouble))}; trying again", file=sys.stderr, flush=True)
+        self._troubled = trouble is not None
+
+    def _told(self, notice: "Notice") -> str:
+        from ..client import AgentEvent, Message, Prompt, RunComplete, Session
+
+        title = self._board.title
+        match notice.payload:
+            case Prompt() as prompt:
+                return line(f"{title(prompt.session_id)} #{prompt.seq} {prompt.state} {prompt.outcome} {prompt.text}")
+            case RunComplete() as end:
+                told = end.error or end.text
+                return line(f"{title(end.session_id)} #{end.seq} ended {end.outcome} {end.run_id} {told}")
+            case Message(finish_reason=reason) as message if reason or message.role != "assistant":
+                return line(f"{title(message.session_id)} #{message.seq} {message.role} {reason or ''} {message.text}")
+            case Session() as session:
+                return line(f"{title(session.id)} session {notice.change}")
+            case AgentEvent(error=error) as event if error:
+                return line(f"{title(event.session_id)} error {event.run_id} {error}")
+        return ""
+
+
+class Screen(View):
+    """The whole terminal, until it is left; then it is as it was."""
+
+    def __init__(self, place: Place, board: "Board", over: asyncio.Event) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._place, self._board, self._over = place, board, over
+        # the terminal's size as it is now, not as it was when a shell exported it
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._console = Console(highlight=False, _environ=environment)
+        self._news = asyncio.Event()
+        self._trouble: ClientError | None = None
+        self._live = Live(console=self._console, screen=True, auto_refresh=False, get_renderable=self._picture)
+
+    def show(self, notice: "Notice") -> None:
+        self._news.set()
+
+    def changed(self) -> None:
+        self._news.set()
+
+    def connection(self, trouble: "ClientError | None") -> None:
+        self._trouble = trouble
+        self._news.set()
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        with keys(self._key) as (pause, resume):
+            def suspended() -> None:
+                self._live.stop()
+                pause()
+                os.kill(os.getpid(), signal.SIGSTOP)
+                resume()
+                self._live.start(refresh=True)
+
+            loop.add_signal_handler(signal.SIGWINCH, self._news.set)
+            loop.add_signal_handler(signal.SIGTSTP, suspended)
+            with self._live:
+                drawing = asyncio.ensure_future(self._draw())
+                drawing.add_done_callback(lambda _: self._over.set())  # a picture that cannot be drawn ends it
+                try:
+                    yield
+                    if drawing.done():
+                        drawing.result()
+                finally:
+                    drawing.cancel()
+
+    def _key(self, typed: bytes) -> None:
+        if typed[:1] in (b"q", b"Q", b"\x03", b"\x04") or not typed:
+            self._over.set()
+
+    async def _draw(self) -> None:
+        while True:
+            self._news.clear()
+            self._live.refresh()
+            await asyncio.sleep(PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0 if self._board.count("active") else None):
+                    await self._news.wait()
+
+    def _picture(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.text import Text
+
+        from .board import COLUMNS, drawn
+
+        width, height = self._console.size
+        unicode = not self._console.options.ascii_only
+        state = (("reconnecting" if width < 60 else f"{plain(str(self._trouble))}; trying again", "yellow")
+                 if self._trouble else ("live", "green"))
+        top = _ends(width, Text.assemble((" cancelmark ", "bold"), (line(self._place.workspace.path), "dim")),
+                    Text.assemble(("● " if unicode else "* ", state[1]), state, " "))
+        counts = ", ".join(f"{self._board.count(name)} {name}" for name in COLUMNS)
+        bottom = _ends(width, Text(f" {counts}", "dim"), Text("q quits ", "dim"))
+        body = drawn(self._board, width, height - 4, unicode=unicode)
+        if not self._board.cards:
+            body = [Text(' nothing yet; in another terminal: cancelmark run "hello"', "dim", no_wrap=True)]
+        body += [Text("")] * (height - 4 - len(body))
+        return Group(top, Text(""), *body, Text(""), bottom)
+
+
+def _ends(width: int, left: Any, right: Any) -> Any:
+    """A line with something at either end."""
+    left.truncate(max(0, width - right.cell_len - 1), overflow="ellipsis")
+    left.append(" " * (width - left.cell_len - right.cell_len))
+    left.append_text(right)
+    left.truncate(width)
+    left.no_wrap = True
+    return left
+
+
+@contextmanager
+def keys(pressed: Callable[[bytes], None]) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
+    """Tells of each key while it is entered, if there is a keyboard. Gives what restores the terminal, and takes it
+    again."""
+    if not sys.stdin.isatty():
+        yield (lambda: None), (lambda: None)
+        return
+    import termios
+    import tty
+
+    file, loop = sys.stdin.fileno(), asyncio.get_running_loop()
+    before = termios.tcgetattr(file)
+
+    def take() -> None:
+        tty.setcbreak(file)
+        loop.add_reader(file, lambda: pressed(os.read(file, 64)))
+
+    def give_back() -> None:
+        loop.remove_reader(file)
+        termios.tcsetattr(file, termios.TCSADRAIN, before)
+
+    take()
+    try:
+        yield give_back, take
+    finally:
+        give_back()

@@ -1,0 +1,73 @@
+"""How clients find a running server: it leaves a file in its data directory that says where it listens.
+
+The data directory is the server's identity: who uses the same one finds the same server. It is the one of the user,
+unless the environment's CANCELMARK_DATA_DIR or an option names another.
+"""
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from ..files import UsageError, write
+
+ENVIRONMENT = "CANCELMARK_DATA_DIR"
+NAME = "server.json"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that runs. Only its user can read this file; the token itself is in a file of its own."""
+
+    url: str  # such as http://127.0.0.1:4343; over a socket only the host and scheme of a request, http://localhost
+    pid: int
+    unix: str | None = None  # the path of the socket that it listens on, instead of a port
+    token_file: str | None = None  # where the token is that it wants, if it wants one
+    version: str = ""
+
+
+def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """The data directory: the one given, that of the environment, or the user's."""
+    return Path(given or os.environ.get(ENVIRONMENT) or user_data_path("cancelmark", appauthor=False)).absolute()
+
+
+def announce(directory: Path, running: Running) -> Path:
+    """Says that this server runs. Returns the file that says so, which nobody else can read."""
+    path = directory / NAME
+    try:
+        path.touch(mode=0o600)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --data-dir") from error
+    write(path, json.dumps(asdict(running), indent=2) + "\n")
+    return path
+
+
+def find(directory: Path) -> Running | None:
+    """The server that runs on this data directory. None if there is none, or if it died without saying so."""
+    try:
+        running = Running(**json.loads((directory / NAME).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+    return running if alive(running.pid) else None
+
+
+def withdraw(directory: Path, pid: int | None = None) -> None:
+    """Takes the announcement back, unless another server has made one since."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        path = directory / NAME
+        if json.loads(path.read_text())["pid"] == (pid or os.getpid()):
+            path.unlink()
+
+
+def alive(pid: int) -> bool:
+    """Whether there is a process with this id."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError, TypeError):
+        return False
+    return pid > 0

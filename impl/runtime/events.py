@@ -1,0 +1,234 @@
+"""Who sees what, and when: a broker between those who publish and those who watch.
+
+There are two kinds of notices. An **update** (a piece of text, a message that has changed) is passed on through memory,
+and a subscriber that is slow skips the oldest of those that wait for it. An **event** is in the store's log, and is
+never lost: a subscriber reads the log from its own place, at its own pace, and if it goes away it comes back to its
+place. An event is published by being committed; the broker hears of it from the store, so no publisher can forget to
+tell, and no canceled one can fail to. Publishers never wait: nothing here that they call suspends.
+
+**The seam.** Let L be the highest event id that the broker has heard of. An update published now belongs between L and
+L + 1: it is kept together with L, its place. That puts all notices into one order: events by id, and each update after
+the event of its place. A subscriber reads the log only up to the place of the first update that waits, or up to L if
+none does, and takes that update only when it has read so far. Hence what it sees is that one order with some updates
+left out:
+- no event twice and none missing: ids rise with commits, and each read of the log goes on from where the last ended;
+- no event out of order, and no update before an event that was published before it;
+- no update of a prompt after its terminal event: the prompt's `Feed` is closed before that event is written, so the
+  place of each of its updates is below the event's id. This also holds when the event is heard of late, and when a
+  later event of the same commit is heard of first.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Self, TypeAlias
+from weakref import WeakSet
+
+from ..store import Event, Json, Store
+
+BUFFER = 256  # updates that wait for one subscriber
+PAGE = 64  # events that are read from the log at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Something that a slow subscriber may miss."""
+
+    session_id: str
+    type: str
+    payload: Json
+    run_id: str | None = None
+
+
+Notice: TypeAlias = Event | Update
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatistics:
+    """What a broker has passed on since it was made."""
+
+    subscriptions: int  # those that are open now
+    published: int  # updates that somebody could have watched
+    skipped: int  # updates that a subscriber was too slow for, over all subscribers
+
+
+class Broker:
+    """Passes the events of one store, and updates, to any number of subscriptions. For one event loop."""
+
+    def __init__(self, store: Store, *, buffer: int = BUFFER) -> None:
+        if buffer < 1:
+            raise ValueError(f"a subscription needs room for at least one update, not {buffer}")
+        self.store, self.buffer = store, buffer
+        self.latest = 0  # the highest event id heard of
+        self.closed = False
+        self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is gone by itself
+        self._published = self._skipped = 0
+        self._unwatch = store.watch(self._hear)
+        self._hear(store.latest_event())
+
+    def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
+        """All notices from now on; with `after`, also all events above that id. With `session`, only that session's.
+
+        A place that the log has not reached yet cannot be from this log, and means from now on.
+        """
+        place = self.latest if after is None else max(0, min(after, self.latest))
+        subscription = Subscription(self, place, session)
+        if not self.closed:
+            self._subscriptions.add(subscription)
+        return subscription
+
+    def feed(self, session_id: str, run_id: str | None = None) -> "Feed":
+        """Where the updates of one prompt are published."""
+        return Feed(self, session_id, run_id)
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody would see an update. If not, it need not be made."""
+        return bool(self._subscriptions) and not self.closed
+
+    def publish(self, update: Update) -> None:
+        """Passes on an update that belongs to no prompt. Never blocks (R18b)."""
+        if not self.watched:
+            return
+        self._published += 1
+        for subscription in self._subscriptions:
+            if subscription.session is None or subscription.session == update.session_id:
+                self._skipped += subscription.offer(update)
+
+    def statistics(self) -> BrokerStatistics:
+        """What was passed on so far."""
+        return BrokerStatistics(len(self._subscriptions), self._published, self._skipped)
+
+    def close(self) -> None:
+        """Nothing is published any more, and each subscription ends when it has seen what was. Leave the store open
+        until they have. Closing twice is closing once."""
+        self.closed = True
+        self._unwatch()
+        for subscription in self._subscriptions:
+            subscription.wake()
+
+    def leave(self, subscription: "Subscription") -> None:
+        """The subscription gets nothing any more."""
+        self._subscriptions.discard(subscription)
+
+    def _hear(self, latest: int) -> None:
+        """The log has events up to this id."""
+        self.latest = max(self.latest, latest)
+        if self._subscriptions:  # going through a weak set is slow, even if it is empty
+            for subscription in self._subscriptions:
+                subscription.wake()
+
+
+class Feed:
+    """The updates of one prompt. Close it before the prompt's terminal event is written: nothing comes after
+    that (R29d)."""
+
+    __slots__ = ("_broker", "_open", "_run_id", "_session_id")
+
+    def __init__(self, broker: Broker, session_id: str, run_id: str | None) -> None:
+        self._broker, self._session_id, self._run_id = broker, session_id, run_id
+        self._open = True
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody would see an update."""
+        return self._open and self._broker.watched
+
+    def publish(self, type: str, payload: Json) -> None:
+        """Passes on an update. Never blocks. When the feed is closed it does nothing: a straggler is no error."""
+        if self.watched:
+            self._broker.publish(Update(self._session_id, type, payload, self._run_id))
+
+    def close(self) -> None:
+        self._open = False
+
+
+class Subscription:
+    """The notices for one subscriber, as an async iterator for one reader; a context manager that closes it.
+
+    It ends after `close`, at once, and after the broker's, when it has seen everything. Canceling the reader loses
+    nothing: who goes on reading gets the next notice. It holds at most the broker's `buffer` of updates, and a page of
+    events while it is being read (R18a).
+    """
+
+    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_page", "_read", "_updates", "place", "session",
+                 "skipped")
+
+    def __init__(self, broker: Broker, place: int, session: str | None) -> None:
+        self.session = session
+        self.place = place  # what to come back with: every event up to this id has been seen
+        self.skipped = 0  # updates that were published too fast for this subscriber
+        self._broker = broker
+        self._read = place  # how far the log has been read
+        self._page: deque[Event] = deque()  # what was read and not yet seen
+        self._updates: deque[tuple[int, Update]] = deque()  # each with its place
+        self._awake = asyncio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Notice:
+        while not self._closed:
+            if not self._page and self._read < self._readable():
+                self._turn_page()
+                await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
+            elif (notice := self._next()) is not None:
+                return notice
+            elif self._broker.closed:
+                break
+            else:
+                self._awake.clear()
+                await self._awake.wait()
+        raise StopAsyncIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the subscription, also for a reader that waits. Closing twice is closing once."""
+        self._closed = True
+        self._broker.leave(self)
+        self._updates.clear()
+        self._page.clear()
+        self.wake()
+
+    @property
+    def held(self) -> int:
+        """How many notices it holds in memory."""
+        return len(self._updates) + len(self._page)
+
+    def offer(self, update: Update) -> bool:
+        """Adds the update to those that wait. True if the oldest of them had to go."""
+        full = len(self._updates) == self._broker.buffer
+        if full:
+            self._updates.popleft()
+            self.skipped += 1
+        self._updates.append((self._broker.latest, update))
+        self.wake()
+        return full
+
+    def wake(self) -> None:
+        self._awake.set()
+
+    def _readable(self) -> int:
+        """How far the log may be read: what lies beyond was published after the first update that waits."""
+        return self._updates[0][0] if self._updates else self._broker.latest
+
+    def _turn_page(self) -> None:
+        until = self._readable()
+        page = self._broker.store.events(self._read, until=until, session=self.session, limit=PAGE)
+        self._page.extend(page)
+        self._read = page[-1].id if len(page) == PAGE else until
+
+    def _next(self) -> Notice | None:
+        """The next notice, if it is here. Taking it and returning it is one step that no cancel can come between."""
+        if self._page:
+            event = self._page.popleft()
+            self.place = event.id
+            return event
+        self.place = self._read
+        return self._updates.popleft()[1] if self._updates else None

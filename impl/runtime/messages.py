@@ -1,0 +1,90 @@
+"""Messages: as they are stored, as they are on the wire, and as a model hears them."""
+
+from collections.abc import Mapping, Sequence
+from time import time
+from typing import Any
+
+from ..models import FinishReason, Reasoning, Role, Text, ToolCall, ToolResult
+from ..models import Message as Said
+from ..models import Part as SaidPart
+from ..store import Json, Message
+
+SUMMARY = "Summary of the conversation so far: "
+
+
+def user_message(session_id: str, seq: int, text: str) -> Message:
+    """The user's message of a prompt. Its id follows from the prompt, so that it is never written twice."""
+    now = int(time())
+    return Message(f"p{seq}", session_id, Role.USER.value, (wire_part(Text(text)),), created_at=now, updated_at=now)
+
+
+def canceled_messages(session_id: str, seq: int, text: str) -> tuple[Message, Message]:
+    """The record of a prompt that was canceled before it could run (R7a, R7b)."""
+    now = int(time())
+    answer = Message(f"p{seq}-canceled", session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)
+    return user_message(session_id, seq, text), finished(answer, FinishReason.CANCELED)
+
+
+def saying(message: Message, parts: Sequence[SaidPart]) -> Message:
+    """The message with these parts in place of its own."""
+    return Message(message.id, message.session_id, message.role, tuple(map(wire_part, parts)), message.model,
+                   message.provider, message.created_at, message.updated_at)
+
+
+def finished(message: Message, reason: FinishReason, details: str | None = None) -> Message:
+    """The message with its finish part."""
+    now = int(time())
+    data: dict[str, Any] = {"reason": reason.value, "time": now} | ({"message": details} if details else {})
+    return Message(message.id, message.session_id, message.role, (*message.parts, {"type": "finish", "data": data}),
+                   message.model, message.provider, message.created_at, now)
+
+
+def emptied(message: Message, why: str) -> Message:
+    """The message without what was said, for a store that will not take that."""
+    return finished(saying(message, ()), FinishReason.ERROR, why)
+
+
+def wire_part(part: SaidPart) -> Json:
+    match part:
+        case Text(text):
+            return {"type": "text", "data": {"text": text}}
+        case Reasoning(thinking):
+            return {"type": "reasoning", "data": {"thinking": thinking}}
+        case ToolCall():
+            return {"type": "tool_call", "data": {"id": part.id, "name": part.name, "input": part.input,
+                                                  "finished": part.finished}}
+        case ToolResult():
+            return {"type": "tool_result", "data": {"tool_call_id": part.tool_call_id, "name": part.name,
+                                                    "content": part.content, "is_error": part.is_error}}
+
+
+def wire_message(message: Message) -> Json:
+    return {"id": message.id, "role": message.role, "session_id": message.session_id, "parts": list(message.parts),
+            "model": message.model, "provider": message.provider, "created_at": message.created_at,
+            "updated_at": message.updated_at}
+
+
+SAID: Mapping[str, type[Text | Reasoning | ToolCall | ToolResult]] = {
+    "text": Text, "reasoning": Reasoning, "tool_call": ToolCall, "tool_result": ToolResult}
+
+
+def said(message: Message) -> Said:
+    """A stored message as a model hears it."""
+    return Said(Role(message.role), tuple(SAID[p["type"]](**p["data"]) for p in message.parts if p["type"] in SAID))
+
+
+def text_of(message: Message) -> str:
+    return "".join(part["data"]["text"] for part in message.parts if part["type"] == "text")
+
+
+def is_summary(message: Message) -> bool:
+    """Whether it stands for everything that was said before it."""
+    return message.role == Role.SYSTEM and text_of(message).startswith(SUMMARY)
+
+
+def since_summary(messages: Sequence[Message]) -> list[Message]:
+    """The messages that a model is to hear: from the last summary on."""
+    for i in range(len(messages) - 1, -1, -1):
+        if is_summary(messages[i]):
+            return list(messages[i:])
+    return list(messages)

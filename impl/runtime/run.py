@@ -1,0 +1,137 @@
+"""An accepted prompt in its caller's hands: its end to wait for, and its events to watch."""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from functools import cached_property
+from typing import NamedTuple
+
+from cancelmark.model.lifecycle import Outcome
+
+from ..store import Event, Json, Message
+from .events import Broker, Feed, Notice, Subscription
+from .messages import user_message
+from .session import Prompt
+from .turn import Ending, Turn
+
+UNKNOWN = Ending(None)
+STATE = "prompt"  # the type of an update that tells to which state a prompt has come
+
+
+class Result(NamedTuple):
+    """How a prompt ended. The text and error of one that was folded are those of the turn that took it in (R14c)."""
+
+    session_id: str
+    run_id: str | None
+    outcome: Outcome
+    text: str = ""
+    message_id: str | None = None
+    error: str | None = None
+
+    @property
+    def payload(self) -> Json:
+        """The terminal event on the wire (R28a)."""
+        told = {"run_id": self.run_id, "message_id": self.message_id, "text": self.text, "error": self.error}
+        canceled = {"cancelled": True} if self.outcome is Outcome.CANCELED else {}
+        return {"session_id": self.session_id, "outcome": self.outcome.value,
+                **{name: value for name, value in told.items() if value}, **canceled}
+
+
+class Run:
+    """What the runtime knows of a prompt that is not done."""
+
+    def __init__(self, prompt: Prompt, feed: Feed, place: int) -> None:
+        self.prompt, self.feed = prompt, feed
+        self.place = place  # the latest event when it was accepted
+        self.ending = UNKNOWN
+        self.turn: Turn | None = None
+        self.task: asyncio.Task[None] | None = None  # that runs its turn
+        self.goes_on = False  # its turn has begun before
+        self.trouble: str | None = None  # why it cannot run, if it was started and cannot
+        self.guests: list[Run] = []  # prompts that were folded into it
+        self.grace: asyncio.TimerHandle | None = None
+        self.end: Result | Exception | None = None  # once it is known
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def over(self, end: "Result | Exception") -> None:
+        """Tells everybody who waits. What comes later finds it."""
+        self.feed.close()
+        self.end = end
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+    def wait(self) -> "asyncio.Future[None]":
+        """A future for one who waits for the end: canceling it harms nobody else."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.end is None:
+            self._waiters.append(waiter)
+        else:
+            waiter.set_result(None)
+        return waiter
+
+    @cached_property
+    def message(self) -> Message:
+        """The user's message."""
+        return user_message(self.prompt.session.id, self.prompt.seq, self.prompt.text)
+
+    def result(self, outcome: Outcome) -> Result:
+        ending = self.ending if self.ending.outcome else UNKNOWN  # what was to go on has not ended
+        return Result(self.prompt.session.id, self.prompt.run_id, outcome, ending.text, ending.message_id,
+                      ending.error if outcome is Outcome.ERROR else None)
+
+
+class Handle:
+    """An accepted prompt, in its caller's hands. Dropping it, or the caller's task, does nothing to the
+    prompt (R26)."""
+
+    def __init__(self, run: Run, broker: Broker) -> None:
+        self.session_id, self.run_id, self.seq = run.prompt.session.id, run.prompt.run_id, run.prompt.seq
+        self._run, self._broker = run, broker
+        self._subscriptions: set[Subscription] = set()
+        self._released = False
+
+    @property
+    def result(self) -> Result | None:
+        """How the prompt ended; None while it has not. Raises `Refusal` if the runtime could not write its end."""
+        if isinstance(self._run.end, Exception):
+            raise self._run.end
+        return self._run.end
+
+    def __await__(self) -> Generator[None, None, Result]:
+        """Waits for the prompt's end."""
+        if self._run.end is None:
+            yield from self._run.wait()
+        assert self.result is not None
+        return self.result
+
+    async def events(self) -> AsyncIterator[Notice]:
+        """The prompt's messages from now on, and its terminal event, which is the last. A prompt that is folded has
+        none of its own: its events end there."""
+        with self._broker.subscribe(self._run.place, self.session_id) as subscription:
+            self._subscriptions.add(subscription)
+            waiter = self._run.wait()
+            waiter.add_done_callback(lambda _: self._close_in_vain(subscription))
+            try:
+                if self._released:
+                    return
+                async for notice in subscription:
+                    if notice.payload.get("seq") == self.seq and notice.type != STATE:
+                        yield notice
+                        if isinstance(notice, Event) and notice.terminal:
+                            return
+            finally:
+                self._subscriptions.discard(subscription)
+                waiter.cancel()
+        _ = self.result  # raises if it could not be written
+
+    def release(self) -> None:
+        """Ends the events that are being watched through this handle. The second time has no effect."""
+        self._released = True
+        for subscription in self._subscriptions:
+            subscription.close()
+
+    def _close_in_vain(self, subscription: Subscription) -> None:
+        """Closes it if no terminal event will come: the prompt was folded, or could not be ended."""
+        if isinstance(self._run.end, Exception) or (self._run.end and self._run.end.outcome is Outcome.FOLDED):
+            subscription.close()

@@ -1,0 +1,155 @@
+"""A trace: one line of JSON for each action that a runtime has taken, enough to replay it on the model.
+
+Lines are written when the step is taken, in the order of the steps. What a step asks for is carried out after that, so
+the last lines before a crash may tell of steps that were never journaled. A crash itself writes nothing, but may leave
+a line torn: the next life begins with a line 1, `recover`, and what was found in the journal. An acceptance is out of
+order: its line is written when it is durable, and `after` is the line that was the last when its seq was given out,
+which is when it has happened for the model.
+
+`SCHEMA` describes a line; specs/trace.schema.json is made from it. specs/trace.md has the format for other servers, of
+which this is the complete case, and `cancelmark trace check` judges both.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from os import SEEK_END, PathLike
+from pathlib import Path
+from time import time
+from typing import Any, Self, TextIO
+
+from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.session import ACTIONS, Effect, End, Fold
+
+from ..store import Json
+from .session import Effects, Session
+
+log = logging.getLogger("cancelmark")
+
+VERSION = 1
+
+
+def _object(properties: Mapping[str, Any], optional: Iterable[str] = ()) -> dict[str, Any]:
+    return {"type": "object", "properties": dict(properties), "additionalProperties": False,
+            "required": [name for name in properties if name not in set(optional)]}
+
+
+_SEQ = {"type": "integer", "minimum": 1}
+_MARK = {"type": "integer", "minimum": 0}
+_RUN_ID = {"type": ["string", "null"]}
+
+SCHEMA: Mapping[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "A line of a Cancelmark trace",
+    "description": "One action of a runtime, in NDJSON: one line, one action.",
+    **_object({
+        "v": {"const": VERSION, "description": "the version of this schema"},
+        "n": {"type": "integer", "minimum": 1, "description": "the number of the line, from 1"},
+        "time": {"type": "number", "description": "seconds since 1970, by the clock of the machine"},
+        "action": {"enum": [action.name for action in ACTIONS if action.name != "crash"]},
+        "session": {"type": ["string", "null"], "description": "null: everywhere"},
+        "seq": {**_SEQ, "description": "of the prompt that the action is taken on"},
+        "run_id": {**_RUN_ID, "description": "of that prompt; null if the caller gave none"},
+        "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "how a turn finished"},
+        "mark": {**_MARK, "description": "of the session, or the highest one, when the line was written"},
+        "after": {"type": "integer", "minimum": 0,
+                  "description": "of an acceptance: the last line that was written before its seq was given out"},
+        "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
+            "seq": _SEQ, "row": {"enum": sorted({row.name for row in ROWS})}})},
+        "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
+            "effect": {"enum": ["acknowledge", "start", "stop", "fold", "record", "end"]}, "seq": _SEQ,
+            "into": {**_SEQ, "description": "of a fold: the prompt whose turn takes it in"},
+            "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "of an end"},
+        }, optional=("into", "outcome"))},
+        "found": {"type": "object", "description": "of a recovery: the journal, by session", "additionalProperties":
+                  _object({"mark": _MARK, "prompts": {"type": "array", "items": _object({
+                      "seq": _SEQ, "run_id": _RUN_ID, "state": {"enum": [state.value for state in State]}})}})},
+    }, optional=("seq", "run_id", "outcome", "after", "found")),
+}
+
+
+def schema() -> str:
+    """The schema as a file."""
+    return json.dumps(SCHEMA, indent=2) + "\n"
+
+
+class Trace:
+    """Writes the trace of one life at the end of a file, which has those of earlier lives; close it, or use it as a
+    context manager. Each line is given to the system at once. A disk that is full ends the trace, and nothing else."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        self.n = 0  # lines written
+        torn = _torn(self.path)
+        self._file: TextIO | None = self.path.open("a", encoding="utf-8", buffering=1)
+        if torn:
+            self._file.write("\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is written any more. Closing twice is closing once."""
+        if self._file:
+            with suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def step(self, session: Session, effects: Effects, after: int | None = None) -> None:
+        """A step of one session."""
+        line: dict[str, Any] = {}
+        if effects.prompt:
+            line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
+        if isinstance(effects.variant, Outcome):
+            line["outcome"] = effects.variant.value
+        if after is not None:
+            line["after"] = after
+        self._write(effects.action, session.id, effects.mark, [effects], line)
+
+    def everywhere(self, action: str, steps: Sequence[Effects], found: Json | None = None) -> None:
+        """A step of all sessions at once. `found`: the sessions as they were before it (`found_in`)."""
+        mark = max((effects.mark for effects in steps), default=0)
+        self._write(action, None, mark, steps, {} if found is None else {"found": found})
+
+    def _write(self, action: str, session: str | None, mark: int, steps: Iterable[Effects], more: Json) -> None:
+        if not self._file:
+            return
+        self.n += 1
+        line = {
+            "v": VERSION, "n": self.n, "time": time(), "action": action, "session": session, "mark": mark,
+            "rows": [{"seq": prompt.seq, "row": row.name} for effects in steps for prompt, row in effects.moved],
+            "effects": [_told(effect) for effects in steps for effect in effects], **more}
+        try:
+            self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        except OSError as error:
+            log.error("%s: the trace ends here: %s", self.path, error)
+            self.close()
+
+
+def _torn(path: Path) -> bool:
+    """Whether the file ends in the middle of a line."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, SEEK_END)
+        return file.read() != b"\n"
+
+
+def _told(effect: Effect) -> Json:
+    told: dict[str, Any] = {"effect": type(effect).__name__.lower(), "seq": effect.seq}
+    if isinstance(effect, Fold):
+        told["into"] = effect.into
+    elif isinstance(effect, End):
+        told["outcome"] = effect.outcome.value
+    return told
+
+
+def found_in(sessions: Iterable[Session]) -> Json:
+    """The sessions as a recovery has found them in the journal."""
+    return {session.id: {"mark": session.mark, "prompts": [
+        {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value}
+        for prompt in session.prompts.values()]} for session in sessions}

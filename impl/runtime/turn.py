@@ -1,0 +1,291 @@
+"""One turn: the user's message, the steps of a language model, and an ending whatever happens.
+
+A turn writes messages and streams updates; it never touches the session. It asks for follow-ups to take in before each
+step, and says at last how it ended. `run` returns an `Ending` for every way in which a turn can go: it may be stopped
+at any point, and the model, a tool or the store may fail. Each leaves the user's message, an assistant message with a
+finish reason, and no tool call without a result. The last of these come with the ending, to be committed together with
+the end of the prompt.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import time
+from typing import NamedTuple
+
+from cancelmark.model.lifecycle import Outcome
+
+from ..models import Draft, Failure, FinishReason, Model, ModelError, Role, Text, Tool, ToolCall, ToolResult
+from ..models import Message as Said
+from ..models import Part as SaidPart
+from ..store import Message, Operation, PutMessage
+from .conversation import Conversation, Earlier, Read
+from .events import Feed
+from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
+from .tasks import uncut
+
+# Writes, and tries again for as long as that may help and the second says that it is wanted.
+Write = Callable[[Sequence[Operation], Callable[[], bool]], Awaitable[object]]
+
+SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
+
+
+@dataclass(frozen=True)
+class ToolRunner:
+    """A tool and what it does with the text of its arguments. What it raises is told to the model as an error."""
+
+    tool: Tool
+    run: Callable[[str], Awaitable[str]]
+
+
+class Ending(NamedTuple):
+    """How a turn ended. No outcome: it must go on after a summary."""
+
+    outcome: Outcome | None
+    text: str = ""
+    message_id: str | None = None
+    error: str | None = None
+    messages: tuple[Message, ...] = ()  # that are still to be written
+
+
+class Turn:
+    """A turn in the making. It can be stopped, which it answers by ending; or abandoned, and then nobody listens.
+
+    The user's message, `prompt`, must be in the store before the turn is run. A turn that `goes_on`, after a summary or
+    a restart, finds there what it has written before.
+    """
+
+    def __init__(
+        self,
+        *,
+        seq: int,
+        prompt: Message,
+        model: Model,
+        tools: Mapping[str, ToolRunner],
+        history: Read,
+        write: Write,
+        follow_ups: Callable[[], Awaitable[Sequence[Message]]],
+        feed: Feed,
+        goes_on: bool = False,
+    ) -> None:
+        self.seq, self.model, self.tools = seq, model, tools
+        self.abandoned = False
+        self._history, self._write, self._follow_ups, self._feed = history, write, follow_ups, feed
+        self._prompt, self._goes_on = prompt, goes_on
+        self._messages: dict[str, Message] = {}  # of the session, from the user's message on
+        self._found = 0  # how many of these were there when it went on
+        self._unwritten: dict[str, Message] = {}
+        self._earlier = Earlier(history, before=prompt.id)
+        self._task: asyncio.Task[object] | None = None  # that runs it
+        self._stopping = False
+        self._draft: Draft | None = None  # of the assistant message that is being streamed
+
+    # --- from outside
+
+    async def run(self) -> Ending:
+        """Does the turn, in the task of the caller, and returns its ending. Only if somebody else cancels that task is
+        there none."""
+        self._task = asyncio.current_task()
+        try:
+            return await self._guarded()
+        finally:
+            self._task = None
+
+    def stop(self) -> None:
+        """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end."""
+        self._stopping = True
+        if self._task:  # canceled before it runs, it could not say how it ended
+            self._task.cancel()
+
+    def abandon(self) -> Ending:
+        """From now on nothing that the turn does is written or shown. Returns the ending that it has instead (R24b)."""
+        ending = self.end(Outcome.CANCELED, "the turn did not stop in time")
+        self.abandoned = True
+        self.stop()
+        return ending
+
+    def end(self, outcome: Outcome, error: str | None = None) -> Ending:
+        """An ending: the user's message is there, the last answer has its finish reason, and every tool call a result.
+        Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
+        self._look_back()
+        if self._prompt.id not in self._messages:
+            self._put(self._prompt)
+        reason = FinishReason.CANCELED if outcome is Outcome.CANCELED else FinishReason.ERROR
+        answer = self._answer()
+        if answer is None or answer.finish_reason not in (None, FinishReason.CANCELED, FinishReason.ERROR):
+            answer = self._new(Role.ASSISTANT, [])
+        elif self._draft:
+            answer = saying(answer, self._draft.parts)
+        self._draft = None
+        if answer.finish_reason is None:
+            answer = self._put(finished(answer, reason, error))
+        self._close_calls(error or "the turn was canceled")
+        return self._ending(outcome, answer, error)
+
+    # --- the work
+
+    async def _guarded(self) -> Ending:
+        try:
+            self._look_back()
+            if self._stopping:
+                return self.end(Outcome.CANCELED)
+            return await self._work()
+        except asyncio.CancelledError:
+            return self._canceled()
+        except ModelError as failed:
+            if failed.kind is Failure.CONTEXT_TOO_LONG:
+                return await self._summarized(failed)
+            return self.end(Outcome.ERROR, failed.message)
+        except Exception as failed:
+            return self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}")
+
+    def _look_back(self) -> None:
+        """Finds what the turn has written before it was interrupted."""
+        if not self._messages:
+            if self._goes_on:
+                self._messages = {message.id: message for message in self._history(since=self._prompt.id)}
+                self._found = len(self._messages)
+            else:
+                self._messages = {self._prompt.id: self._prompt}
+
+    async def _work(self) -> Ending:
+        if not self._goes_on:
+            self._show(self._prompt)
+        while True:
+            for message in await self._follow_ups():
+                self._messages[message.id] = message
+                self._show(message)
+            answer = await self._step()
+            if answer.finish_reason != FinishReason.TOOL_USE:
+                return self._ending(Outcome.END_TURN, answer)
+            await self._save()
+            for call in self._open_calls():
+                if self._stopping:  # and the model, or a tool, has swallowed it
+                    raise asyncio.CancelledError
+                self._put(self._new(Role.TOOL, [await self._use(call)]))
+                await self._save()
+            if self._stopping:
+                raise asyncio.CancelledError
+
+    async def _step(self) -> Message:
+        """One answer of the model, streamed to whoever watches. It has its place before it is complete."""
+        message = self._new(Role.ASSISTANT, [])
+        conversation = self._conversation()
+        self._put(message)
+        await self._save()
+        self._draft = draft = Draft()
+        async with aclosing(self.model.step(conversation, [t.tool for t in self.tools.values()])) as deltas:
+            async for delta in deltas:
+                draft.add(delta)
+                if self._feed.watched:
+                    self._show(saying(message, draft.parts))
+        assert draft.finish, "a step that succeeds ends with its finish"
+        self._draft = None
+        message = self._put(finished(saying(message, draft.parts), draft.finish.reason))
+        if draft.called and draft.finish.reason is not FinishReason.TOOL_USE:
+            self._close_calls("the answer was cut off")
+        return message
+
+    async def _use(self, call: ToolCall) -> ToolResult:
+        runner = self.tools.get(call.name)
+        if runner is None:
+            return ToolResult(call.id, call.name, f"there is no tool {call.name!r}", is_error=True)
+        try:
+            return ToolResult(call.id, call.name, await runner.run(call.input))
+        except Exception as failed:
+            return ToolResult(call.id, call.name, f"{type(failed).__name__}: {failed}", is_error=True)
+
+    async def _summarized(self, failed: ModelError) -> Ending:
+        """The conversation no longer fits: a summary takes its place, and the turn goes on from there."""
+        draft = Draft()
+        try:
+            request = Said(Role.USER, (Text(SUMMARIZE),))
+            async with aclosing(self.model.step([*self._conversation(), request])) as deltas:
+                async for delta in deltas:
+                    draft.add(delta)
+        except asyncio.CancelledError:
+            return self._canceled()
+        except Exception:
+            return self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)")
+        self.end(Outcome.ERROR, failed.message)
+        summary = self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))
+        return self._ending(None, summary)
+
+    def _canceled(self) -> Ending:
+        if self._stopping:
+            return self.end(Outcome.CANCELED)
+        if self._task and self._task.cancelling():
+            raise asyncio.CancelledError  # by the event loop, which ends
+        return self.end(Outcome.ERROR, "the model or a tool was canceled, and nobody asked for it")
+
+    def _ending(self, outcome: Outcome | None, answer: Message, error: str | None = None) -> Ending:
+        """The ending with this answer, and with everything that is still to be written."""
+        messages = tuple(self._unwritten.values())
+        for message in messages:
+            self._show(message)
+        return Ending(outcome, text_of(answer), answer.id, error, messages)
+
+    # --- messages
+
+    def _conversation(self) -> Conversation:
+        """What the model is to hear: everything since the last summary. If the prompt came before that it is put after
+        what others have said since, because it is what the turn goes on with."""
+        messages = list(self._messages.values())
+        since = since_summary(messages)
+        if len(since) == len(messages):
+            return Conversation(self._earlier, messages)
+        own = self._found - (len(messages) - len(since))
+        return Conversation(None, [*since[:own], self._prompt, *since[own:]])
+
+    def _answer(self) -> Message | None:
+        """The last answer of this turn, since the last summary."""
+        return next((m for m in reversed(since_summary(list(self._messages.values())))
+                     if m.role == Role.ASSISTANT and m.id.startswith(f"p{self.seq}-")), None)
+
+    def _new(self, role: Role, parts: Sequence[SaidPart]) -> Message:
+        """A message of this turn. Messages are never removed, so their number makes an id that no other has."""
+        now = int(time())
+        mine = role is Role.ASSISTANT
+        return Message(f"p{self.seq}-{len(self._messages) + 1}", self._prompt.session_id, role.value,
+                       tuple(map(wire_part, parts)), self.model.name if mine else "",
+                       self.model.provider if mine else "", now, now)
+
+    def _put(self, message: Message) -> Message:
+        """The message is a part of the conversation from now on, and is to be written."""
+        self._messages[message.id] = self._unwritten[message.id] = message
+        return message
+
+    async def _save(self) -> None:
+        """Writes what is to be written, and shows it."""
+        await uncut(self._saved())
+
+    async def _saved(self) -> None:
+        if self.abandoned:
+            return
+        messages = tuple(self._unwritten.values())
+        self._unwritten.clear()
+        await self._write([PutMessage(message) for message in messages], lambda: not self.abandoned)
+        for message in messages:
+            self._show(message)
+
+    def _show(self, message: Message) -> None:
+        if not self.abandoned and self._feed.watched:
+            self._feed.publish("message", {**wire_message(message), "seq": self.seq})
+
+    def _open_calls(self) -> list[ToolCall]:
+        """Tool calls that no result follows. Only the last step that called tools can have left some: the model is not
+        asked again before each call has its result. Ids are distinct within a step, and may be used again in the next.
+        """
+        answered: set[str] = set()
+        for message in reversed(self._messages.values()):
+            parts = said(message).parts
+            answered.update(part.tool_call_id for part in parts if isinstance(part, ToolResult))
+            if calls := [part for part in parts if isinstance(part, ToolCall)]:
+                return [call for call in calls if call.id not in answered]
+        return []
+
+    def _close_calls(self, why: str) -> None:
+        """Gives each open call an error for a result."""
+        if calls := self._open_calls():
+            self._put(self._new(Role.TOOL, [ToolResult(c.id, c.name, why, is_error=True) for c in calls]))

@@ -1,0 +1,430 @@
+"""Workspaces: what a server keeps for a path. Each is a runtime with its sessions, in a file of its own.
+
+A run belongs to its workspace, never to a request or a connection. A workspace lives while a client is attached to it,
+and for a grace period after the last one has left or the last call has named it; then it closes as a server does that
+shuts down: nothing more is accepted, every session is canceled, every run is waited for, the store is closed. Opening
+the same path again finds the same workspace, with its sessions. Workspaces that a crash has left open are open again
+after the restart, and go on.
+
+A data directory belongs to one server at a time:
+
+    index.db            the workspaces: id, path, log, and whether each is open and its agent ready
+    workspaces/ID.db    the sessions, messages, prompts and events of one, with SQLite's files beside it
+    server.json         where the server listens, while it runs (`discovery`)
+
+The id of a workspace follows from its path. Its `log` names the series of its event ids: a place in one log means
+nothing in another, so a client that comes back to a new log is shown all of it.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from os.path import realpath
+from pathlib import Path
+from time import time
+from typing import NamedTuple
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from ..files import UsageError
+from ..models import Draft, Model, Role, Text
+from ..models import Message as Said
+from ..store import MemoryStore, Message, PromptRecord, PutMessage, SessionRecord, SqliteStore, StoreError
+from .events import Broker, Notice, Update
+from .messages import SUMMARY, said, since_summary, wire_message, wire_part
+from .runtime import Closing, Refusal, RunIdInUse, Runtime
+from .trace import Trace
+from .turn import SUMMARIZE
+
+log = logging.getLogger("cancelmark.workspace")
+
+GRACE = 300.0  # seconds
+QUEUE = 1000  # prompts of one session that are not done
+OPEN = 64  # workspaces
+
+
+class Unknown(LookupError):
+    """There is no such workspace, or session."""
+
+
+class NotReady(Refusal):
+    """The workspace's agent has not been initialized."""
+
+
+class NoSession(Refusal):
+    """The session that a prompt names does not exist."""
+
+
+class Busy(Refusal):
+    """The session has prompts that are not done."""
+
+
+class Full(Refusal):
+    """A limit is reached; later there may be room."""
+
+
+class Record(NamedTuple):
+    """A workspace as the index has it."""
+
+    id: str
+    path: str
+    log: str
+    open: bool
+    ready: bool
+
+
+class Index:
+    """The workspaces of a data directory; without one, of this process. The file is locked while it is open."""
+
+    def __init__(self, directory: Path | None) -> None:
+        where = ":memory:" if directory is None else str(directory / "index.db")
+        self._database = sqlite3.connect(where, isolation_level=None, check_same_thread=False, timeout=0)
+        try:
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("BEGIN EXCLUSIVE")
+            self._database.execute("CREATE TABLE IF NOT EXISTS workspaces (id TEXT PRIMARY KEY, path TEXT NOT NULL,"
+                                   " log TEXT NOT NULL, open INTEGER NOT NULL, ready INTEGER NOT NULL)")
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._database.close()
+            if "locked" in str(error):
+                raise UsageError(f"another server uses {directory}; use that one, or choose another --data-dir"
+                                 ) from error
+            raise UsageError(f"{where}: {error}; choose another --data-dir, or move the file out of the way"
+                             ) from error
+
+    def all(self) -> dict[str, Record]:
+        rows = self._database.execute("SELECT id, path, log, open, ready FROM workspaces ORDER BY rowid").fetchall()
+        return {row[0]: Record(row[0], row[1], row[2], bool(row[3]), bool(row[4])) for row in rows}
+
+    def put(self, record: Record) -> None:
+        self._database.execute("INSERT INTO workspaces VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+                               " log = excluded.log, open = excluded.open, ready = excluded.ready", record)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class Watch:
+    """The notices of a workspace for one reader, as an async iterator. It can rest: until it resumes nobody has to care
+    for it, and it misses updates, but no events."""
+
+    def __init__(self, broker: Broker, after: int | None) -> None:
+        self._broker, self._subscription = broker, broker.subscribe(after)
+        self._closed = False
+
+    async def __anext__(self) -> Notice:
+        return await anext(self._subscription)
+
+    @property
+    def place(self) -> int:
+        """What to come back with: every event up to this id has been seen."""
+        return self._subscription.place
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a notice is here already."""
+        return self._subscription.held > 0
+
+    def rest(self) -> None:
+        self._subscription.close()
+
+    def resume(self) -> None:
+        self._subscription = self._broker.subscribe(self.place)
+        if self._closed:
+            self._subscription.close()
+
+    def close(self) -> None:
+        """Ends it for good, also for a reader that waits."""
+        self._closed = True
+        self._subscription.close()
+
+
+class Workspace:
+    """One open workspace."""
+
+    def __init__(self, record: Record, runtime: Runtime, grace: float, queue: int, left: Callable[["Workspace"], None],
+                 ) -> None:
+        self.id, self.path, self.log, self.ready = record.id, record.path, record.log, record.ready
+        self.runtime, self.grace, self.queue = runtime, grace, queue
+        self._sessions = {session.id: session for session in runtime.store.sessions()}
+        self._accepting: Counter[str] = Counter()  # prompts of a session that are being written
+        self._claims: dict[str, float] = {}  # until when, by client; for ever while it is attached
+        self._watches: dict[str, set[Watch]] = {}  # by client
+        self.attached = 0  # how many watch
+        self._left, self._alarm = left, asyncio.get_running_loop().call_later(grace, self._look)
+
+    # --- who keeps it open
+
+    @property
+    def clients(self) -> list[str]:
+        """The clients that hold a claim."""
+        now = asyncio.get_running_loop().time()
+        return [client for client, until in self._claims.items() if client and until > now]
+
+    def claim(self, client: str = "") -> None:
+        """The workspace stays for the grace period from now on, for this client or for nobody in particular."""
+        if self._claims.get(client) != inf:
+            self._claims[client] = asyncio.get_running_loop().time() + self.grace
+
+    @contextmanager
+    def watch(self, client: str, after: int | None) -> Iterator[Watch]:
+        """Everything that happens, also what came after that event. It keeps the workspace open while it lasts, and
+        ends when the client is released."""
+        watch = Watch(self.runtime.broker, after)
+        self._claims[client] = inf
+        self._watches.setdefault(client, set()).add(watch)
+        self.attached += 1
+        try:
+            yield watch
+        finally:
+            watch.close()
+            self.attached -= 1
+            others = self._watches.get(client, set())
+            others.discard(watch)
+            if not others and self._watches.pop(client, None) is not None:
+                del self._claims[client]
+                self.claim(client)
+
+    def release(self, client: str) -> bool:
+        """Takes the client's claim back and ends its streams. False if it had none."""
+        known = self._claims.pop(client, None) is not None
+        for watch in self._watches.pop(client, ()):
+            watch.close()
+        if known:
+            self.claim()
+        return known
+
+    def wanted(self) -> bool:
+        """Whether anybody has a claim. Sees to it that somebody asks again when the last claim may be over."""
+        loop = asyncio.get_running_loop()
+        self._claims = {client: until for client, until in self._claims.items() if until > loop.time()}
+        if self._claims:
+            wait = max(self._claims.values()) - loop.time()
+            self._alarm.cancel()
+            self._alarm = loop.call_later(min(wait, self.grace), self._look)
+        return bool(self._claims)
+
+    def _look(self) -> None:
+        if not self.wanted():
+            self._left(self)
+
+    # --- sessions
+
+    async def create_session(self, title: str) -> SessionRecord:
+        id = str(uuid4())
+        await self.runtime.create_session(id, title)
+        session = self._sessions[id] = SessionRecord(id, title, 0, int(time()))
+        self.runtime.broker.publish(Update(id, "session", {"id": id, "title": title, "created_at": session.created_at}))
+        return session
+
+    def sessions(self) -> list[SessionRecord]:
+        return list(self._sessions.values())
+
+    def session(self, id: str) -> SessionRecord:
+        try:
+            return self._sessions[id]
+        except KeyError:
+            raise Unknown(f"there is no session {id!r:.80}; create it first") from None
+
+    # --- prompts
+
+    async def accept(self, session_id: str, text: str, run_id: str | None) -> int:
+        """Accepts a prompt and returns its seq. Accepting the same prompt under the same run id again accepts nothing,
+        and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
+        if not self.ready:
+            raise NotReady("the agent is not initialized; POST to its init first")
+        if session_id not in self._sessions:
+            raise NoSession(f"session_id: there is no session {session_id!r:.80}; create it first")
+        try:
+            waiting = self.runtime.unfinished(session_id) + self._accepting[session_id]
+            if waiting >= self.queue and not self.runtime.closing:
+                raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
+            self._accepting[session_id] += 1
+            try:
+                return (await self.runtime.accept(session_id, text, run_id)).seq
+            finally:
+                self._accepting[session_id] -= 1
+        except (RunIdInUse, Closing, Full):
+            known = self._known(run_id)
+            if known is None:
+                raise
+            if (known.session_id, known.text) != (session_id, text):
+                raise RunIdInUse(f"run_id: {run_id!r:.80} is in use by another prompt; choose a new one") from None
+            return known.seq
+
+    def _known(self, run_id: str | None) -> PromptRecord | None:
+        if run_id is None:
+            return None
+        with suppress(StoreError):  # it has been closed meanwhile
+            return self.runtime.store.prompt(run_id)
+        return None
+
+    async def summarize(self, session_id: str) -> None:
+        """Writes a summary of the session, from which its next turn goes on. Only a session that is not busy has one,
+        and only one that has been told something."""
+        self.session(session_id)
+        self._refuse_if_busy(session_id)
+        runtime = self.runtime
+        history = since_summary(runtime.store.messages(session_id))
+        if not any(message.role != Role.SYSTEM for message in history):
+            return
+        conversation = [heard for heard in map(said, history) if heard.parts]
+        draft = Draft()
+        async for delta in runtime.model.step([*conversation, Said(Role.USER, (Text(SUMMARIZE),))]):
+            draft.add(delta)
+        self._refuse_if_busy(session_id)
+        now = int(time())
+        message = Message(f"summary-{uuid4()}", session_id, Role.SYSTEM.value,
+                          (wire_part(Text(SUMMARY + draft.message.text)),), created_at=now, updated_at=now)
+        await runtime.store.write([PutMessage(message)])
+        runtime.broker.publish(Update(session_id, "message", wire_message(message)))
+
+    def _refuse_if_busy(self, session_id: str) -> None:
+        if self.runtime.is_busy(session_id):
+            raise Busy(f"session {session_id} is busy; summarize it when its prompts are done")
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Accepts nothing more, cancels every session, waits for every run, and closes the store."""
+        self._alarm.cancel()
+        await self.runtime.close(deadline)
+        if self.runtime.trace:
+            self.runtime.trace.close()
+
+
+class Workspaces:
+    """The workspaces of one server. Without a directory nothing outlives the process. In `traces`, if given, each
+    writes its trace to a file of its own."""
+
+    def __init__(self, model: Model, directory: Path | None = None, *, grace: float = GRACE, stop: float = 5.0,
+                 queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None) -> None:
+        self.model, self.directory, self.traces = model, directory, traces
+        self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
+        self.closing = False
+        self._open: dict[str, Workspace] = {}
+        self._locks: dict[str, asyncio.Lock] = {}  # of those that are being opened or closed
+        self._tasks: set[asyncio.Task[None]] = set()
+        if directory is not None:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                (directory / "workspaces").mkdir(mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot make {directory}: {error.strerror}; choose another --data-dir") from error
+        if traces is not None:
+            try:
+                traces.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(f"cannot make {traces}: {error.strerror}; choose another --trace") from error
+        self._index = Index(directory)
+
+    async def start(self) -> None:
+        """Opens the workspaces that the last life has left open, each of which goes on where it was."""
+        for record in self._index.all().values():
+            if record.open:
+                try:
+                    self._open[record.id] = await self._opened(record)
+                except StoreError as error:  # the others are not to wait for this one
+                    log.error("a workspace cannot be opened", extra={"workspace": record.id, "problem": error})
+
+    async def open(self, path: str, client: str = "") -> Workspace:
+        """The workspace of this path, wherever links in it lead. It is opened if it is not open."""
+        resolved = await asyncio.to_thread(realpath, path)  # it may ask a disk that is slow
+        id = str(uuid5(NAMESPACE_URL, f"file://{resolved}"))
+        async with self._lock(id):
+            workspace = self._open.get(id)
+            if workspace is None:
+                if self.closing:
+                    raise Closing("the server is closing; ask another, or this one when it is back")
+                if len(self._open) >= self.limit:
+                    raise Full(f"{self.limit} workspaces are open; delete one, or wait until its clients leave one")
+                record = self._index.all().get(id) or Record(id, resolved, "", True, False)
+                workspace = self._open[id] = await self._opened(record._replace(open=True))
+                log.info("workspace opened", extra={"workspace": id})
+            workspace.claim(client)
+        return workspace
+
+    def __iter__(self) -> Iterator[Workspace]:
+        return iter(list(self._open.values()))
+
+    def get(self, id: str) -> Workspace:
+        """The open workspace with this id. That somebody asks for it keeps it open for a while."""
+        workspace = self._open.get(id)
+        if workspace is None:
+            raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
+        workspace.claim()
+        return workspace
+
+    async def ready(self, workspace: Workspace) -> None:
+        """Initializes the workspace's agent: from now on it accepts prompts."""
+        if not workspace.ready:
+            await self._put(Record(workspace.id, workspace.path, workspace.log, True, True))
+            workspace.ready = True
+
+    async def delete(self, id: str, deadline: float | None = None) -> None:
+        """Closes the workspace. Its file is kept: opening the path again finds what was there."""
+        workspace = self.get(id)
+        async with self._lock(id):
+            if self._open.get(id) is workspace:
+                await self._closed(workspace, deadline)
+
+    def release(self, client: str) -> int:
+        """Takes back the client's claims, and says how many."""
+        return sum(workspace.release(client) for workspace in self)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Closes everything, within about `deadline` seconds. A restart opens the same workspaces again."""
+        self.closing = True
+        await asyncio.gather(*(workspace.close(deadline) for workspace in self))
+        for id in list(self._locks):  # who is in the middle of opening or closing one comes to an end first
+            async with self._lock(id):
+                pass
+        await asyncio.gather(*(workspace.close(deadline) for workspace in self))
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._index.close()
+
+    async def _opened(self, record: Record) -> Workspace:
+        def make() -> tuple[MemoryStore | SqliteStore, Record]:
+            if self.directory is None:
+                return MemoryStore(), record._replace(log=uuid4().hex[:8])
+            file = self.directory / "workspaces" / f"{record.id}.db"
+            fresh = not (record.log and file.exists())
+            return SqliteStore(file), record._replace(log=uuid4().hex[:8]) if fresh else record
+
+        store, record = await asyncio.to_thread(make)
+        await self._put(record)
+        trace = None
+        if self.traces:
+            try:
+                trace = Trace(self.traces / f"{record.id}.ndjson")
+            except OSError as error:
+                log.error("no trace is written", extra={"workspace": record.id, "problem": error})
+        runtime = Runtime(self.model, store, grace=self.stop, trace=trace)
+        await runtime.start()
+        return Workspace(record, runtime, self.grace, self.queue, self._left)
+
+    async def _put(self, record: Record) -> None:
+        await asyncio.to_thread(self._index.put, record)
+
+    async def _closed(self, workspace: Workspace, deadline: float | None = None) -> None:
+        await workspace.close(deadline)
+        if not self.closing:  # what a shutdown closes is open again after it
+            del self._open[workspace.id]
+            await self._put(Record(workspace.id, workspace.path, workspace.log, False, workspace.ready))
+            log.info("workspace closed", extra={"workspace": workspace.id})
+
+    def _left(self, workspace: Workspace) -> None:
+        task = asyncio.ensure_future(self._leave(workspace))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _leave(self, workspace: Workspace) -> None:
+        async with self._lock(workspace.id):
+            if self._open.get(workspace.id) is workspace and not workspace.wanted():  # nobody has come back meanwhile
+                log.info("no client is left", extra={"workspace": workspace.id})
+                await self._closed(workspace)
+
+    def _lock(self, id: str) -> asyncio.Lock:
+        return self._locks.setdefault(id, asyncio.Lock())

@@ -1,0 +1,1 @@
+"""What is generated in specs/: `python -m cancelmark.impl.specs`."""

@@ -1,0 +1,3 @@
+from .pages import main
+
+raise SystemExit(main())

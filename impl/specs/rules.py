@@ -1,0 +1,166 @@
+"""Which clause of specs/protocol.md is carried by what: by the model, by the runtime, and by the tests.
+
+The model carries clauses as data (rows, actions, properties, the wire), and where it is machinery that carries one, in
+a docstring. The runtime carries them in docstrings: `(R12a, R12b)` says that what is documented there makes those
+clauses true. A test that would fail if a clause were broken says so with `@pytest.mark.rule("R12a")`. Everything is
+read from the sources, so that no test has to run for it.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cancelmark.model import wire
+from cancelmark.model.delivery import LOGGED
+from cancelmark.model.lifecycle import ROWS
+from cancelmark.model.revisions.matrix import JUDGED
+from cancelmark.model.session import ACTIONS
+from cancelmark.views.tables import table
+
+CLAUSE = r"R\d+[a-z]?"
+_CITED = re.compile(rf"\(({CLAUSE}(?:, {CLAUSE})*)\)")
+_RULE = re.compile(r"^\*\*(R\d+) ([^*]+)\.\*\*(.*?)(?=^\*\*R|^#|^!\[|^<!--|\Z)", re.MULTILINE | re.DOTALL)
+_LETTERED = re.compile(r"^- \*\*(R\d+[a-z])\*\* (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the specification. One that is not divided into clauses is its own only clause."""
+
+    id: str
+    title: str
+    clauses: Mapping[str, str]  # what each says, by its id
+
+
+def rules(protocol: str) -> list[Rule]:
+    """The rules of the specification, by number."""
+    found = []
+    for id, title, text in _RULE.findall(protocol):
+        lettered = dict(_LETTERED.findall(text))
+        found.append(Rule(id, title, lettered or {id: text}))
+    return sorted(found, key=lambda rule: int(rule.id[1:]))
+
+
+# --- who carries a clause
+
+Carried = Iterator[tuple[str, str]]  # a clause, and the name of what carries it
+
+
+def in_model(root: Path) -> Carried:
+    for row in ROWS:
+        yield row.rule, f"row {row.name}"
+    for action in (*ACTIONS, *LOGGED.actions):
+        yield from ((clause, f"action {action.name}") for clause in action.clauses)
+    for prop in JUDGED:
+        yield from ((clause, f"property {prop.id}") for clause in prop.clauses)
+    said: list[tuple[str, Iterable[str]]] = [
+        *((f"wire {r.method} {r.path}", r.rules) for r in wire.REQUESTS),
+        *((f"wire {r.status}", r.rules) for r in wire.REFUSALS),
+        *((f"wire run_complete.{f.name}", f.rules) for f in wire.RUN_COMPLETE),
+        *((f"wire event {e.name}", e.rules) for e in wire.EVENTS),
+        *((f"wire finish reason {f.outcome.value}", f.rules) for f in wire.FINISH_REASONS),
+    ]
+    for name, clauses in said:
+        yield from ((clause, name) for clause in clauses)
+    yield from in_docstrings(root, "model")
+
+
+def in_docstrings(root: Path, package: str) -> Carried:
+    """What the docstrings of a package cite, by module and name."""
+    for path in sorted((root / package).rglob("*.py")):
+        module = ".".join(path.relative_to(root / package).with_suffix("").parts).removesuffix(".__init__")
+        for name, node in _documented(ast.parse(path.read_text(encoding="utf-8")), module):
+            for cited in _CITED.findall(ast.get_docstring(node) or ""):
+                yield from ((clause, name) for clause in cited.split(", "))
+
+
+def _documented(
+    node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str,
+) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Everything that can have a docstring, with its name."""
+    yield name, node
+    for child in node.body:
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _documented(child, f"{name}.{child.name}")
+
+
+def in_tests(root: Path) -> Carried:
+    """What the tests are marked with, by file and name."""
+    for path in sorted((root / "tests").glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from ((clause, f"{path.stem}::{node.name}") for clause in _marked(node))
+
+
+def _marked(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    for mark in test.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.rule":
+            for argument in mark.args:
+                if not isinstance(argument, ast.Constant):
+                    raise ValueError(f"{test.name}: a mark names its clauses as plain strings")
+                yield str(argument.value)
+
+
+# --- the whole
+
+@dataclass
+class Traceability:
+    """Every clause, and what carries it."""
+
+    rules: Sequence[Rule]
+    carriers: Mapping[str, Mapping[str, list[str]]]  # by column and clause
+    unknown: list[str] = field(default_factory=list)  # citations of clauses that do not exist
+
+    def gaps(self) -> list[str]:
+        """What is missing, a line each."""
+        return [f"{clause} is not carried by the {column}" for rule in self.rules for clause in rule.clauses
+                for column, carried in self.carriers.items() if clause not in carried]
+
+
+def traced(root: Path) -> Traceability:
+    """The traceability of the project at `root`."""
+    known = rules((root / "specs" / "protocol.md").read_text(encoding="utf-8"))
+    clauses = {clause for rule in known for clause in rule.clauses}
+    columns = {"model": in_model(root), "runtime": in_docstrings(root, "impl"), "tests": in_tests(root)}
+    found: dict[str, dict[str, list[str]]] = {column: {} for column in columns}
+    unknown = []
+    for column, carried in columns.items():
+        for clause, name in carried:
+            if clause not in clauses:
+                unknown.append(f"{name} cites {clause}, which is no clause")
+            elif name not in found[column].setdefault(clause, []):
+                found[column][clause].append(name)
+    return Traceability(known, found, unknown)
+
+
+def page(trace: Traceability) -> str:
+    """specs/traceability.md."""
+    clauses = sum(len(rule.clauses) for rule in trace.rules)
+    tests = {test for carried in trace.carriers["tests"].values() for test in carried}
+    return f"""# Traceability
+
+Each clause of [protocol.md](protocol.md), what carries it in the model and in the runtime, and the tests that would
+fail if it were broken: {clauses} clauses of {len(trace.rules)} rules, {len(tests)} tests. A test fails when a clause
+lacks one of the three, and when something cites a clause that does not exist.
+
+The model carries clauses as data (rows, actions, properties, the wire) or in docstrings, the runtime in docstrings, the
+tests by `@pytest.mark.rule`.
+
+""" + "\n".join(_section(trace, rule) for rule in trace.rules)
+
+
+def _section(trace: Traceability, rule: Rule) -> str:
+    lines = [[clause, *("<br>".join(map(_NAMED[column], carried.get(clause, []))) or "**nothing**"
+                        for column, carried in trace.carriers.items())] for clause in rule.clauses]
+    return f"## {rule.id} {rule.title}\n\n{table(('clause', *trace.carriers), lines)}"
+
+
+def _test(name: str) -> str:
+    """A test's name as the sentence that it is, and a link to its file."""
+    file, _, test = name.partition("::")
+    return f"[{file.removeprefix('test_')}](../tests/{file}.py): {test.removeprefix('test_').replace('_', ' ')}"
+
+
+_NAMED: Mapping[str, Callable[[str], str]] = {"model": str, "runtime": "`{}`".format, "tests": _test}

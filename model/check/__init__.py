@@ -1,0 +1,1 @@
+"""Searching a protocol: every reachable state within bounds, judged on the way."""

@@ -1,0 +1,230 @@
+"""What each session can do, worked out once with the protocol's own rows and actions, as tables of words.
+
+A session does the same whatever the other sessions, the finished prompts and what is left of the bounds; and mostly the
+same whatever its run ids. So what it can do is tabled by its number, the server's seq and whether the server is
+closing. Where somebody asks for a run id there is a *case* for each answer; the one that applies is told by the word.
+
+Judged here, on every move of every session that is met: safety, and what unfinished prompts break if the session rests.
+The tables say what a move would show (properties broken, goals met), the search says whether it is ever made.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...lifecycle import Row
+from ...properties import ServerStep, SessionStep
+from ...session import Action, AnySession, Move, Prompt, Variant
+from ..plain import Explorer, endless
+from .kernel import CHANGES, EVERYWHERE, SYSTEM, Words
+from .layout import WORD_BITS, Layout, TooWide
+from .run_id_cases import Asked, unveiled, veiled
+
+
+class Option(NamedTuple):
+    """One thing that a session can do, whatever the run ids that nobody asked for."""
+
+    action: Action
+    seq: int | None
+    variant: Variant
+    live: AnySession  # without the finished prompts, veiled
+    run_ids: tuple[int, ...]  # of the prompts that it accepts: the seqs that have one
+    ended: tuple[Prompt, ...]
+    lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
+    changes: bool
+    shows: tuple[str, ...]  # the properties it breaks and the goals it meets, by id
+
+    @property
+    def label(self) -> tuple[Action, int | None, Variant]:
+        return self.action, self.seq, self.variant
+
+
+class Case(NamedTuple):
+    """What a session can do if its run ids are as `known` says, by seq."""
+
+    known: dict[int, bool]
+    moves: tuple[Option, ...]
+    unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
+
+
+class Sessions:
+    """All sessions that were met, and what they can do."""
+
+    def __init__(self, plain: Explorer) -> None:
+        self.plain = plain
+        self.known: list[AnySession] = []
+        self.numbers: dict[AnySession, int] = {}
+        self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
+        self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
+        self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
+
+    def number(self, session: AnySession) -> int:
+        """The number of a veiled session."""
+        number = self.numbers.setdefault(session, len(self.known))
+        if number == len(self.known):
+            self.known.append(session)
+        return number
+
+    def cases(self, number: int, seq: int) -> tuple[Case, ...]:
+        cases = self._cases.get((number, seq))
+        if cases is None:
+            cases = self._cases[number, seq] = tuple(self._split(self.known[number], seq, {}))
+        return cases
+
+    def _split(self, session: AnySession, seq: int, known: dict[int, bool]) -> Iterator[Case]:
+        try:
+            case = Case(known, self._moves(session, seq), self.unrest(session.prompts))
+        except Asked as asked:
+            for answer in (False, True):
+                run_ids = {asked.seq: answer}
+                yield from self._split(unveiled(session, run_ids), seq, known | run_ids)
+        else:
+            yield case
+
+    def _moves(self, session: AnySession, seq: int) -> tuple[Option, ...]:
+        plain = self.plain
+        protocol = plain.protocol if seq < plain.bounds.prompts else plain.without_accept
+        moves = list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+        return tuple([self._option(session, seq, move) for move in moves])
+
+    def _option(self, session: AnySession, seq: int, move: Move) -> Option:
+        step = SessionStep.of(session, move)
+        broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
+        new = [p for p in move.after.prompts if p.seq > seq]
+        lost: frozenset[int] = frozenset()
+        if len(move.after.prompts) < len(session.prompts) + len(new):
+            lost = frozenset(p.seq for p in session.prompts) - {p.seq for p in move.after.prompts}
+        return Option(move.action, move.seq, move.variant, veiled(move.live), tuple(p.seq for p in new if p.run_id),
+                      move.ended, lost, move.after != session, broken + self._met(move))
+
+    def _met(self, move: Move) -> tuple[str, ...]:
+        key = move.action, move.rows
+        goals = self._goals.get(key)
+        if goals is None:
+            reached = dict.fromkeys(self.plain.reached(move.action.name, move.rows))
+            goals = self._goals[key] = tuple(goal for goal in reached if goal in self.plain.wanted)
+        return goals
+
+    def restless(self) -> set[int]:
+        """The sessions from which the system could go on for ever without ending a prompt, for all they know."""
+        onward: dict[int, tuple[int, ...]] = {}
+        for (number, _), cases in self._cases.items():
+            onward[number] = (*onward.get(number, ()), *(
+                self.number(move.live) for case in cases for move in case.moves
+                if move.action.system and not move.ended))
+        return endless(onward)
+
+    def unrest(self, prompts: tuple[Prompt, ...]) -> int:
+        """Which liveness properties these prompts break at rest."""
+        return sum(1 << i for i, holds in enumerate(self.at_rest) if not all(map(holds, prompts)))
+
+
+# In each case of a session, by its number and seq: the moves that are made before anything else, if there are any.
+Urgent = Callable[[int, int], Iterable[tuple[Option, ...]]]
+
+
+class EndsTooWide(Exception):
+    """Prompts end in more ways than the layout has numbers for."""
+
+
+class Tables:
+    """The same as arrays, for the kernel."""
+
+    def __init__(self, sessions: Sessions, layout: Layout, *, forget: bool, urgent: Urgent) -> None:
+        bounds = layout.bounds
+        self.sessions, self.layout, self.forget, self.urgent = sessions, layout, forget, urgent
+        self.plain = sessions.plain
+        self.several = bounds.sessions > 1
+        self.cases_of: NDArray[np.int32] = np.zeros(
+            (bounds.sessions, 1 << layout.session_bits + layout.low), np.int32)
+        self.cases: Words = np.zeros((1, 6), np.int64)
+        self.moves: Words = np.zeros((0, 5), np.int64)
+        self.most = 0  # moves that a state can have
+        self.choosy = False  # whether there is more than one way for something to happen everywhere
+        self.shows: dict[tuple[str, ...], int] = {}
+        self.everywhere: dict[Action, int] = {}
+        self._server: dict[tuple[Action, int, bool, bool], tuple[str, ...]] = {}
+        self.ends: dict[Prompt, int] = {}  # the first number of each kind of end
+        self.unrest_of_end: Words = np.zeros(2 << layout.end_bits, np.int64)
+
+    def add(self, session: int, indices: list[int]) -> None:
+        """Tables what the session can do in these combinations of number, seq and closing."""
+        layout = self.layout
+        cases: list[tuple[int, ...]] = []
+        moves: list[tuple[int, ...]] = []
+        for index in indices:
+            number, seq, closing = index >> layout.low, (index & (1 << layout.low) - 1) >> 1, bool(index & 1)
+            self.cases_of[session, index] = len(self.cases) + len(cases)
+            for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
+                begin = len(moves)
+                options = urgent or case.moves
+                moves += [self._move(session, number, closing, option) for option in options
+                          if option.action.while_closing or not closing]
+                cases.append((sum(map(layout.run_id, case.known)),
+                              sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
+                              len(self.moves) + begin, len(self.moves) + len(moves), case.unrest, bool(urgent)))
+                self.most = max(self.most, layout.bounds.sessions * (len(moves) - begin))
+                everywhere = [option.action for option in case.moves if option.action.everywhere]
+                self.choosy |= len(set(everywhere)) < len(everywhere)
+        self.cases = np.concatenate([self.cases, np.array(cases, np.int64)])
+        self.moves = np.concatenate([self.moves, np.array(moves, np.int64).reshape(-1, 5)])
+
+    def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
+        """The row of one move."""
+        layout, action = self.layout, option.action
+        after = self.sessions.number(option.live)
+        if after >> layout.session_bits:
+            raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
+        left, keep = 1 << WORD_BITS - 1, -1
+        add = (after - number << layout.sessions[session]) + sum(map(layout.run_id, option.run_ids))
+        for prompt in option.ended:
+            if end := self.end(session, prompt):
+                add += end << layout.ends + (prompt.seq - 1) * layout.end_bits
+            else:
+                keep &= ~layout.run_id(prompt.seq)
+        for seq in option.lost:
+            keep &= ~layout.run_id(seq)
+        info = CHANGES * option.changes + SYSTEM * action.system
+        shows = option.shows
+        closing_after = closing if action.sets_closing is None else action.sets_closing
+        if action.everywhere and self.several:
+            info += EVERYWHERE * self.everywhere.setdefault(action, len(self.everywhere) + 1)
+        else:
+            shows = self._broken(action, session, closing, option.changes) + shows
+        if session == 0 or not action.everywhere:
+            add += closing_after - closing
+            if action.bound == "prompts":
+                add += 2
+            elif action.bound is not None:
+                left = layout.left(action.bound)
+                add -= 1 << layout.budgets[action.bound]
+        return left, keep, add, self.shows.setdefault(shows, len(self.shows)), info
+
+    def _broken(self, action: Action, session: int, closing: bool, changes: bool) -> tuple[str, ...]:
+        """What an action breaks of the server's properties when it happens in one session."""
+        key = action, session, closing, changes
+        broken = self._server.get(key)
+        if broken is None:
+            after = closing if action.sets_closing is None else action.sets_closing
+            step = ServerStep(action.name, None if action.everywhere else session, (closing, after),
+                              frozenset((session,) if changes else ()))
+            broken = self._server[key] = tuple(id for id, holds in self.plain.on_server if not holds(step))
+        return broken
+
+    def end(self, session: int, prompt: Prompt) -> int:
+        """The number of the way in which a prompt of that session ended: by kind, then by session. 0: forgotten."""
+        kind = Prompt(0, False, *prompt[2:])
+        first = self.ends.get(kind)
+        if first is None:
+            unrest = [self.sessions.unrest((kind._replace(run_id=run_id),)) for run_id in (False, True)]
+            first = 0
+            if not self.forget or any(unrest):
+                first = 1 + self.layout.bounds.sessions * len(self.ends)
+                if first + self.layout.bounds.sessions > 1 << self.layout.end_bits:
+                    raise EndsTooWide
+                for number in range(first, first + self.layout.bounds.sessions):
+                    self.unrest_of_end[2 * number:2 * number + 2] = unrest
+            self.ends[kind] = first
+        return first and first + session

@@ -1,0 +1,40 @@
+"""Judging one step, or a state at rest: for whoever takes steps one at a time instead of searching them all.
+
+`progress` speaks of the whole graph, so only a search can judge it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ..delivery import DELIVERY, Delivery
+from ..properties import PROPERTIES, Property, ServerStep, SessionStep
+from ..server import Change, Server, changes
+from ..session import Behaviour, Prompt
+
+
+def properties_of(behaviour: Behaviour) -> Sequence[Property]:
+    """What must hold of a behaviour. Delivery is a model of its own, with a property of its own."""
+    return (DELIVERY,) if isinstance(behaviour, Delivery) else PROPERTIES
+
+
+def broken_by(properties: Iterable[Property], before: Server, change: Change) -> tuple[str, ...]:
+    """The ids of the properties that a step breaks."""
+    on_server = ServerStep.of(before, change)
+    on_session = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
+    return tuple(p.id for p in properties
+                 if (p.on_server and not p.on_server(on_server))
+                 or (p.on_session and not all(map(p.on_session, on_session))))
+
+
+def broken_at_rest(properties: Iterable[Property], prompts: Sequence[Prompt]) -> tuple[str, ...]:
+    """The ids of the liveness properties that these prompts break, if the system is at rest."""
+    return tuple(p.id for p in properties if p.at_rest and not all(map(p.at_rest, prompts)))
+
+
+def at_rest(possible: Iterable[Change]) -> bool:
+    """Whether the system has nothing left to do by itself, out of everything that can happen next."""
+    return not any(change.call.action.system for change in possible)
+
+
+def broken_now(behaviour: Behaviour, server: Server) -> tuple[str, ...]:
+    """The ids of the liveness properties that are broken in this state: none before the system is at rest."""
+    return broken_at_rest(properties_of(behaviour), server.prompts) if at_rest(changes(behaviour, server)) else ()

@@ -1,0 +1,113 @@
+"""A trace: a path of calls through a protocol, as data and as text, and made again from its text.
+
+The text of a call is what `str(Call)` prints, `finish(A, error)`; where there are several sessions, a call that takes
+place in one of them also says in which: `cancel@2`. People may leave out the punctuation: `finish A error`.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .server import Call, Server, changes
+from .session import Behaviour, Effect
+
+
+class TraceStep(NamedTuple):
+    """One step of a trace: what was done, what the world was asked for, and the state after it."""
+
+    call: Call
+    effects: tuple[Effect, ...]
+    after: Server
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A path from the start. If `loop` is set, the steps after that many repeat for ever."""
+
+    start: Server
+    steps: tuple[TraceStep, ...]
+    loop: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def states(self) -> list[Server]:
+        return [self.start, *(step.after for step in self.steps)]
+
+    def _repr_svg_(self) -> str:
+        from cancelmark.views.notebook import trace_picture
+
+        return trace_picture(self)
+
+
+def call_text(call: Call, sessions: int) -> str:
+    """The call as people read it and as `replay` understands it, on a server with so many sessions."""
+    return str(call) if sessions == 1 or call.session is None else f"{call}@{call.session + 1}"
+
+
+def replay(
+    protocol: Behaviour, calls: Iterable[str], sessions: int = 1, *,
+    agrees: Callable[[int, Server], bool] = lambda number, server: True,
+) -> Trace:
+    """The trace in which just these calls happen, in this order. A call that cannot happen is a ValueError, and so is
+    one after which no state agrees with what is expected after the step of that number.
+
+    In the older protocols a call can have more than one result. All are followed, and the first that takes all calls
+    is the trace.
+    """
+    start = Server(sessions=(protocol.start,) * sessions)
+    ways: dict[Server, tuple[TraceStep, ...]] = {start: ()}
+    for number, text in enumerate(calls, 1):
+        onward: dict[Server, tuple[TraceStep, ...]] = {}
+        for server, steps in ways.items():
+            for step in _steps(protocol, server, text, f"step {number}, {text!r}"):
+                onward.setdefault(step.after, (*steps, step))
+        if onward and not any(agrees(number, server) for server in onward):
+            raise ValueError(f"step {number}, {text!r}: in protocol {protocol.name} it does not lead to the state that "
+                             "the trace has after it")
+        onward = {server: steps for server, steps in onward.items() if agrees(number, server)}
+        if not onward:
+            enabled = dict.fromkeys(call_text(c.call, sessions) for server in ways for c in changes(protocol, server))
+            raise ValueError(f"step {number}, {text!r}: cannot happen here; enabled: {', '.join(enabled) or 'nothing'}")
+        ways = onward
+    return Trace(start, next(iter(ways.values())))
+
+
+def _steps(protocol: Behaviour, server: Server, text: str, where: str) -> Iterator[TraceStep]:
+    """What the call can do to `server`."""
+    body, at, session = text.partition("@")
+    words = _words(body)
+    if not any(words[:len(name)] == name for name in (_words(action.name) for action in protocol.actions)):
+        names = ", ".join(action.name for action in protocol.actions)
+        raise ValueError(f"{where}: no such action; protocol {protocol.name} has {names}")
+    if at and session.strip() not in map(str, range(1, len(server.sessions) + 1)):
+        raise ValueError(f"{where}: no such session; there are {len(server.sessions)}, counted from 1")
+    index = int(session) - 1 if at else 0
+    for change in changes(protocol, server):
+        here = not at if change.call.session is None else change.call.session == index
+        if here and _words(str(change.call)) == words:
+            yield TraceStep(change.call, change.effects, change.after)
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word for word in re.split(r"[\s(),_]+", text) if word]
+
+
+def positions(protocol: Behaviour, trace: Trace) -> tuple[int, ...]:
+    """Each step of a trace as its position among all changes of the state before it: a trace as plain numbers."""
+    return tuple(
+        next(i for i, change in enumerate(changes(protocol, before)) if (change.call, change.after) == step[::2])
+        for before, step in zip(trace.states, trace.steps))
+
+
+def retraced(protocol: Behaviour, positions: Iterable[int], sessions: int = 1, loop: int | None = None) -> Trace:
+    """The trace that has these positions."""
+    start = server = Server(sessions=(protocol.start,) * sessions)
+    steps = []
+    for position in positions:
+        change = list(changes(protocol, server))[position]
+        steps.append(TraceStep(change.call, change.effects, change.after))
+        server = change.after
+    return Trace(start, tuple(steps), loop)

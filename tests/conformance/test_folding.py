@@ -1,0 +1,77 @@
+"""The kit on a server outside that answers several prompts in one turn, and says nothing of whom a cancel reached."""
+
+import asyncio
+
+import httpx2 as httpx
+
+from cancelmark.conformance.adapter import Adapter, Ended, Sent
+from cancelmark.conformance.fake_llm import TURN, FakeModel
+from cancelmark.conformance.history import History
+from cancelmark.conformance.script import script
+from cancelmark.conformance.venue import Outside
+
+
+class Folding(Adapter):
+    """A server that answers whatever waits in one turn, and publishes the end of the last. After a cancel nothing is
+    published, and what waited stays in the conversation."""
+
+    outside = True
+    patience = 0.3
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.waiting: list[Sent] = []
+        self.turn: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        await self.cancel("")
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        self.waiting.append(prompt)
+        if self.turn is None or self.turn.done():
+            self.turn = asyncio.create_task(self.run())
+
+    async def cancel(self, session: str) -> None:
+        if self.turn:
+            self.turn.cancel()
+            await asyncio.gather(self.turn, return_exceptions=True)
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url, verify=False, timeout=None) as http:
+            while prompts := list(self.waiting):
+                messages = [{"role": "user", "content": prompt.text} for prompt in prompts]
+                answer = await http.post("chat/completions", json={"model": TURN, "messages": messages})
+                del self.waiting[:len(prompts)]
+                text = answer.json()["choices"][0]["message"]["content"]
+                self.tell(Ended(prompts[-1].name, "end_turn", text))
+
+
+def played(text: str) -> History:
+    fake = FakeModel()
+    stage = Outside(lambda: Folding(fake.url), lambda: fake)
+    try:
+        return stage.play(script(text))
+    finally:
+        stage.close()
+
+
+def test_who_is_answered_in_anothers_turn_is_taken_in_and_not_stranded() -> None:
+    history = played("accept A; accept B, accept C; release; release")
+    assert history.broken == {"no-absorption"}
+    lines = [line.text for line in history.lines]
+    assert lines.index("turn of C starts") < lines.index("turn of C takes in B")
+
+
+def test_one_after_the_other_nobody_is_taken_in() -> None:
+    assert not played("accept A; accept B; release; release").complaints
+
+
+def test_a_text_that_stays_after_a_cancel_does_not_count_as_taken_in() -> None:
+    history = played("accept A; accept B; cancel; accept C; release")
+    assert not any("takes in" in line.text for line in history.lines)
+    assert history.broken == {"some-terminal"}
+
+
+def test_who_is_accepted_while_a_cancel_is_may_have_been_canceled_and_is_not_called_stranded() -> None:
+    history = played("accept A; cancel + accept B")
+    assert {c.guarantee for c in history.complaints if c.says.startswith("B ")} == {"some-terminal"}

@@ -1,0 +1,475 @@
+"""The conformance kit judges servers of which we know what is wrong, and what is not."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.budget import effort
+from support.paths import ROOT
+
+from cancelmark.conformance import GUARANTEES, Adapter, Ended, Refused, Sent, Spoken, TurnFailed, judge
+from cancelmark.conformance.kit import PROFILES, Profile
+from cancelmark.conformance.models import model_adapter
+from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.report import ORDER, Finding, Report, Status
+from cancelmark.conformance.scenarios import HIDDEN, SCENARIOS, UNSEEN
+from cancelmark.conformance.script import Script, script
+from cancelmark.conformance.venue import AdapterError, Inside
+from cancelmark.impl.adapters.runtime import Journal, RuntimeAdapter
+from cancelmark.impl.store import NewSession
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.flaws import FLAWS
+
+SPECS = ROOT / "specs"
+FEW = Profile("few", histories=0, schedules=4, inside=60, repeats=1, shrinks=60, seconds=0)
+
+
+# --- servers that are right
+
+def test_our_own_runtime_keeps_every_guarantee() -> None:
+    report = judge(RuntimeAdapter, profile=replace(PROFILES["quick"], schedules=effort(10), inside=effort(150)))
+    assert report.kept == [p.id for p in ORDER], str(report)
+    assert all(verdict.shown for verdict in report.verdicts)
+    assert not any(isinstance(shown, Finding | str) for shown in report.scenarios.values())
+
+
+def test_a_turn_of_several_answers_is_recorded_by_the_last() -> None:
+    history = Inside(RuntimeAdapter).play(script("accept A; again; cancel"))
+    assert (history.complaints, history.records) == ([], 1)
+    history = Inside(KeepsNoRecord).play(script("accept A; again; cancel"))
+    assert history.broken == {"record"}
+
+
+def test_the_reference_keeps_what_can_be_seen_of_it() -> None:
+    report = judge(model_adapter("ref"), profile=replace(PROFILES["quick"], schedules=10, inside=effort(150)))
+    assert report.ok, str(report)
+    assert report.of(Status.NOT_OBSERVABLE) == ["no-loss", "delivery"]  # the model has no restart, and no subscriber
+
+
+# --- the history, as the generated page has it (tests/test_specs.py sees to it that the page is not stale)
+
+def cells(page: str) -> dict[tuple[str, str], str]:
+    """The first table of a page, by row and column."""
+    lines = [line.strip("| ").split(" | ") for line in (SPECS / page).read_text().splitlines() if line.startswith("| ")]
+    names = lines[0][1:]
+    rows = {row[0]: row[1:] for row in lines[2:2 + len(ORDER)]}
+    assert set(rows) == GUARANTEES
+    return {(row, name): cell for row, told in rows.items() for name, cell in zip(names, told)}
+
+
+def test_each_revision_is_judged_as_the_model_judges_it() -> None:
+    model, kit = cells("revisions.md"), cells("conformance.md")
+    names = {r.name for r in REVISIONS}
+    seen = {(f.breaks, r) for f in FLAWS if f.name not in HIDDEN for r in f.revisions}
+    for (guarantee, name), verdict in model.items():
+        found = kit[guarantee, name] == "**broken**"
+        if "fails" not in verdict:
+            assert not found, f"{name} keeps {guarantee}, and the kit says that it is broken"
+        elif not found:
+            hidden = [f for f in FLAWS if f.breaks == guarantee and name in f.revisions]
+            assert all(f.name in HIDDEN for f in hidden), f"{guarantee} of {name} should show"
+            assert hidden or (guarantee, name) in UNSEEN, f"nobody says why {guarantee} of {name} does not show"
+    assert seen <= {cell for cell, verdict in kit.items() if "broken" in verdict}
+    assert all(name in names and kit[guarantee, name] == "kept" for guarantee, name in UNSEEN)
+
+
+def test_each_flaw_shows_wherever_it_is_or_there_is_a_reason() -> None:
+    page = (SPECS / "conformance.md").read_text()
+    shown = dict(re.findall(r"^\| \[([\w-]+)\]\(flaws.md#.*\| ([r\d, ]+) \|$", page, re.MULTILINE))
+    assert set(shown) | set(HIDDEN) == {f.name for f in FLAWS}
+    for flaw in FLAWS:
+        if flaw.name not in HIDDEN:
+            assert set(flaw.revisions) <= set(shown[flaw.name].split(", ")), flaw.name
+            assert flaw.breaks in {s.guarantee for s in SCENARIOS if s.name == flaw.name}
+
+
+def test_the_naive_worker_fails_as_documented() -> None:
+    report = judge(NaiveAdapter, profile=replace(FEW, shrinks=300))
+    assert report.broken == ["no-lost-cancel", "all-done", "some-terminal"]
+    assert {g for (g, name), verdict in cells("conformance.md").items() if name == "naive" and "broken" in verdict
+            } == set(report.broken)
+    lost = report.verdict("no-lost-cancel")
+    assert lost.finding is not None
+    assert str(lost.finding.script) == "accept A, cancel"
+    assert "turn of A starts" in lost.story
+    assert "(R3b, R4, " in lost.story
+
+
+# --- what is found is as small as it gets, and shows again
+
+def test_what_is_found_can_be_played_again_and_is_as_small_as_it_gets() -> None:
+    report = judge(model_adapter("r4"), profile=replace(PROFILES["quick"], schedules=20, inside=60))
+    stage = Inside(model_adapter("r4"))
+    assert len(report.broken) >= 6
+    for verdict in report.verdicts:
+        if verdict.finding:
+            found = verdict.finding.script
+            assert verdict.guarantee in stage.play(found).broken
+            smaller = [s for s in found.smaller() if s.size < found.size]
+            assert not any(verdict.guarantee in stage.play(s).broken for s in smaller), found
+            assert len(found.everything) <= 5, found
+
+
+def test_scripts_are_read_and_written() -> None:
+    text = "accept A, cancel; accept B anonymous + release @2; shut"
+    assert str(script(text)) == text
+    assert script(str(script(text))) == script(text)
+    for wrong in ("", "accept A; explode", "cancel @3", "release B C"):
+        with pytest.raises(ValueError, match="nothing that can be done"):
+            script(wrong)
+
+
+# --- every guarantee can be broken
+
+class CancelsEverywhere(RuntimeAdapter):
+    async def cancel(self, session: str) -> None:
+        for other in self.store.sessions():
+            await super().cancel(other.id)
+
+
+class AcceptsAfterTheClose(RuntimeAdapter):
+    async def accept(self, session: str, prompt: Sent) -> None:
+        with suppress(Refused):
+            await super().accept(session, prompt)
+
+
+class KeepsNoRecord(RuntimeAdapter):
+    async def messages(self, session: str) -> Sequence[Spoken]:
+        return [m for m in await super().messages(session) if m.finish != "canceled"]
+
+
+class ForgetsAtARestart(RuntimeAdapter):
+    async def start(self, store: Journal) -> None:
+        forgetful = Journal()
+        for batch in store.batches:
+            if isinstance(batch[0], NewSession):
+                await forgetful.write(batch)
+        await super().start(forgetful)
+
+
+class ForgetsThePlace(RuntimeAdapter):
+    async def come_back(self) -> None:
+        self.subscription = self.runtime.broker.subscribe()
+
+
+class ShowsEverythingAgain(RuntimeAdapter):
+    async def come_back(self) -> None:
+        self.subscription = self.runtime.broker.subscribe(after=0)
+
+
+class RemembersIdleCancels(RuntimeAdapter):
+    async def open(self) -> None:
+        await super().open()
+        self.idle: set[str] = set()
+
+    async def cancel(self, session: str) -> None:
+        if not self.runtime.is_busy(session):
+            self.idle.add(session)
+        await super().cancel(session)
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        await super().accept(session, prompt)
+        if session in self.idle:
+            self.idle.remove(session)
+            await super().cancel(session)
+
+
+class CancelsLate(RuntimeAdapter):
+    async def open(self) -> None:
+        await super().open()
+        self.late: set[str] = set()
+
+    async def cancel(self, session: str) -> None:
+        await super().cancel(session)
+        self.late.add(session)
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        await super().accept(session, prompt)
+        if session in self.late:
+            self.late.remove(session)
+            await super().cancel(session)
+
+
+class MixesUpAnswers(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        last = None
+        async for event in super().events():
+            yield replace(event, text=last or event.text)
+            last = event.text
+
+
+class CallsErrorsAnswers(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        async for event in super().events():
+            yield replace(event, outcome="end_turn") if event.outcome == "error" else event
+
+
+class SpeaksOfStrangers(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        async for event in super().events():
+            yield event
+            yield replace(event, name="somebody")
+
+
+class EndsTwice(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        async for event in super().events():
+            yield event
+            yield event
+
+
+class CancelsInSilence(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        async for event in super().events():
+            if event.outcome != "canceled":
+                yield event
+
+
+class EndsLate(RuntimeAdapter):
+    async def events(self) -> AsyncIterator[Any]:
+        kept: list[Any] = []
+        async for event in super().events():
+            kept.append(event)
+            if not any(self.runtime.is_busy(s.id) for s in self.store.sessions()):
+                for late in kept:
+                    yield late
+                kept.clear()
+
+
+class NeverAnswersACancel(RuntimeAdapter):
+    async def cancel(self, session: str) -> None:
+        await super().cancel(session)
+        await asyncio.Event().wait()
+
+
+class NeverRests(RuntimeAdapter):
+    async def accept(self, session: str, prompt: Sent) -> None:
+        await super().accept(session, prompt)
+        self.spinning = asyncio.create_task(self.spin())
+
+    async def spin(self) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+
+class RunsAllAtOnce(RuntimeAdapter):
+    async def accept(self, session: str, prompt: Sent) -> None:
+        await self.asked(self.runtime.create_session(prompt.name))
+        await super().accept(prompt.name, prompt)
+
+    async def cancel(self, session: str) -> None:
+        for other in self.store.sessions():
+            await super().cancel(other.id)
+
+
+# Each with the guarantee that it must break, and others that it may.
+BUGS: dict[type[RuntimeAdapter], tuple[str, set[str]]] = {
+    CancelsEverywhere: ("isolation", set()),
+    AcceptsAfterTheClose: ("closed", set()),
+    KeepsNoRecord: ("record", set()),
+    ForgetsAtARestart: ("no-loss", {"record"}),
+    ForgetsThePlace: ("delivery", set()),
+    ShowsEverythingAgain: ("delivery", set()),
+    RemembersIdleCancels: ("idle-cancel-noop", {"no-poisoning"}),
+    CancelsLate: ("no-poisoning", {"idle-cancel-noop"}),
+    MixesUpAnswers: ("attribution", set()),
+    CallsErrorsAnswers: ("attribution", set()),
+    SpeaksOfStrangers: ("attribution", set()),
+    EndsTwice: ("one-terminal", set()),
+    CancelsInSilence: ("some-terminal", {"delivery", "prompt-terminal"}),
+    EndsLate: ("prompt-terminal", {"some-terminal", "delivery", "no-loss"}),
+    NeverAnswersACancel: ("progress", set()),
+    NeverRests: ("progress", set()),
+    RunsAllAtOnce: ("single-active", {"isolation", "record"}),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_the_kit_finds(bug: type[RuntimeAdapter]) -> None:
+    must, may = BUGS[bug]
+    few = replace(FEW, schedules=0, inside=5 if bug is NeverRests else 30, shrinks=30)
+    report = judge(bug, profile=few)
+    assert must in report.broken, str(report)
+    assert set(report.broken) <= {must} | may, str(report)
+
+
+def test_every_guarantee_is_broken_by_something() -> None:
+    broken = {must for must, _ in BUGS.values()} | {g for (g, _), v in cells("conformance.md").items() if "broken" in v}
+    assert broken == GUARANTEES
+
+
+def test_a_call_that_hangs_is_told_plainly() -> None:
+    story = judge(NeverAnswersACancel, profile=replace(FEW, schedules=0, inside=0)).verdict("progress").story
+    assert "a call of cancel was not answered within 10 s" in story
+
+
+# --- other servers: threads instead of sessions, no queue, cancel by run id, ids that the server gives out
+
+class Threads:
+    """One run a thread at a time; whoever comes too early is refused."""
+
+    def __init__(self, model: Any, publish: Any) -> None:
+        self.model, self.publish = model, publish
+        self.runs: dict[int, asyncio.Task[None]] = {}
+        self.busy: dict[str, int] = {}
+
+    def create_run(self, thread: str, text: str) -> int | None:
+        if thread in self.busy:
+            return None
+        id = self.busy[thread] = len(self.runs) + 1
+        self.runs[id] = asyncio.create_task(self.run(thread, id, text))
+        return id
+
+    async def run(self, thread: str, id: int, text: str) -> None:
+        try:
+            await self.model(text)
+            how = "completed"
+        except asyncio.CancelledError:
+            how = "cancelled"
+        except TurnFailed:
+            how = "failed"
+        self.over(thread, id, how)
+
+    def over(self, thread: str, id: int, how: str) -> None:
+        if self.busy.get(thread) == id:
+            del self.busy[thread]
+            self.publish(id, how)
+
+    def cancel_run(self, thread: str, id: int) -> None:
+        self.runs[id].cancel()
+        self.over(thread, id, "cancelled")  # a task that is canceled before its first step cannot do it
+
+
+class ThreadsAdapter(Adapter):
+    claims = GUARANTEES - {"fifo", "all-done", "record"}
+    HOW = {"completed": "end_turn", "cancelled": "canceled", "failed": "error"}  # noqa: RUF012
+
+    async def open(self) -> None:
+        self.threads = Threads(self.turns, self.published)
+        self.names: dict[int, str] = {}
+        self.open_runs: dict[str, set[int]] = {}
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        id = self.threads.create_run(session, prompt.text)
+        if id is None:
+            raise Refused("the thread has an active run")
+        self.names[id] = prompt.name
+        self.open_runs.setdefault(session, set()).add(id)
+
+    async def cancel(self, session: str) -> None:
+        for id in list(self.open_runs.get(session, ())):
+            self.threads.cancel_run(session, id)
+
+    def published(self, id: int, how: str) -> None:
+        for runs in self.open_runs.values():
+            runs.discard(id)
+        self.tell(Ended(self.names[id], self.HOW[how]))
+
+
+def test_a_server_with_another_wire_is_judged_by_what_it_claims() -> None:
+    report = judge(ThreadsAdapter, profile=replace(FEW, schedules=0))
+    assert report.ok, str(report)
+    assert report.of(Status.NOT_CLAIMED) == ["fifo", "record", "all-done"]
+    assert {"no-poisoning", "no-lost-cancel", "one-terminal", "some-terminal", "isolation"} <= set(report.kept)
+    assert "no-loss           not observable  the adapter cannot restart the server" in str(report)
+
+
+def test_a_run_that_is_canceled_before_it_begins_is_lost_there() -> None:
+    """The same server with the obvious mistake: a task that is canceled before its first step publishes nothing."""
+    class Hasty(ThreadsAdapter):
+        async def cancel(self, session: str) -> None:
+            for id in list(self.open_runs.get(session, ())):
+                self.threads.runs[id].cancel()
+
+    assert "some-terminal" in judge(Hasty, profile=replace(FEW, schedules=20)).broken
+
+
+# --- the kit itself
+
+def test_it_can_be_used_where_an_event_loop_runs() -> None:
+    async def notebook() -> Report:
+        return judge(NaiveAdapter, profile=replace(FEW, inside=0), scenarios={"queue-stranded-by-error"})
+
+    assert asyncio.run(notebook()).broken == ["all-done"]
+
+
+def test_only_some_guarantees() -> None:
+    report = judge(NaiveAdapter, only=["fifo", "all-done"], profile=replace(FEW, inside=0))
+    assert [v.guarantee for v in report.verdicts] == ["fifo", "all-done"]
+
+
+@pytest.mark.parametrize(("options", "complaint"), [
+    ({"profile": "slow"}, "profile 'slow': choose one of quick, deep"),
+    ({"only": ["speed"]}, "there is no guarantee speed; choose from no-poisoning"),
+])
+def test_bad_options_are_named(options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        judge(NaiveAdapter, **options)
+
+
+def test_a_claim_that_does_not_exist_is_named() -> None:
+    class Proud(NaiveAdapter):
+        claims = GUARANTEES | {"world-peace"}
+
+    with pytest.raises(ValueError, match="Proud claims world-peace; there is no such guarantee"):
+        judge(Proud)
+
+
+def test_an_adapter_that_raises_is_blamed_with_the_script() -> None:
+    class Broken(NaiveAdapter):
+        async def cancel(self, session: str) -> None:
+            raise KeyError(session)
+
+    with pytest.raises(AdapterError, match=r"Broken: KeyError: 'session-1' \(while playing: accept A, cancel\)"):
+        judge(Broken)
+
+
+def test_a_stream_that_breaks_is_told_at_once_and_never_taken_for_silence() -> None:
+    class Deaf(Adapter):
+        outside = True
+        patience = 1e6
+
+        async def accept(self, session: str, prompt: Sent) -> None: ...
+
+        async def cancel(self, session: str) -> None: ...
+
+        async def events(self) -> AsyncIterator[Ended]:
+            await asyncio.sleep(0.3)
+            raise ConnectionError("the stream is gone")
+            yield
+
+    with pytest.raises(AdapterError, match="the stream is gone"):
+        judge(Deaf)
+
+
+def test_an_adapter_without_a_method_is_told_which() -> None:
+    class Unfinished(Adapter):
+        pass
+
+    with pytest.raises(AdapterError, match=r"Unfinished needs `async def accept\(self, session, prompt\)`"):
+        judge(Unfinished)
+
+
+def test_a_server_that_is_outside_and_does_not_say_so_is_told_what_to_do() -> None:
+    class Outside(NaiveAdapter):
+        async def accept(self, session: str, prompt: Sent) -> None:
+            await asyncio.open_connection("127.0.0.1", 1)
+
+    with pytest.raises(AdapterError, match="say `outside = True` if it uses sockets"):
+        judge(Outside)
+
+
+def test_scripts_get_smaller_and_end() -> None:
+    big = script("accept A, cancel; accept B anonymous + release @2, accept C; fail + accept D; again")
+    seen, left = set(), [replace(big, late=(1, 2), departures=((3, 2), (5, 1)))]
+    while left and len(seen) < 3000:
+        current = left.pop()
+        smaller = [s for s in current.smaller() if s.size < current.size and s not in seen]
+        assert all(isinstance(s, Script) for s in smaller)
+        seen.update(smaller)
+        left += smaller[:3]
+    assert any(len(s.everything) <= 1 for s in seen)

@@ -1,0 +1,393 @@
+"""The check of a trace: it accepts every behaviour of the model, and of others it names the first line that is wrong.
+
+What a trace means is decided by `tracing.Plain`, which shares no code with the checker.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, product
+from random import Random
+from typing import Any
+
+import pytest
+from support.budget import DEEP, effort
+from support.tracing import (
+    Line,
+    Plain,
+    delayed,
+    logged,
+    mutants,
+    observed,
+    paths,
+    random_path,
+    steps_from,
+    unnumbered,
+    written,
+)
+
+from cancelmark.conformance.trace import candidates as possible
+from cancelmark.conformance.trace import check as trace
+from cancelmark.conformance.trace.candidates import Possible, asked, impossible, left_out, moved
+from cancelmark.conformance.trace.candidates import _scope as scope
+from cancelmark.conformance.trace.check import Rejected, TraceCheck, Undecided
+from cancelmark.conformance.trace.records import BadTrace, parsed
+from cancelmark.conformance.trace.seqs import Seqs
+from cancelmark.model.check.plain import Explorer, Situation
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.properties import Bounds
+from cancelmark.model.session import REFERENCE, Prompt, Session
+
+
+def judged(lines: Sequence[Line], complete: bool = False) -> int | None:
+    """The number of the line that the checker rejects."""
+    try:
+        checked(lines, complete)
+    except Rejected as wrong:
+        return wrong.line.number
+    except BadTrace as wrong:
+        return wrong.line
+    return None
+
+
+def checked(lines: Sequence[Line], complete: bool = False) -> TraceCheck:
+    check = TraceCheck(complete)
+    for number, line in enumerate(lines, 1):
+        check.take(parsed(number, line))
+    return check
+
+
+# --- every behaviour is accepted -------------------------------------------------------------------------------------
+
+def without_steps(lines: list[Line]) -> list[Line]:
+    return [line for line in unnumbered(lines) if line["action"] not in ("enter", "settle")]
+
+
+STYLES: dict[str, Callable[[list[Line]], list[Line]]] = {
+    "numbered": lambda lines: lines,
+    "without numbers": unnumbered,
+    "without enter and settle": without_steps,
+    "as observed": observed,
+}
+
+
+@pytest.mark.parametrize(("bounds", "count"), [(Bounds(1, 1, 0, 1, 1, 1), 569), (Bounds(2, 1), 1478)], ids=str)
+def test_every_path_of_a_bound_is_accepted_in_every_style(bounds: Bounds, count: int) -> None:
+    every = [written(path) for path in paths(bounds)]
+    assert len(every) == count
+    for lines in every:
+        for style in ("numbered", "without enter and settle", "as observed"):
+            assert judged(STYLES[style](lines)) is None, (style, lines)
+
+
+def test_every_path_is_accepted_with_acceptances_that_are_written_late() -> None:
+    late = [lines for path in paths(Bounds(2, 1)) for lines in delayed(written(path))]
+    assert len(late) == 5_444
+    assert not any(map(judged, late))
+
+
+def fork(check: TraceCheck) -> TraceCheck:
+    other = copy.copy(check)
+    for name, value in vars(check).items():
+        setattr(other, name, {k: copy.copy(v) for k, v in value.items()} if isinstance(value, dict) else
+                copy.copy(value))
+    other.prompts = {seq: known._replace(seen=set(known.seen)) for seq, known in check.prompts.items()}
+    other.seqs.gaps = list(check.seqs.gaps)
+    return other
+
+
+def remembered(check: TraceCheck) -> Any:
+    """What a check has in mind, apart from counts."""
+    sessions = frozenset((name, frozenset(ways)) for name, ways in check.sessions.items())
+    prompts = frozenset((seq, known.session, frozenset(known.seen)) for seq, known in check.prompts.items())
+    return sessions, prompts, check.seqs.latest, check._closed
+
+
+def accepted_paths(bounds: Bounds, style: Callable[[list[Line]], list[Line]]) -> int:
+    """How many paths the bounds have, all of which the checker follows: where it has come to the same state of model
+    and check before, it need not go on from there again."""
+    explorer = Explorer(REFERENCE, bounds)
+    known: dict[Any, int] = {}
+
+    def count(situation: Situation, check: TraceCheck) -> int:
+        key = situation, remembered(check)
+        if key not in known:
+            ways = 0
+            for change, after in steps_from(explorer, situation):
+                following = fork(check)
+                if change.call.name == "crash":
+                    following._n = 0
+                for line in style(written([(situation.server, change)])):
+                    number = following.lines + 1
+                    following.take(parsed(number, {**line, **({"n": following._n + 1} if "n" in line else {}),
+                                                   **({"after": following._n} if "after" in line else {})}))
+                ways += count(after, following)
+            known[key] = ways or 1
+        return known[key]
+
+    return count(explorer.situations[explorer.root()], TraceCheck())
+
+
+@pytest.mark.parametrize(("style", "bounds", "count"), [
+    ("numbered", Bounds(2, 1, 1, 1, 1, 1), 854_786), ("as observed", Bounds(2, 1, 1, 1, 0, 1), 155_344)])
+def test_all_paths_of_larger_bounds_are_accepted(style: str, bounds: Bounds, count: int) -> None:
+    assert accepted_paths(bounds, STYLES[style]) == count
+
+
+@pytest.mark.parametrize("seed", range(effort(60)))
+def test_random_paths_are_accepted_however_they_are_logged(seed: int) -> None:
+    random = Random(seed)
+    lines = written(random_path(random.choice(SEVERAL), random))
+    for _ in range(5):
+        assert judged(logged(unnumbered(lines), random)) is None
+
+
+# --- every change of meaning is rejected, at the right line ----------------------------------------------------------
+
+SEVERAL = (Bounds(2, 1, 1, 1, closes=1), Bounds(2, 2), Bounds(2, 1, sessions=2), Bounds(2, 1, 1, crashes=1))
+
+
+def bases(style: str, number: int) -> Iterator[list[Line]]:
+    """Good traces."""
+    random = Random(style)
+    for i in range(number):
+        bounds = SEVERAL[i % (3 if style in ("numbered", "late") else 4)]  # a numbered trace of one life has no crash
+        lines = written(random_path(bounds, random))
+        yield (random.choice(list(delayed(lines))) if style == "late" else
+               logged(unnumbered(lines), random) if style == "logged" else STYLES[style](lines))
+
+
+MUTANTS = {
+    "numbered": (60, (8_692, 283)),
+    "late": (60, (8_543, 281)),
+    "without numbers": (8, (823, 88)),
+    "without enter and settle": (8, (617, 85)),
+    "as observed": (16, (405, 316)),
+    "logged": (12, (597, 182)),
+}
+
+
+@pytest.mark.parametrize("style", MUTANTS)
+def test_a_mutant_is_rejected_at_the_line_where_no_behaviour_is_left(style: str) -> None:
+    """Every single-line mutation: what is still a behaviour is accepted, what is not is rejected at that line."""
+    number, counts = MUTANTS[style]
+    complete = style in ("numbered", "late")
+    plain, verdicts = Plain(complete), Counter[bool]()
+    for lines in bases(style, effort(number)):
+        assert plain.first_wrong(lines) is judged(lines) is None
+        for at, what, mutant in mutants(lines):
+            wrong = plain.first_wrong(mutant, at)
+            assert judged(mutant) == wrong, (at, what, mutant)
+            verdicts[wrong is None] += 1
+    assert DEEP or (verdicts[False], verdicts[True]) == counts, "rejected, and accepted since they mean the same"
+
+
+# --- lives -----------------------------------------------------------------------------------------------------------
+
+def test_what_a_recovery_can_find_is_what_the_model_can_be_in() -> None:
+    """Every state of a session with two prompts: reachable, or impossible and told why."""
+    explorer = Explorer(REFERENCE, Bounds(2, cancels=2, clears=1, requeues=1))
+    explorer.search()
+    reachable = {(s.mark, tuple((p.seq, p.run_id, p.state) for p in s.live))
+                 for situation in explorer.situations for s in situation.server.sessions if situation.server.seq == 2}
+    verdicts = Counter[bool]()
+    for mark, *states in product(range(3), State, State):
+        for ids in product((False, True), repeat=2):
+            prompts = [Prompt(seq, run_id, state) for seq, run_id, state in zip((1, 2), ids, states)
+                       if state is not State.DONE]
+            session = Session(mark, False, tuple(prompts))
+            can_be = (mark, tuple((p.seq, p.run_id, p.state) for p in prompts)) in reachable
+            assert (impossible(session) is None) is can_be, (session, impossible(session))
+            verdicts[can_be] += 1
+    assert verdicts[False] > 20
+    assert verdicts[True] > 20
+
+
+def accept(seq: int, **more: Any) -> Line:
+    return {"action": "accept", "session": "s", "seq": seq, **more}
+
+
+def act(action: str, **more: Any) -> Line:
+    return {"action": action, **more}
+
+
+def end(seq: int, outcome: str = "end_turn") -> Line:
+    return {"effect": "end", "seq": seq, "outcome": outcome}
+
+
+def lives(*lives: list[Line]) -> list[Line]:
+    return [{**line, "n": n} for life in lives for n, line in enumerate(life, 1)]
+
+
+def recover(mark: int = 0, **states: str) -> Line:
+    """A recovery that finds prompts of session s: `p1="active"`."""
+    return {"action": "recover", "found": {"s": {"mark": mark, "prompts": [
+        {"seq": int(name[1:]), "run_id": None, "state": state} for name, state in states.items()]}}}
+
+
+FIRST = [accept(1), act("enter", seq=1), accept(2), act("enter", seq=2)]  # 1 is active, 2 is queued
+
+
+@pytest.mark.parametrize(("found", "why"), [
+    (recover(p1="active", p2="queued"), None),
+    (recover(p1="active", p2="accepted"), None),
+    (recover(p1="accepted", p2="accepted"), None),
+    (recover(p1="active", p2="queued", p3="accepted"), None),  # accepted, and killed before the line was written
+    (recover(p1="active"), "prompt 2 was accepted and has not ended, and was not found"),
+    (recover(p1="queued", p2="active"), "prompt 1 was found queued in session s, where the trace has never had it"),
+    (recover(p1="active", p2="queued", p3="queued"), "prompt 3 was found queued"),
+    (recover(p1="active", p2="active"), "prompts 1 and 2 are active"),
+    (recover(p2="queued"), "prompt 2 is queued, and none is active"),
+    (recover(2, p1="active", p2="accepted"), "mark 2 was found in session s, which never had it"),
+    (recover(2, p1="active", p2="queued"), "queued, though the mark covers it"),
+    (recover(p1="active", p2="canceled_on_entry"), "though the mark does not cover it"),
+    (recover(p1="active", p2="done"), "is done, and has no place"),
+])
+def test_a_journal_may_be_behind_the_trace_and_not_ahead_and_loses_nobody(found: Line, why: str | None) -> None:
+    lines = lives(FIRST, [found])
+    assert judged(lines) == (len(lines) if why else None)
+    if why:
+        assert why in str(rejection(lines))
+
+
+def test_a_life_begins_with_what_it_has_found() -> None:
+    assert judged(lives(FIRST, [act("cancel", session="s")])) == 5
+    assert judged(lives(FIRST, [act("recover")])) == 5
+    assert judged(lives([act("recover"), *FIRST])) is None
+    assert judged(lives([*FIRST, recover(p1="active", p2="queued")])) == 5, "and nothing else does"
+
+
+def test_an_end_that_was_not_journaled_comes_again_after_a_restart() -> None:
+    ended = [*FIRST, act("finish", seq=1, outcome="end_turn")]
+    assert judged(lives(ended, [recover(p1="active", p2="queued")])) is None
+    assert judged(lives(ended, [recover(p2="active")])) is None
+    assert judged(lives(ended, [recover()])) == 6
+
+
+def test_after_a_restart_seqs_go_on_above_what_was_journaled() -> None:
+    first = [accept(1), act("cancel", session="s", mark=3)]  # 2 and 3 were given out, and not journaled
+    assert judged(lives(first, [recover(p1="accepted"), accept(2, after=1)])) is None
+    assert judged(lives(first, [recover(3, p1="accepted"), accept(2, after=1)])) == 4
+    assert judged(lives(first, [recover(3, p1="accepted"), accept(4, after=1)])) is None
+    assert judged(lives(first, [recover(p1="accepted"), accept(1, after=1)])) == 4
+
+
+def test_a_restart_without_found_has_journaled_all() -> None:
+    lines = [accept(1), accept(2), {"effect": "start", "seq": 1}, act("recover"), end(1, "error"), end(2)]
+    assert judged(lines) is None
+    assert judged([*lines[:4], end(1, "end_turn")]) is None  # it had ended before, and was told afterwards
+    assert judged([*lines[:4], end(2)]) == 5, "the interrupted one ends first"
+
+
+# --- what others log -------------------------------------------------------------------------------------------------
+
+def rejection(lines: Sequence[Line], complete: bool = False) -> Rejected:
+    with pytest.raises(Rejected) as caught:
+        checked(lines, complete)
+    return caught.value
+
+
+def test_a_cancel_does_not_reach_who_is_accepted_after_it() -> None:
+    wrong = rejection([act("cancel", session="s"), accept(1), end(1, "canceled")])
+    assert wrong.line.number == 3
+    assert wrong.why == "prompt 1 is accepted, and cannot end in canceled"
+    assert wrong.states == ["mark 0; 1 accepted"]
+    assert wrong.nearest[0] == ("end 1 error", {"outcome": ("error", "canceled")})
+
+
+def test_an_end_is_told_once_and_never_passed_over() -> None:
+    assert judged([accept(1), end(1), end(1)]) == 3
+    lines = [accept(1), act("enter", seq=1), accept(2), act("enter", seq=2), act("cancel", session="s"),
+             act("finish", seq=1, outcome="canceled")]
+    assert judged(lines, complete=True) == 6
+    assert "the end of prompt 2 comes first, and no line has told it" in str(rejection(lines, complete=True))
+    assert judged([*lines[:5], end(2, "canceled"), lines[5]], complete=True) is None
+    assert judged([*lines[:3], *lines[4:]]) is None, "2 can have entered after the cancel, and ends later"
+
+
+def test_two_turns_at_a_time_are_not_possible() -> None:
+    lines = [accept(1), accept(2), {"effect": "start", "seq": 1}, {"effect": "start", "seq": 2}]
+    assert judged(lines) == 4
+    assert judged([*lines[:3], end(1), lines[3]]) is None
+
+
+def test_a_complete_trace_leaves_nothing_out() -> None:
+    lines = [accept(1), act("finish", seq=1, outcome="end_turn")]
+    assert judged(lines) is None
+    assert judged(lines, complete=True) == 2
+    assert "prompt 1 is accepted; finish needs: p active" in rejection(lines, complete=True).why
+
+
+def test_a_run_id_is_not_given_to_two_prompts_that_are_not_done() -> None:
+    assert judged([accept(1, run_id="a"), accept(2, run_id="a")]) == 2
+    assert judged([accept(1, run_id=""), accept(2, run_id="")]) is None, "an empty run id is none"
+    assert judged([accept(1, run_id="a"), end(1), accept(2, run_id="a")]) is None, "who is done is forgotten"
+
+
+WAITING = [accept(1), {"effect": "start", "seq": 1}, *map(accept, range(2, 16))]  # of whom nobody knows who entered
+
+
+@pytest.mark.parametrize("call", ["clear_queue", "cancel"])
+def test_of_too_many_possibilities_some_are_followed_which_can_only_accept(call: str) -> None:
+    lines = [*WAITING, act(call, session="s"), *(end(seq, "canceled") for seq in range(2, 16)), end(1)]
+    check = checked(lines)
+    assert check.most >= possible.MOST
+    with pytest.raises(Undecided, match=r"line 18 may not be .* since line 17 session s could be in more .*log more"):
+        checked([*lines[:17], end(2, "end_turn")])
+    assert judged([*lines, accept(16), end(16, "canceled")]) == len(lines) + 2, "all is known again"
+
+
+def test_a_line_that_says_whom_it_dropped_leaves_one_possibility() -> None:
+    told = act("clear_queue", session="s", effects=[end(seq, "canceled") for seq in range(2, 16)])
+    assert checked([*WAITING, told]).most == 1
+
+
+def test_a_long_queue_that_nobody_disturbs_is_one_possibility() -> None:
+    lines = [accept(1), {"effect": "start", "seq": 1}, *map(accept, range(2, 100)),
+             *(line for seq in range(1, 99) for line in (end(seq), {"effect": "start", "seq": seq + 1}))]
+    assert checked(lines).most == 1
+
+
+# --- it can fail -----------------------------------------------------------------------------------------------------
+
+def differs(style: str, number: int) -> bool:
+    """Whether a checker is found out by the mutants of a few traces."""
+    plain = Plain(style in ("numbered", "late"))
+    some = islice(paths(Bounds(2, 1)), 0, None, 9)
+    if style in STYLES and any(judged(STYLES[style](written(path))) for path in some):
+        return True
+    return any(judged(mutant) != plain.first_wrong(mutant, at) for lines in bases(style, number)
+               for at, _, mutant in [(1, "", lines), *mutants(lines)])
+
+
+def not_in_order(possible: Possible, line: Any) -> Possible | None:
+    """Tells an effect wherever it is owed, and forgets those before it."""
+    for at, owed in enumerate(possible.owed):
+        if (owed.effect, owed.seq) == (line.effect, line.seq) and (not line.outcome or line.outcome in owed.outcomes):
+            return Possible(possible.session, possible.owed[at + 1:])
+    return None
+
+
+BUGS: dict[str, tuple[str, Any, str, Any]] = {
+    "rows are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
+        line.mark in (None, move.after.mark) and line.effects in (None, tuple(map(asked, move.effects))))),
+    "marks are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
+        line.rows in (None, moved(session, move)) and line.effects in (None, tuple(map(asked, move.effects))))),
+    "effects are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
+        line.mark in (None, move.after.mark) and line.rows in (None, moved(session, move)))),
+    "a seq may have been given out at any time": ("late", Seqs, "reach", lambda seqs, mark, now: None),
+    "ends are passed over": ("as observed", trace, "told", not_in_order),
+    "nobody fails unseen": ("as observed", possible, "left_out", lambda one, about=None: (
+        after for after in left_out(one, about) if len(after.owed) != 1 or after.owed[0].outcomes != {Outcome.ERROR})),
+    "the queue cannot be entered unseen": ("without enter and settle", possible, "entrances",
+                                           lambda session, line, limit: iter([session])),
+    "nothing is left out before a cancel": ("as observed", possible, "_scope", lambda line: (
+        ([], set()) if line.action == "cancel" else scope(line))),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_seeded_bug_in_the_checker_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    style, where, name, value = BUGS[bug]
+    monkeypatch.setattr(where, name, value)
+    assert differs(style, MUTANTS[style][0])

@@ -1,0 +1,250 @@
+"""The command line as people and programs meet it: in a process of its own."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main"]
+LAST_LINE = re.compile(r"states=(\d+) edges=(\d+) depth=(\d+) seconds=[\d.]+ verdict=(\w+)")
+
+
+def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def refused(*arguments: str) -> str:
+    """The one line with which bad usage is refused."""
+    done = run(*arguments, code=2)
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("cancelmark")
+    return line
+
+
+def test_version_and_help() -> None:
+    assert re.fullmatch(r"cancelmark \d+\.\d+\.\d+\n", run("--version").stdout)
+    for command in ("check", "diagram", "revisions", "explain", "bench"):
+        assert command in run("--help").stdout
+        assert "cancelmark" in run(command, "--help").stdout
+
+
+# --- check
+
+def test_check_ends_with_the_figures_and_says_what_holds() -> None:
+    done = run("check", "--prompts", "2", "--cancels", "1", "--clears", "1")
+    last = LAST_LINE.fullmatch(done.stdout.splitlines()[-1])
+    assert last
+    assert last.groups() == ("1236", "2640", "8", "holds")
+    assert done.stderr == "", "no progress bar in a pipe"
+    assert "\x1b" not in done.stdout, "no colour in a pipe"
+    assert "no-poisoning" in done.stdout
+
+
+def test_check_json_has_the_same_figures_and_each_property() -> None:
+    report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--clears", "1", "--json").stdout)
+    assert (report["states"], report["edges"], report["depth"], report["verdict"]) == (1236, 2640, 8, "holds")
+    assert {p["verdict"] for p in report["properties"] if p["id"] != "isolation"} == {"holds"}
+    assert {p["verdict"] for p in report["properties"] if p["id"] == "isolation"} == {"–"}, "one session: no claim"
+    assert all(g["met"] for g in report["goals"] if g["possible"])
+    assert sum(report["states_by_depth"]) == report["states"]
+    assert report["bytes_per_state"] >= 0
+
+
+def test_check_of_a_broken_revision_exits_1_and_shows_a_trace() -> None:
+    done = run("check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
+    assert "no-poisoning is violated; a shortest trace, 4 steps" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("verdict=violated")
+
+
+def test_check_of_a_revision_judges_what_it_says_and_no_goals_of_the_reference() -> None:
+    run("check", "--revision", "r4", "--prompts", "2", "--property", "record")
+
+
+def test_traces_of_several_sessions_say_which() -> None:
+    report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--sessions", "2", "--json").stdout)
+    witness = next(g["witness"]["calls"] for g in report["goals"] if g["id"] == "action cancel")
+    assert witness == ["cancel@1"]
+
+
+def test_check_of_one_property_judges_only_that() -> None:
+    report = json.loads(run("check", "--prompts", "1", "--property", "fifo", "--json").stdout)
+    assert [p["id"] for p in report["properties"]] == ["fifo"]
+
+
+def test_a_limit_stops_the_check_without_a_verdict() -> None:
+    done = run("check", "--prompts", "3", "--cancels", "2", "--max-states", "1000", code=2)
+    assert done.stdout.splitlines()[-1].endswith("verdict=incomplete")
+    assert "more than 1,000 states" in done.stdout
+    assert "holds" not in done.stdout
+    done = run("check", "--prompts", "3", "--cancels", "2", "--max-memory", "1", code=2)
+    assert "more than 1 MiB of memory" in done.stdout
+
+
+def test_an_interrupt_stops_the_check_with_what_it_has() -> None:
+    process = subprocess.Popen([*COMMAND, "check", "--prompts", "6", "--cancels", "3", "--clears", "2"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == ""
+    assert out.splitlines()[-1].endswith("verdict=interrupted")
+
+
+def test_progress_and_colour_on_a_terminal() -> None:
+    master, slave = pty.openpty()
+    process = subprocess.Popen([*COMMAND, "check", "--prompts", "3", "--cancels", "2"], stdout=slave, stderr=slave,
+                               env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"})
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+    assert process.wait() == 0
+    assert b"states/s" in shown
+    assert b"frontier" in shown
+    assert b"\x1b[32mholds" in shown
+
+
+@pytest.mark.parametrize(("arguments", "named"), [
+    (["check", "--prompts", "-1"], "--prompts -1: give a number from 1 to 8"),
+    (["check", "--prompts", "0"], "--prompts 0"),
+    (["check", "--prompts", "1000000"], "--prompts 1000000: give a number from 1 to 8"),
+    (["check", "--cancels", "-2"], "--cancels -2"),
+    (["check", "--sessions", "0"], "--sessions 0"),
+    (["check", "--prompts", "two"], "two"),
+    (["check", "--property", "no-such"], "no-such: no such property; choose one of no-poisoning"),
+    (["check", "--revision", "r9"], "r9: no such revision; choose one of r0, r1"),
+    (["check", "--max-states", "0"], "--max-states 0"),
+    (["check", "--nonsense"], "--nonsense"),
+    (["nonsense"], "nonsense"),
+    ([], "COMMAND"),
+    (["diagram", "circle"], "circle: no such diagram; choose lifecycle, session or trace"),
+    (["diagram", "lifecycle", "--format", "bmp"], "bmp: a lifecycle can be drawn as svg"),
+    (["diagram", "lifecycle", "--format", "text"], "text"),
+    (["diagram", "lifecycle", "--format", "png"], "-o"),
+    (["diagram", "lifecycle", "accept A"], "takes no calls"),
+    (["diagram", "session", "--revision", "r4"], "takes no calls"),
+    (["diagram", "trace", "--revision", "r4", "--goal", "action cancel"], "only the reference has goals"),
+    (["diagram", "trace"], "give its calls"),
+    (["diagram", "trace", "enter A"], "enter A"),
+    (["diagram", "trace", "fly A"], "fly A"),
+    (["diagram", "trace", "--goal", "moon"], "moon: no such goal"),
+    (["diagram", "trace", "cancel", "--sessions", "9"], "--sessions 9"),
+    (["explain", "no-such-flaw"], "no-such-flaw: no such flaw"),
+    (["explain", "run-id-folded", "--revision", "ref"], "the reference does not have it"),
+    (["explain", "run-id-folded", "--format", "bmp"], "bmp"),
+])
+def test_bad_usage_is_one_clear_line(arguments: list[str], named: str) -> None:
+    assert named in refused(*arguments)
+
+
+# --- diagrams
+
+@pytest.mark.parametrize("what", ["lifecycle", "session"])
+def test_a_diagram_is_written_in_every_form(what: str, tmp_path: Path) -> None:
+    svg = tmp_path / "x.svg"
+    run("diagram", what, "-o", str(svg))
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+    assert run("diagram", what, "--format", "dot").stdout.startswith("digraph")
+    assert "-->" in run("diagram", what, "--format", "mermaid").stdout
+
+
+@pytest.mark.usefixtures("font")
+@pytest.mark.parametrize("what", ["lifecycle", "session"])
+def test_a_diagram_is_written_as_a_picture(what: str, tmp_path: Path) -> None:
+    png = tmp_path / "x.png"
+    run("diagram", what, "-o", str(png))
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_is_drawn_from_calls_and_from_a_goal(tmp_path: Path) -> None:
+    calls = ["accept A", "cancel", "accept B", "enter B", "enter A"]
+    text = run("diagram", "trace", *calls).stdout
+    assert "canceled_on_entry" in text.splitlines()[-1]
+    assert run("diagram", "trace", *calls, "--format", "mermaid").stdout.startswith("sequenceDiagram")
+    assert "digraph" in run("diagram", "trace", *calls, "--format", "dot").stdout
+    itf = json.loads(run("diagram", "trace", "--goal", "row fold→done", "--format", "itf").stdout)
+    assert len(itf["states"]) == 6
+    out = tmp_path / "t.svg"
+    run("diagram", "trace", "accept A", "accept B@2", "cancel@2", "--sessions", "2", "-o", str(out))
+    ElementTree.parse(out)
+
+
+def test_an_unwritable_file_is_refused_and_nothing_is_left_half_written(tmp_path: Path) -> None:
+    assert "cannot write" in refused("diagram", "lifecycle", "-o", str(tmp_path / "no" / "such" / "x.svg"))
+    assert "cannot write" in refused("diagram", "lifecycle", "-o", str(tmp_path), "--format", "svg")
+    old = tmp_path / "old.svg"
+    old.write_text("old")
+    refused("diagram", "trace", "accept A", "nonsense", "-o", str(old))
+    assert old.read_text() == "old"
+    assert os.listdir(tmp_path) == ["old.svg"]
+
+
+@pytest.mark.parametrize("command", ["explain", "check --prompts 1", "diagram lifecycle"])
+def test_output_into_a_closed_pipe_is_no_error(command: str) -> None:
+    script = f"set -o pipefail; {' '.join(COMMAND)} {command} | head -1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["explain", "check --prompts 1"])
+def test_output_that_cannot_be_written_is_one_clear_line(command: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{' '.join(COMMAND)} {command} > /dev/full"], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_without_unicode_gets_question_marks() -> None:
+    done = subprocess.run([*COMMAND, "diagram", "trace", "accept A"], capture_output=True, check=True,
+                          env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert b"?" in done.stdout
+
+
+def test_a_file_is_replaced_through_a_link_and_keeps_its_mode(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real.mmd", tmp_path / "link.mmd", tmp_path / "pipe"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to(real)
+    run("diagram", "lifecycle", "-o", str(link))
+    assert link.is_symlink()
+    assert real.read_text().startswith("stateDiagram")
+    assert real.stat().st_mode & 0o777 == 0o600
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        run("diagram", "lifecycle", "--format", "mermaid", "-o", str(pipe))
+        assert reader.communicate()[0].startswith(b"stateDiagram")
+    assert pipe.is_fifo()
+
+
+# --- the history
+
+def test_explain_lists_the_flaws_and_tells_one(tmp_path: Path) -> None:
+    assert "queue-stranded-by-error" in run("explain").stdout
+    told = run("explain", "later-prompt-eats-cancel").stdout
+    assert "breaks no-poisoning" in told
+    assert "The shortest interleaving in r1, 5 steps" in told
+    assert run("explain", "later-prompt-eats-cancel", "--format", "mermaid").stdout.startswith("sequenceDiagram")
+    report = json.loads(run("explain", "queue-stranded-by-error", "--revision", "r2", "--json").stdout)
+    assert report["revision"] == "r2"
+    assert report["calls"][-1].startswith("return")
+    out = tmp_path / "f.svg"
+    run("explain", "later-prompt-eats-cancel", "--format", "svg", "-o", str(out))
+    ElementTree.parse(out)
+    assert len(json.loads(run("explain", "--json").stdout)) > 20

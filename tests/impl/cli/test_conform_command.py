@@ -1,0 +1,337 @@
+"""`cancelmark conform` on real servers: ours, broken ones, and things that are none."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from support.servers import COMMAND, PATIENCE, Process, threaded
+
+from cancelmark.conformance import driver as player
+from cancelmark.conformance import kit
+from cancelmark.conformance.fake_llm import FakeModel
+from cancelmark.conformance.kit import Profile
+from cancelmark.conformance.report import ORDER
+from cancelmark.impl.cli.main import conform as command
+from cancelmark.impl.cli.main import main
+from cancelmark.impl.models.openai import OpenAIModel
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.server.stream import Encoder
+from cancelmark.impl.store import AppendEvent
+
+FEW = Profile("quick", histories=25, schedules=0, inside=0, repeats=1, shrinks=20, seconds=10)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(kit.PROFILES, "quick", FEW)
+
+
+@contextmanager
+def steered(**options: Any) -> Iterator[tuple[str, int]]:
+    """Our server, in a thread, with the kit's language model."""
+    port = free_port()
+    with threaded(model=OpenAIModel("turn", base_url=f"http://127.0.0.1:{port}/v1"), **options) as server:
+        yield server.url, port
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["conform", *arguments])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+# --- our own server
+
+def test_our_own_server_conforms(tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--model", "openai", "--model-name", "turn", "--base-url", f"http://127.0.0.1:{port}/v1")
+    with Process(tmp_path / "data", *options, environment={"OPENAI_API_KEY": "none"}) as server:
+        done = subprocess.run(
+            [*COMMAND, "conform", server.url, "--llm-port", str(port), "--json", "--junit", str(tmp_path / "j.xml")],
+            capture_output=True, text=True, check=False, timeout=4 * PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr == ""
+        assert server.process is not None
+        assert server.process.poll() is None
+    report = json.loads(done.stdout)
+    told = {g["id"]: g["status"] for g in report["guarantees"]}
+    assert list(told) == [p.id for p in ORDER]
+    assert {g for g, status in told.items() if status != "kept"} == {"no-loss", "no-absorption"}
+    assert (report["verdict"], report["server"]) == ("conforms", server.url)
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == (str(len(ORDER)), "0", "2")
+    with closing(socket.socket()) as again:  # the port of the language model is free again
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        again.bind(("127.0.0.1", port))
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_server_that_cannot_be_steered_is_judged_by_what_can_be_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    with threaded() as server:
+        code, out, _ = run(capsys, server.url, "--json")
+    told = {g["id"]: g for g in json.loads(out)["guarantees"]}
+    assert code == 0
+    assert {"no-poisoning", "one-terminal", "some-terminal", "closed"} <= {
+        id for id, g in told.items() if g["status"] == "kept"}
+    assert told["fifo"]["status"] == "not observable"
+    assert "cannot be steered" in told["fifo"]["why"]
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_server_that_must_not_be_closed_is_left_open(capsys: pytest.CaptureFixture[str]) -> None:
+    with threaded() as server:
+        _, out, _ = run(capsys, server.url, "--keep-open", "--only", "closed")
+        assert len(list(server.site.workspaces)) == 1
+    assert "closed     not observable  the adapter cannot close the server" in out
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_token_is_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("hush\n")
+    with threaded(token="hush") as server:
+        for option in (("--token", "hush"), ("--token-file", str(tmp_path / "token"))):
+            assert run(capsys, server.url, *option, "--only", "one-terminal")[0] == 0
+
+
+# --- servers with a bug
+
+def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
+    """A cancel drops the queue and forgets the turn that runs."""
+    clear = Runtime.clear_queue
+    patch.setattr(Runtime, "cancel", clear)
+
+
+def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
+    write = Runtime._operations
+
+    def twice(self: Runtime, *arguments: Any) -> list[Any]:
+        made = write(self, *arguments)
+        return made + [op for op in made if isinstance(op, AppendEvent)]
+
+    patch.setattr(Runtime, "_operations", twice)
+
+
+def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Encoder, "after", lambda self, last_event_id: None)
+
+
+BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    cancels_are_lost: "no-lost-cancel",
+    ends_come_twice: "one-terminal",
+    places_are_forgotten: "delivery",
+}
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_bug_is_found_and_told(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    bug(monkeypatch)
+    monkeypatch.setattr(command, "PATIENCE", 1.0)
+    with steered(stop=1.0) as (url, port):
+        code, out, _ = run(capsys, url, "--llm-port", str(port), "--junit", str(tmp_path / "j.xml"),
+                           "--only", BUGS[bug])
+    assert code == 1
+    assert f"{BUGS[bug]} is broken: " in out
+    assert "what was done: accept A" in out
+    assert out.rstrip().endswith("verdict=broken")
+    cases = ElementTree.parse(tmp_path / "j.xml").iter("testcase")
+    failure = {case.get("name"): case.find("failure") for case in cases}[BUGS[bug]]
+    assert failure is not None
+    assert "accept A ──" in str(failure.text)
+
+
+# --- what cannot be judged: exit 2, and one line that says why
+
+def test_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, f"http://127.0.0.1:{free_port()}")
+    assert (code, out) == (2, "")
+    assert "nobody answers at http://127.0.0.1:" in err
+    assert err.endswith("check the address, or start the server\n")
+
+
+def test_a_token_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    with threaded(token="hush") as server:
+        code, _, err = run(capsys, server.url)
+        assert code == 2
+        assert "(401 Unauthorized)" in err
+        assert err.endswith("it wants a token; give it with --token\n")
+        assert "the token is not the right one" in run(capsys, server.url, "--token", "loud")[2]
+
+
+def test_something_else_runs_there(capsys: pytest.CaptureFixture[str]) -> None:
+    ready, over = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with FakeModel() as fake:
+            urls.append(fake.url.removesuffix("/v1"))
+            ready.set()
+            while not over.is_set():
+                await asyncio.sleep(0.01)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        code, _, err = run(capsys, urls[0])
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+    assert code == 2
+    assert "something else runs there" in err
+    assert "write an adapter" in err
+
+
+def test_something_that_is_not_http_runs_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with closing(connection):
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-nothing\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        code, _, err = run(capsys, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join(PATIENCE)
+    assert code == 2
+    assert "perhaps something else runs there" in err
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_server_that_does_not_use_the_language_model_is_told_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(command, "PATIENCE", 0.5)
+    with threaded() as server:
+        code, _, err = run(capsys, server.url, "--llm-port", str(free_port()))
+    assert code == 2
+    assert "no turn has reached the kit's language model at http://127.0.0.1:" in err
+
+
+def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with threaded() as server, closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        code, _, err = run(capsys, server.url, "--llm-port", str(taken.getsockname()[1]))
+    assert code == 2
+    assert "cannot listen on 127.0.0.1 port" in err
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["localhost"], "localhost: give http://HOST:PORT, https://HOST or unix:PATH"),
+    (["http://127.0.0.1:1", "--only", "speed"], "--only speed: there is no such guarantee; choose from all-done"),
+    (["http://127.0.0.1:1", "--llm-port", "0"], "--llm-port 0: give a port that the server is told, from 1 to 65535"),
+    (["http://127.0.0.1:1", "--token-file", "/no/such/file"], "--token-file /no/such/file: No such file or directory"),
+])
+def test_bad_usage_is_told_in_one_line(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_without_hypothesis_it_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with threaded() as server:
+        code, _, err = run(capsys, server.url)
+    assert code == 2
+    assert "pip install 'cancelmark[conform]'" in err
+
+
+def test_nobody_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "ANSWER", 0.2)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        code, _, err = run(capsys, f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert code == 2
+    assert "does not answer within 0.2 s" in err
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_server_that_hangs_is_told_and_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(self: Runtime, session_id: str) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Runtime, "cancel", never)
+    monkeypatch.setattr(player, "CALL", 0.5)
+    monkeypatch.setattr(command, "PATIENCE", 0.2)
+    with threaded(stop=1.0) as server:
+        code, out, _ = run(capsys, server.url)
+    assert code == 1
+    assert "progress is broken: a call of cancel was not answered within 0.5 s." in out
+    assert "not all was tried, because in 3 histories the server did not answer or rest" in out
+
+
+@contextmanager
+def judging(directory: Path) -> Iterator[tuple[Process, subprocess.Popen[str]]]:
+    """A server, and the command in the middle of judging it. Neither is left behind."""
+    with Process(directory / "data", "--pace", "0.01") as server, subprocess.Popen(
+            [*COMMAND, "conform", server.url, "--profile", "deep"], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE) as conform:
+        try:
+            with server.log.open() as log:
+                while "workspace opened" not in log.read():
+                    time.sleep(0.02)
+            yield server, conform
+        finally:
+            conform.kill()
+
+
+def test_a_server_that_dies_is_not_judged(tmp_path: Path) -> None:
+    with judging(tmp_path) as (server, conform):
+        server.kill()
+        out, err = conform.communicate(timeout=PATIENCE)
+    assert (conform.returncode, out) == (2, "")
+    assert err.startswith("cancelmark: ")
+    assert err.count("\n") == 1
+    assert "nothing is claimed" in err
+
+
+def test_it_can_be_interrupted(tmp_path: Path) -> None:
+    with judging(tmp_path) as (_, conform):
+        conform.send_signal(signal.SIGINT)
+        out, err = conform.communicate(timeout=PATIENCE)
+    assert (conform.returncode, out, err) == (130, "", "cancelmark: interrupted\n")
+
+
+def test_a_server_that_goes_away_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def looked(*_: object) -> None:
+        """It was there a moment ago."""
+
+    monkeypatch.setattr(command, "look", looked)
+    code, _, err = run(capsys, f"http://127.0.0.1:{free_port()}")
+    assert code == 2
+    assert "nobody answers at" in err
+    assert "nothing is claimed" in err
+
+
+def test_the_help_says_how_to_steer(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["conform", "--help"])
+    told = capsys.readouterr().out
+    assert "--base-url http://127.0.0.1:4545/v1" in told
+    assert "Exit 0: nothing is broken. 1: something is. 2: the server cannot be judged" in told

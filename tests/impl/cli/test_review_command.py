@@ -1,0 +1,106 @@
+"""The review as a command: how it is asked for, watched and interrupted."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cancelmark.impl.cli.main import main
+from cancelmark.impl.cli.review.workers import crew
+from cancelmark.impl.files import UsageError
+from cancelmark.model.check.explore import StoppedError, explore
+from cancelmark.model.properties import Bounds
+from cancelmark.model.session import REFERENCE
+
+COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main", "review"]
+WORK = """\
+from cancelmark.impl.cli.review.workers import crew
+if __name__ == "__main__":
+    with crew({jobs}) as workers:
+        asked = [workers.begin(pow, 2, n) for n in range(3)]
+        found = [ask() for ask in asked]
+    print(found)
+"""
+
+
+def stopped() -> None:
+    raise StoppedError(explore(REFERENCE, Bounds(2, cancels=1), max_states=3))
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(jobs: int, tmp_path: Path) -> None:
+    script = tmp_path / "work.py"
+    script.write_text(WORK.format(jobs=jobs))
+    quiet = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert (quiet.stdout, quiet.stderr) == ("[1, 2, 4]\n", "")
+    ours, theirs = pty.openpty()
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, stderr=theirs, text=True, check=True,
+                          env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.stdout == "[1, 2, 4]\n"
+    assert "3/3" in shown
+
+
+def test_a_search_that_is_stopped_in_another_process_claims_nothing() -> None:
+    with pytest.raises(UsageError, match=r"the search of ref was stopped: .*; nothing is claimed"), crew(2) as workers:
+        workers.begin(stopped)()
+
+
+def test_a_process_that_is_killed_is_noticed() -> None:
+    with pytest.raises(UsageError, match="was killed, perhaps for want of memory"), crew(2) as workers:
+        workers.begin(killed)()
+
+
+def test_work_that_is_interrupted_is_not_waited_for(tmp_path: Path) -> None:
+    script = tmp_path / "long.py"
+    script.write_text("import time\nfrom cancelmark.impl.cli.review.workers import crew\n"
+                      "if __name__ == '__main__':\n    with crew(2) as workers:\n"
+                      "        asked = [workers.begin(time.sleep, seconds) for seconds in (0.1, 3600, 3600)]\n"
+                      "        asked[0]()\n        raise KeyboardInterrupt\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)
+    assert "KeyboardInterrupt" in done.stderr
+
+
+def children(pid: int) -> list[int]:
+    done = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in done.stdout.split()]
+
+
+def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
+    path = tmp_path / "review.html"
+    running = subprocess.Popen([*COMMAND, "-o", str(path), "--jobs", "2"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(started := children(running.pid)) < 3 and time.monotonic() < deadline:  # two, and one that tracks them
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert said == "cancelmark: interrupted\n"
+    assert not path.exists()
+    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(("arguments", "problem"), [
+    (("--jobs", "0"), "--jobs 0: give at least 1"),
+    (("-o", "no/such/directory/review.html"), "there is no directory no/such/directory; make it first"),
+])
+def test_bad_usage_is_refused_before_any_work(
+    arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["review", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert problem in line

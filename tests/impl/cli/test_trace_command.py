@@ -1,0 +1,310 @@
+"""`cancelmark trace check` as people meet it: verdicts and exit codes, files of every kind, traces of real servers."""
+
+import asyncio
+import gc
+import gzip
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
+from enum import Enum
+from pathlib import Path
+from random import Random
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+from support.long_trace import text
+from support.paths import ROOT
+from support.runtimes import tool
+from support.servers import Process
+from test_recovery import Observer
+from test_trace import everything, read, traced
+
+from cancelmark.conformance.trace.check import TraceCheck
+from cancelmark.conformance.trace.records import FIELDS, NEEDED, lines_of, parsed
+from cancelmark.impl.cli.main import main
+from cancelmark.impl.client import Client
+from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.store import SqliteStore
+
+COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main", "trace", "check"]
+GOOD = [
+    {"action": "accept", "session": "s", "seq": 1, "run_id": "a"},
+    {"action": "accept", "session": "s", "seq": 2, "run_id": "b"},
+    {"action": "cancel", "session": "s"},
+    {"effect": "end", "seq": 1, "outcome": "canceled"},
+    {"effect": "end", "seq": 2, "outcome": "canceled"},
+]
+
+
+def ndjson(lines: Iterable[Any]) -> bytes:
+    return "".join(json.dumps(line) + "\n" for line in lines).encode()
+
+
+def run(content: bytes | Path, *options: str, code: int = 0) -> str:
+    """What the command says of a file, or of what it reads."""
+    out, err = io.StringIO(), io.StringIO()
+    data = content if isinstance(content, bytes) else b""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))  # type: ignore[arg-type]
+        returned = main(["trace", "check", str(content) if isinstance(content, Path) else "-", *options])
+    assert returned == code, out.getvalue() + err.getvalue()
+    assert (out.getvalue() == "") is (err.getvalue() != ""), "a report, or one line that says why there is none"
+    return out.getvalue() or err.getvalue()
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+def test_a_behaviour_is_accepted_from_a_file_from_a_pipe_and_compressed(tmp_path: Path) -> None:
+    file = tmp_path / "log.txt"
+    for content in (ndjson(GOOD), gzip.compress(ndjson(GOOD)), ndjson(GOOD)[:-1], ndjson(GOOD).replace(b"\n", b"\r\n")):
+        file.write_bytes(content)
+        for given in (file, content):
+            last = run(given).splitlines()[-1]
+            assert re.fullmatch(
+                r"lines=5 prompts=2 unfinished=0 lives=1 states=\d+ seconds=[\d.]+ verdict=accepted", last)
+
+
+def test_a_pipe_between_processes() -> None:
+    done = subprocess.run([*COMMAND, "-"], input=gzip.compress(ndjson(GOOD)), capture_output=True, check=True)
+    assert done.stdout.endswith(b"verdict=accepted\n")
+    assert done.stderr == b"", "no progress in a pipe"
+
+
+def test_a_log_that_is_none_exits_1_and_says_where_and_what_instead() -> None:
+    told = run(ndjson([GOOD[2], GOOD[0], GOOD[3]]), code=1)
+    assert "line 3 is not what the model can do: end 1 canceled" in told
+    assert "prompt 1 is accepted, and cannot end in canceled" in told
+    assert "before it, session s was:\n  mark 0; 1 accepted\n" in told
+    assert "\n  end 1 error     outcome: error, and not canceled\n" in told
+    assert told.splitlines()[-1].endswith("verdict=rejected")
+
+
+def test_json_has_the_same() -> None:
+    told = json.loads(run(ndjson([GOOD[2], GOOD[0], GOOD[3]]), "--json", code=1))
+    assert (told["verdict"], told["lines"], told["complete"]) == ("rejected", 3, False)
+    assert told["rejected"]["line"] == 3
+    assert told["rejected"]["states"] == ["mark 0; 1 accepted"]
+    assert told["rejected"]["nearest"][0] == {
+        "line": "end 1 error", "differs": {"outcome": {"model": "error", "line": "canceled"}}}
+    assert json.loads(run(ndjson(GOOD), "--json"))["verdict"] == "accepted"
+
+
+def test_complete_demands_every_step() -> None:
+    assert "prompt 1 is accepted and covered, and cannot end in canceled" in run(ndjson(GOOD), "--complete", code=1)
+
+
+def test_what_cannot_be_decided_exits_2() -> None:
+    many = [{"action": "accept", "session": "s", "seq": seq} for seq in range(1, 16)]
+    told = run(ndjson([*many, {"action": "cancel", "session": "s"}, {"effect": "end", "seq": 2, "outcome": "end_turn"},
+                       {"effect": "end", "seq": 2, "outcome": "end_turn"}, GOOD[3]]), code=1)
+    assert "line 18 is not what the model can do: end 2 end_turn\nthere is no prompt 2" in told, "this is certain"
+    wrong = [{"effect": "end", "seq": seq, "outcome": "end_turn"} for seq in range(15, 0, -1)]
+    told = run(ndjson([*many, {"action": "cancel", "session": "s"}, *wrong]), code=2)
+    assert re.search(r"line \d+ may not be what the model can do \(end \d+ end_turn\), but since line 16", told)
+    assert told.splitlines()[-1].endswith("verdict=undecided")
+
+
+def test_help_teaches_and_its_example_is_good() -> None:
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
+    accept, cancel, requeue, end = examples = [
+        json.loads(found) for found in re.findall(r"^  (\{.*?\})", done.stdout, re.MULTILINE)]
+    assert requeue["action"] == "requeue"
+    assert run(ndjson([accept, cancel, end])).splitlines()[-1].endswith("verdict=accepted")
+    for example in examples:
+        parsed(1, example)
+
+
+# --- files of every kind ------------------------------------------------------------------------------------------
+
+NUMBERED = [{**line, "n": n} for n, line in enumerate(GOOD[:3], 1)]
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "there is no line in it; give the log of a server"),
+    (b"\n\n", "there is no line in it"),
+    (b"hello\n", "line 1: not JSON (Expecting value: line 1 column 1 (char 0)); a trace is NDJSON"),
+    (b"hello", "line 1: not JSON"),
+    (b"\x7fELF\x02\x00\x00\n", "line 1: binary, with a zero byte; a trace is text in UTF-8"),
+    ("{}\n".encode("utf-16"), "line 1: binary, with a zero byte"),
+    (b'{"action": "\xff"}\n', "line 1: not UTF-8 (invalid start byte at byte 13)"),
+    (json.dumps(GOOD, indent=1).encode(), "line 1: not JSON"),
+    (json.dumps(GOOD).encode(), "line 1: an array, and no JSON object; each line is one object"),
+    (b"{}\n", "line 1: no action; each line is one action"),
+    (b"[" * 100_000, "line 1: not JSON"),
+    (ndjson([{"level": "info", "message": "started"}]), "line 1: there is no field 'level'; choose from action"),
+    (ndjson([*GOOD[:2], {"action": "fly"}]), 'line 3: action is "fly"; it must be one of accept, enter'),
+    (ndjson([{"action": "crash"}]), 'line 1: action is "crash"'),
+    (ndjson([{"action": "accept", "session": "s"}]), "line 1: accept has no seq; it must be a whole number from 1"),
+    (ndjson([{"action": "accept", "session": None, "seq": 1}]), "line 1: accept has no session"),
+    (ndjson([{"action": "finish", "seq": 1}]), "line 1: finish has no outcome"),
+    (ndjson([{"action": "finish", "seq": 1, "outcome": "folded"}]), "a turn ends in end_turn, error or canceled"),
+    (ndjson([{"action": "accept", "session": "s", "seq": True}]), "line 1: seq is true"),
+    (ndjson([{"action": "accept", "session": "s", "seq": 10 ** 30}]), "line 1: seq is 1000"),
+    (ndjson([{"action": "cancel", "session": "s", "outcome": "error"}]), "only end, finish can have it"),
+    (ndjson([{"action": "close", "session": "s"}]), "it happens everywhere: leave the session out"),
+    (ndjson([{**GOOD[0], "effect": "end"}]), "line 1: both an action and an effect"),
+    (ndjson([{**GOOD[0], "v": 2}]), "line 1: v is 2; it must be the number 1"),
+    (ndjson([{**GOOD[0], "rows": [{"seq": 1}]}]), 'line 1: rows is [{"seq": 1}]; it must be a list of'),
+    (ndjson([{**GOOD[0], "effects": [{"effect": "end", "seq": 1}]}]), "line 1: effects is"),
+    (ndjson(GOOD[:2]) + b"{broken\n" + ndjson(GOOD[2:]), "line 3: not JSON"),
+    (ndjson(GOOD)[:-3] + b"\n", "line 5: not JSON"),
+    (ndjson([NUMBERED[0], NUMBERED[2]]), "line 2: n is 3 where 2 is next: lines are missing, or out of order"),
+    (ndjson([NUMBERED[0], NUMBERED[1], NUMBERED[1]]), "line 3: n is 2 where 3 is next: lines come twice"),
+    (ndjson([NUMBERED[0], GOOD[1]]), "line 2: no n, which the lines before it have; number all lines, or none"),
+    (ndjson([GOOD[0], NUMBERED[1]]), "line 2: an n, which the lines before it have not"),
+    (ndjson([NUMBERED[0], NUMBERED[0]]), "line 2: n is 1, and this is no recover that says what it found"),
+    (gzip.compress(ndjson(GOOD))[:-12], "the compressed file is damaged after line"),
+    (gzip.compress(ndjson(GOOD))[:30] + b"xxxxxxxx", "the compressed file is damaged after line"),
+    (b"\x1f\x8bnot gzip at all", "the compressed file is damaged after line 0"),
+    (gzip.compress(ndjson(GOOD)) + b"more", "the compressed file is damaged after line 5"),
+], ids=lambda value: value[:40] if isinstance(value, str) else "")
+def test_a_file_that_is_no_trace_is_refused_with_line_and_remedy(content: bytes, says: str) -> None:
+    told = run(content, code=2)
+    assert told.startswith("cancelmark: standard input: ")
+    assert says in told
+    assert ";" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    assert "cannot read" in run(tmp_path, code=2)
+    assert "No such file" in run(tmp_path / "nothing", code=2)
+
+
+def test_fields_of_the_writers_own_begin_with_an_underscore() -> None:
+    run(ndjson([{**line, "_level": "info"} for line in GOOD]))
+
+
+def test_a_torn_last_line_is_said_so_and_not_judged() -> None:
+    told = run(ndjson(GOOD)[:-5])
+    assert "line 5 ends in the middle, as after a crash; it is not judged" in told
+    assert "lines=4 prompts=2 unfinished=1" in told
+
+
+# --- traces of real servers -----------------------------------------------------------------------------------------
+
+def test_the_trace_of_a_runtime_in_which_everything_happens_is_accepted(tmp_path: Path) -> None:
+    path = traced(tmp_path, SqliteStore(tmp_path / "test.db"), everything, tools=[tool("read", read)])
+    assert "is a behaviour of the model (complete)" in run(path)
+
+
+def test_the_trace_of_lives_that_end_in_a_kill_is_accepted_also_with_torn_lines(tmp_path: Path) -> None:
+    path, trace = tmp_path / "test.db", tmp_path / "test.db.ndjson"
+    random, observer, seed = Random(2), Observer(), 0
+    while observer.kills < 8:
+        seed += 1
+        observer.live(path, seed, random)
+        if trace.exists() and seed == 3:  # as a machine that stops would leave it
+            trace.write_bytes(trace.read_bytes()[:-20])
+    told = json.loads(run(trace, "--json"))
+    assert (told["verdict"], told["complete"], len(told["torn"])) == ("accepted", True, 1)
+    assert seed - 1 <= told["lives"] <= seed, "one may have had no other line than the torn one"
+    lines = trace.read_text().splitlines()
+    lost = next(number for number, line in reversed(list(enumerate(lines))) if '"state":"active"' in line)
+    found = json.loads(lines[lost])
+    for session in found["found"].values():
+        session["prompts"] = [prompt for prompt in session["prompts"] if prompt["state"] != "active"]
+    trace.write_text("\n".join([*lines[:lost], json.dumps(found), *lines[lost + 1:]]) + "\n")
+    assert f"line {lost + 1} is not what the model can do" in run(trace, code=1), "a prompt that a restart loses"
+
+
+def test_the_trace_of_a_server_that_is_killed_and_started_again_is_accepted(tmp_path: Path) -> None:
+    server = Process(tmp_path / "data", "--trace", str(tmp_path / "traces"), "--pace", "0.01")
+
+    async def talk(name: str) -> None:
+        async with asyncio.timeout(60), Client(server.url) as client:
+            workspace = await client.open_workspace(str(tmp_path))
+            await client.init_agent(workspace.id)
+            session = await client.create_session(workspace.id, "talk")
+            for number in range(6):
+                await client.send(workspace.id, session.id, f"slow: {number}", f"{name}-{number}")
+            await client.cancel(workspace.id, session.id)
+            await client.send(workspace.id, session.id, "fast: again")
+
+    with server:
+        asyncio.run(talk("first"))
+        server.kill()
+        server.start()
+        asyncio.run(talk("second"))
+        assert server.stop() == 0
+    [trace] = (tmp_path / "traces").iterdir()
+    told = json.loads(run(trace, "--json"))
+    assert (told["verdict"], told["lives"], told["prompts"]) == ("accepted", 2, 14)
+
+
+def test_a_trace_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.ndjson"
+    for _ in range(2):
+        with Trace(path) as trace:
+            trace.everywhere("recover", [], {})
+    path.write_bytes(path.read_bytes() + b'{"v":1,"n":2,"ti')
+    with Trace(path) as trace:
+        trace.everywhere("recover", [], {})
+    told = json.loads(run(path, "--json"))
+    assert (told["verdict"], told["lives"], told["torn"]) == ("accepted", 3, [3])
+
+
+# --- a stream -------------------------------------------------------------------------------------------------------
+
+class Stream(io.RawIOBase):
+    """A file that is made while it is read."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines, self._rest = iter(lines), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest and (line := next(self._lines, None)):
+            self._rest = line.encode()
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+
+def peak(style: str, count: int, leak: bool = False) -> int:
+    """Bytes that a check has in mind at most, looked at now and then."""
+    check, most = TraceCheck(), 0
+    for number, line in enumerate(lines_of(io.BufferedReader(Stream(text(count, style)))), 1):
+        check.take(line)
+        if leak:
+            check.torn.append(number)
+        if number % 500 == 0:
+            most = max(most, weight(check))
+    assert check.lines == count
+    return most
+
+
+def weight(root: object) -> int:
+    """The bytes of everything that can be reached from it, apart from what a program has anyway."""
+    seen: dict[int, object] = {}
+    todo = [root]
+    while todo:
+        one = todo.pop()
+        if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType | Enum):
+            seen[id(one)] = one
+            todo += gc.get_referents(one)
+    return sum(map(sys.getsizeof, seen.values()))
+
+
+@pytest.mark.parametrize(("style", "count"), [("complete", 1500), ("observed", 700)])
+def test_memory_does_not_grow_with_the_lines(style: str, count: int) -> None:
+    assert peak(style, 10 * count) < 2 * peak(style, count)
+
+
+def test_a_leak_would_be_noticed() -> None:
+    assert peak("complete", 10_000, leak=True) > 2 * peak("complete", 1000, leak=True)
+
+
+# --- the format -------------------------------------------------------------------------------------------------------
+
+def test_every_field_of_the_runtimes_schema_is_one_of_the_format() -> None:
+    schema = json.loads((ROOT / "specs" / "trace.schema.json").read_text())
+    assert set(schema["properties"]) == set(FIELDS) - {"effect"}
+    assert set(schema["properties"]["action"]["enum"]) == set(NEEDED) - {"start", "end"}

@@ -1,0 +1,377 @@
+"""After a crash: nothing that was accepted is lost, no end comes twice, and a cancel that was acknowledged still holds.
+
+The first half takes a copy of the file while a runtime is in the middle of something, which is what a crash would
+leave, and starts another runtime on the copy. The second half kills real processes.
+"""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.budget import effort
+from support.paths import SUPPORT
+from support.runtimes import PATIENCE, World, calls, tool, until, world
+
+from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
+from cancelmark.impl.models.scripted import ScriptedModel
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.messages import finished, said, user_message, wire_part
+from cancelmark.impl.runtime.runtime import INTERRUPTED
+from cancelmark.impl.store import (
+    TERMINAL,
+    AcceptPrompt,
+    AppendEvent,
+    Message,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+    SqliteStore,
+)
+from cancelmark.model.lifecycle import Outcome, State
+
+USER, NORMAL = ("user", None), ("assistant", "end_turn")
+CANCELED, ERROR = ("assistant", "canceled"), ("assistant", "error")
+
+
+class Crashes:
+    """Stores, each in the file that a crash of the last one has left."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lives = 0
+
+    @property
+    def path(self) -> Path:
+        return self._directory / f"{self._lives}.db"
+
+    def open(self) -> SqliteStore:
+        return SqliteStore(self.path)
+
+    def crash(self) -> None:
+        """The next store is as this one is now. What this one does from now on has never happened."""
+        with closing(sqlite3.connect(self.path)) as now:
+            self._lives += 1
+            with closing(sqlite3.connect(self.path)) as copy:
+                now.backup(copy)
+
+    async def journal(self, *operations: Operation) -> None:
+        """What the last life has left, in so many words."""
+        with closing(self.open()) as store:
+            await store.write([NewSession("s"), NewSession("t"), *operations])
+
+
+@pytest.fixture
+def crashes(tmp_path: Path) -> Crashes:
+    return Crashes(tmp_path)
+
+
+def quiet(w: World) -> Callable[[], bool]:
+    return lambda: not any(map(w.runtime.is_busy, ("s", "t")))
+
+
+@pytest.mark.rule("R14a", "R17a", "R23a")
+def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_closed(crashes: Crashes) -> None:
+    async def main() -> None:
+        async with world(crashes.open()) as w:
+            await w.active("a", "run-a")
+            assert w.messages() == [USER, ("assistant", None)]
+            crashes.crash()
+        for _ in range(2):
+            async with world(crashes.open()) as w:
+                await until(quiet(w))
+                assert w.messages() == [USER, ERROR]
+                assert w.ends() == [("run-a", "error")]
+                assert w.end("run-a")["error"] == INTERRUPTED
+                assert w.end("run-a")["message_id"] == w.store.messages("s")[1].id
+                assert w.model.calls == 0
+                crashes.crash()
+
+    asyncio.run(main())
+
+
+def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
+    started = asyncio.Event()
+
+    async def slow(arguments: str) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async def main() -> None:
+        async with world(crashes.open(), [tool("read", slow)]) as w:
+            w.plays("a", calls("c1"))
+            await w.accept("a", "run-a")
+            await started.wait()
+            crashes.crash()
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            result = w.store.messages("s")[-1].parts[0]["data"]
+            assert (result["tool_call_id"], result["content"], result["is_error"]) == ("c1", INTERRUPTED, True)
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("R17b", "R17d")
+def test_what_was_accepted_and_queued_goes_on_in_order(crashes: Crashes) -> None:
+    async def main() -> None:
+        async with world(crashes.open()) as w:
+            await w.active("a", "run-a")
+            await w.queued("b", "run-b")
+            w.runtime.holding = True
+            await w.accept("c", "run-c")
+            w.runtime.door("d").set()
+            await w.queued("d", "run-d")
+            await w.accept("e", "run-e", "t")
+            assert w.states() == [State.ACTIVE, State.QUEUED, State.ACCEPTED, State.QUEUED, State.ACCEPTED]
+            crashes.crash()
+        async with world(crashes.open(), held=["b"]) as w:
+            await w.model.gate("b").reached()
+            assert w.runtime.queued("s") == ["c", "d"]
+            w.model.gate("b").open()
+            await until(quiet(w))
+            assert w.ends() == [("run-a", "error"), *((f"run-{text}", "end_turn") for text in "bcd")]
+            assert w.ends("t") == [("run-e", "end_turn")]
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("R2", "R16a", "R17c")
+def test_an_acknowledged_cancel_still_holds(crashes: Crashes) -> None:
+    async def main() -> None:
+        async with world(crashes.open()) as w:
+            w.runtime.holding = True
+            await w.accept("a", "run-a")
+            await w.accept("b")
+            await w.runtime.cancel("s")
+            await w.accept("c", "run-c")
+            crashes.crash()
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert sorted(w.ends(), key=str) == [("run-a", "canceled"), ("run-c", "end_turn"), (None, "canceled")]
+            assert sorted(w.messages(), key=str) == sorted([USER, CANCELED, USER, CANCELED, USER, NORMAL], key=str)
+            assert w.model.calls == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("R17c", "R21")
+def test_what_was_canceled_on_entry_is_settled(crashes: Crashes) -> None:
+    async def main() -> None:
+        await crashes.journal(
+            AcceptPrompt(1, "s", "a", "run-a"), RaiseMark("s", 1), MovePrompt(1, State.CANCELED_ON_ENTRY))
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert w.ends() == [("run-a", "canceled")]
+            assert w.messages() == [USER, CANCELED]
+            assert w.model.calls == 0
+
+    asyncio.run(main())
+
+
+def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
+    async def main() -> None:
+        async with world(crashes.open(), held=["c"]) as w:
+            active, gate = await w.active("a", "run-a")
+            await w.queued("b", "run-b")
+            guest = await w.queued("c")
+            gate.open()
+            await active
+            await w.model.gate("c").reached()  # the turn of b has heard c
+            crashes.crash()
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert w.ends() == [("run-a", "end_turn"), ("run-b", "error")]
+            assert [t.outcome for t in w.store.transitions(guest.seq)][-1] is Outcome.FOLDED
+            assert w.messages() == [USER, NORMAL, USER, USER, ERROR]
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("R17e")
+def test_a_cancel_of_seqs_that_were_never_journaled_does_not_reach_a_prompt_after_the_restart(crashes: Crashes) -> None:
+    async def main() -> None:
+        await crashes.journal(RaiseMark("s", 7))
+        async with world(crashes.open()) as w:
+            handle = await w.accept("a")
+            assert handle.seq > 7
+            assert (await handle).outcome is Outcome.END_TURN
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answers", [0, 1])
+def test_a_crash_during_recovery_leaves_one_ending(crashes: Crashes, answers: int) -> None:
+    """The ending's messages were written, and the crash came before the prompt's end was."""
+    answer = Message("p1-2", "s", "assistant", (wire_part(ToolCall("c1", "read", "{}")),))
+
+    async def main() -> None:
+        await crashes.journal(
+            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
+            *[PutMessage(answer)] * answers)
+
+        class Dying(SqliteStore):
+            async def write(self, batch: Iterable[Operation]) -> tuple[int, ...]:
+                if any(isinstance(op, MovePrompt) for op in batch):
+                    crashes.crash()
+                return await super().write(list(batch))
+
+        async with world(Dying(crashes.path)) as w:
+            await until(quiet(w))
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert w.messages() == [USER, ERROR, *[("tool", None)] * answers]
+            assert w.ends() == [("run-a", "error")]
+
+    asyncio.run(main())
+
+
+def test_the_answer_of_another_prompt_is_not_taken_for_its_own(crashes: Crashes) -> None:
+    theirs = Message("p1-2", "s", "assistant", ())
+
+    async def main() -> None:
+        await crashes.journal(
+            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.DONE, Outcome.CANCELED),
+            AppendEvent("s", TERMINAL, {"outcome": "canceled"}, "run-a"), PutMessage(user_message("s", 1, "a")),
+            PutMessage(theirs), AcceptPrompt(12, "s", "b", "run-b"), MovePrompt(12, State.ACTIVE))
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert w.store.messages("s")[1] == theirs
+            assert w.end("run-b")["message_id"].startswith("p12-")
+
+    asyncio.run(main())
+
+
+@pytest.mark.rule("R15c", "R17e")
+def test_closing_leaves_nothing_to_recover(crashes: Crashes) -> None:
+    async def main() -> None:
+        async with world(crashes.open()) as w:
+            await w.active("a", "run-a")
+            await w.queued("b", "run-b")
+        async with world(crashes.open()) as w:
+            assert w.states() == []
+            assert sorted(w.ends()) == [("run-a", "canceled"), ("run-b", "canceled")]
+            assert (await (await w.accept("c", "run-c"))).outcome is Outcome.END_TURN
+
+    asyncio.run(main())
+
+
+def test_a_turn_that_goes_on_after_a_summary_is_interrupted_like_any_other(crashes: Crashes) -> None:
+    async def main() -> None:
+        summary = Message("p1-3", "s", "system", ({"type": "text", "data": {
+            "text": "Summary of the conversation so far: none"}},))
+        ended = finished(Message("p1-2", "s", "assistant", ()), FinishReason.ERROR)
+        await crashes.journal(
+            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
+            PutMessage(ended), PutMessage(summary), MovePrompt(1, State.QUEUED), MovePrompt(1, State.ACTIVE))
+        async with world(crashes.open()) as w:
+            await until(quiet(w))
+            assert w.messages() == [USER, ERROR, ("system", None), ERROR]
+            assert w.ends() == [("run-a", "error")]
+
+    asyncio.run(main())
+
+
+# --- Processes that are killed --------------------------------------------------------------------------------------
+
+KILLS = effort(64)  # hundreds, and more, in `make test-deep`
+SCRIPT = SUPPORT / "killed.py"
+
+
+class Observer:
+    """What the callers of all those lives were told."""
+
+    def __init__(self) -> None:
+        self.accepted: set[str] = set()
+        self.covered: set[str] = set()
+        self.ends: Counter[str] = Counter()  # how the lives ended
+
+    def live(self, path: Path, seed: int, random: Random) -> None:
+        """One life, killed at a random time or at a chosen write, unless it closes before."""
+        phase = random.choice(["time", "time", "start", "run", "close"])
+        write = random.randint(1, 4 if phase == "start" else 12)
+        fate = () if phase == "time" else (phase, str(write), random.choice(["before", "after"]))
+        command = [sys.executable, "-W", "error", str(SCRIPT), str(path), str(seed), *fate]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            left = random.randint(1, 15) if phase == "time" else 0  # lines to be heard before the kill
+            for line in process.stdout:
+                self.hear(line)
+                left -= 1
+                if left == 0:
+                    process.kill()
+            returned = process.wait(PATIENCE)
+        assert returned in (0, -9)
+        self.ends["closed" if returned == 0 else phase] += 1
+
+    def hear(self, line: str) -> None:
+        if not line.endswith("\n"):
+            return  # killed in the middle of a word
+        said, *run_ids = line.split()
+        if said == "accepted":
+            self.accepted.update(run_ids)
+        elif said == "covered":
+            self.covered.update(run_ids)
+
+    @property
+    def kills(self) -> int:
+        return self.ends.total() - self.ends["closed"]
+
+
+async def clean_run(path: Path) -> None:
+    """A last life in which everything ends."""
+    async with asyncio.timeout(PATIENCE), Runtime(ScriptedModel(), SqliteStore(path)) as runtime:
+        await until(lambda: not any(map(runtime.is_busy, "st")))
+
+
+@pytest.mark.rule("R1b", "R14a", "R16a", "R21")
+def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_prompt_twice(tmp_path: Path) -> None:
+    path = tmp_path / "test.db"
+    random, observer = Random(1), Observer()
+    seed = 0
+    while observer.kills < KILLS:
+        seed += 1
+        observer.live(path, seed, random)
+    asyncio.run(clean_run(path))
+
+    with closing(SqliteStore(path)) as store:
+        assert store.unfinished() == []
+        prompts = {seq: store.transitions(seq) for seq in range(1, store.latest_seq() + 1)}
+        terminals = Counter(event.payload["seq"] for event in store.events(terminal=True))
+        for seq, transitions in prompts.items():
+            if transitions:  # a seq can be given out and its prompt never be journaled
+                assert transitions[0].state is State.ACCEPTED
+                assert [t.outcome for t in transitions].count(None) == len(transitions) - 1
+                assert terminals[seq] == (transitions[-1].outcome is not Outcome.FOLDED)
+        for run_id in observer.accepted:
+            prompt = store.prompt(run_id)
+            assert prompt is not None, "an accepted prompt was lost"
+            assert prompt.outcome is not Outcome.FOLDED
+        for run_id in observer.covered:
+            prompt = store.prompt(run_id)
+            assert prompt is not None
+            assert prompt.outcome is Outcome.CANCELED
+            assert State.ACTIVE not in [t.state for t in prompts[prompt.seq]]
+        by_run_id = Counter(event.run_id for event in store.events(terminal=True) if event.run_id)
+        assert set(by_run_id.values()) == {1}
+        for message in (m for session in "st" for m in store.messages(session)):
+            assert message.role != "assistant" or message.finish_reason, "an answer was left unfinished"
+        for session in "st":
+            parts = [part for message in store.messages(session) for part in said(message).parts]
+            called = sum(isinstance(part, ToolCall) for part in parts)
+            assert called == sum(isinstance(part, ToolResult) for part in parts)
+        interrupted = [e for e in store.events(terminal=True) if e.payload.get("error") == INTERRUPTED]
+
+    # Nothing passes by being impossible: the kills have hit every phase, and there was something to lose.
+    assert {"time", "start", "run", "close"} <= set(observer.ends)
+    assert len(observer.accepted) > 100
+    assert len(observer.covered) > 3
+    assert len(interrupted) > 10

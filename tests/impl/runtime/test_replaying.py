@@ -1,0 +1,102 @@
+"""The replay of the model's edges finds implementations that part ways with it."""
+
+from collections.abc import Callable
+
+import pytest
+from test_impl_session import Sessions
+from tools import replaying
+from tools.replaying import Asked, Difference, Subject, replay
+
+from cancelmark.model.lifecycle import IllegalTrigger
+from cancelmark.model.properties import Bounds
+
+BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
+
+
+class MarkNotRaised(Sessions):
+    def cancel(self, session: int) -> list[Asked]:
+        return self.clear_queue(session)
+
+
+class EndsBackwards(Sessions):
+    def finish(self, seq: int, outcome: str) -> list[Asked]:
+        return super().finish(seq, outcome)[::-1]
+
+
+class FoldsInSilence(Sessions):
+    def step(self, seq: int) -> list[Asked]:
+        return [effect for effect in super().step(seq) if effect[0] != "fold"]
+
+
+class AcceptsWhileClosing(Sessions):
+    def accept(self, session: int, run_id: bool) -> list[Asked]:
+        self.closing = False
+        return super().accept(session, run_id)
+
+
+class RefusesAndForgets(Sessions):
+    def settle(self, seq: int) -> list[Asked]:
+        try:
+            return super().settle(seq)
+        except IllegalTrigger:
+            self.sessions[0].prompts.pop(seq, None)
+            raise
+
+
+class StaysClosed(Sessions):
+    def recover(self) -> list[Asked]:
+        closing = self.closing
+        effects = super().recover()
+        self.closing = closing
+        return effects
+
+
+class ForgetsTheMark(Sessions):
+    def crash(self) -> list[Asked]:
+        super().crash()
+        for session in self.sessions:
+            session.mark = 0
+        return []
+
+
+@pytest.mark.parametrize(("make", "where"), [
+    (MarkNotRaised, r"after \[accept\(A\)\], cancel: states differ"),
+    (EndsBackwards, r"finish\(A, end_turn\): effects differ"),
+    (FoldsInSilence, r"step\(A\): effects differ"),
+    (AcceptsWhileClosing, r"after \[close\], accept\(A\): answers differ"),
+    (RefusesAndForgets, r"settle\(A\), which is refused: states differ"),
+    (StaysClosed, r"after \[close, crash, recover\], accept\(A\): answers differ"),
+    (ForgetsTheMark, r"crash: states differ"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_wrong_implementation_is_found(make: Callable[[int], Subject], where: str) -> None:
+    with pytest.raises(Difference, match=where):
+        replay(make, BOUNDS)
+
+
+def test_no_order_between_sessions_is_asked_for() -> None:
+    class Reversed(Sessions):
+        def close(self) -> list[Asked]:
+            self.sessions.reverse()
+            try:
+                return super().close()
+            finally:
+                self.sessions.reverse()
+
+    assert replay(Reversed, Bounds(2, closes=1, sessions=2)) > 0
+
+
+@pytest.mark.parametrize(("make", "code", "says"), [(Sessions, 0, "edges agree"), (MarkNotRaised, 1, "states differ")])
+def test_it_can_be_run_on_an_implementation_from_elsewhere(
+    make: type, code: int, says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replaying, "SMALL", (Bounds(1, cancels=1),))
+    assert replaying.main([f"{make.__module__}:{make.__name__}"]) == code
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["nowhere:Server", "replaying:Nothing", "replaying", ":Server"])
+def test_what_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        replaying.main([name])
+    assert stopped.value.code == 2
+    assert f"{name}" in capsys.readouterr().err

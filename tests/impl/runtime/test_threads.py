@@ -1,0 +1,299 @@
+"""One session under many real threads: what its callers saw is a history that the oracle has no complaint about.
+
+Threads call the sessions of `impl.session` as a server would: whoever is told that a turn starts runs it. Each call is
+written down with the real times at which it began and returned, and with what it brought about; the oracle judges that
+(`model.oracle`), and an exception is a complaint too. The interpreter switches threads as often as it can. The runtime
+promises nothing of the kind: all of it belongs to one event loop.
+"""
+
+import random
+import re
+import sys
+import threading
+from collections import Counter as Tally
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from time import perf_counter_ns, sleep
+from typing import Any
+
+import pytest
+from support.budget import effort
+
+from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
+from cancelmark.model import oracle
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
+from cancelmark.model.oracle import Call, Span, certain, judge
+from cancelmark.model.session import FINISH, End, Start
+
+THREADS = 6
+CALLS = 120  # that each thread makes of its own accord
+
+
+@pytest.fixture(autouse=True)
+def _switching() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+# --- Threads, and the history that they write down ----------------------------------------------------------------
+
+@dataclass
+class Hammer:
+    """Two sessions with one counter, threads that call them, and what was seen."""
+
+    sessions: list[Session]
+    seed: int
+    seen: dict[Prompt, oracle.Prompt] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    spans: list[tuple[int, Span]] = field(default_factory=list)  # of all calls, each with its thread
+    errors: list[str] = field(default_factory=list)
+    work: deque[tuple[str, Prompt]] = field(default_factory=deque)  # what somebody must do next
+    writing: threading.Lock = field(default_factory=threading.Lock)
+    together: threading.Barrier = field(default_factory=lambda: threading.Barrier(THREADS))
+
+    def run(self) -> list[str]:
+        """Lets the threads loose, ends what they leave, and returns what is wrong with the history."""
+        threads = [threading.Thread(target=self.guarded, args=(n,)) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not self.errors:
+            self.guarded(THREADS)
+        if self.errors:
+            return self.errors
+        left = [f"{p} is left" for session in self.sessions for p in session.prompts.values()]
+        return left + judge(self.seen.values(), self.calls)
+
+    def guarded(self, thread: int) -> None:
+        choose = random.Random(f"{self.seed} {thread}")
+        try:
+            if thread < THREADS:
+                self.together.wait()
+                for _ in range(CALLS):
+                    self.call(thread, choose)
+            while self.work and not self.errors:
+                self.go_on(thread, choose)
+        except Exception as error:  # a session that is used as it should be raises nothing
+            self.errors.append(f"{type(error).__name__}: {error}")
+
+    def call(self, thread: int, choose: random.Random) -> None:
+        """What a client does, or what the server has to do next."""
+        session = choose.choice(self.sessions)
+        match choose.choices(["accept", "go on", "cancel", "clear_queue"], [5, 9, 1, 1])[0]:
+            case "accept":
+                begin = perf_counter_ns()
+                seq = choose.choice([None, session.counter.next])
+                prompt, _ = session.accept(run_id=choose.choice([None, "run"]), seq=seq and seq())
+                span = Span(begin, perf_counter_ns())
+                with self.writing:
+                    self.seen[prompt] = oracle.Prompt(str(prompt), span, prompt.has_run_id, session=session.id)
+                self.work.append(("enter", prompt))
+            case "go on":
+                self.go_on(thread, choose)
+            case "cancel":
+                _, span = self.timed(thread, session, session.cancel)
+                self.calls.append(Call(span.begin, span.end, "cancel", session.id))
+            case "clear_queue":
+                _, span = self.timed(thread, session, session.clear_queue)
+                self.calls.append(Call(span.begin, span.end, "clear_queue", session.id))
+
+    def go_on(self, thread: int, choose: random.Random) -> None:
+        """Takes up what somebody must do next."""
+        try:
+            what, prompt = self.work.popleft()
+        except IndexError:
+            return
+        session = prompt.session
+        if what == "turn" and (prompt.covered or choose.random() < 0.5):
+            stop = Outcome.CANCELED if prompt.covered else Outcome.END_TURN
+            self.timed(thread, session, session.finish, prompt, choose.choice([stop, stop, Outcome.ERROR]))
+        elif what == "turn" and choose.random() < 0.5:
+            self.timed(thread, session, session.step, prompt)
+            self.work.append((what, prompt))
+        elif what == "turn":
+            try:
+                self.timed(thread, session, session.requeue, prompt)
+            except IllegalTrigger:
+                assert prompt.covered, "a turn that was not asked to stop may go on"
+                self.work.append((what, prompt))
+        elif what == "enter" and choose.random() < 0.1:
+            self.timed(thread, session, session.fail, prompt)
+        elif what == "enter":
+            _, span = self.timed(thread, session, session.enter, prompt)
+            with self.writing:
+                self.seen[prompt] = replace(self.seen[prompt], enter=span)
+        else:
+            self.timed(thread, session, session.settle, prompt)
+
+    def timed(
+        self, thread: int, session: Session, method: Callable[..., Effects], *arguments: Any,
+    ) -> tuple[Effects, Span]:
+        """The call with its real times. All that it brings about was seen in that span."""
+        begin = perf_counter_ns()
+        effects = method(*arguments)
+        span = Span(begin, perf_counter_ns())
+        self.spans.append((thread, span))
+        prompts = {prompt.seq: (prompt, row.dest) for prompt, row in effects.moved}
+        with self.writing:
+            for effect in effects:
+                if isinstance(effect, Start | End):
+                    prompt, _ = prompts[effect.seq]
+                    seen = self.seen[prompt]
+                    self.seen[prompt] = replace(seen, starts=(*seen.starts, span)) if isinstance(effect, Start) else (
+                        replace(seen, ends=(*seen.ends, oracle.End(span.begin, span.end, effect.outcome.value))))
+        for prompt, state in prompts.values():
+            if state in (State.ACTIVE, State.CANCELED_ON_ENTRY):
+                self.work.append(("turn" if state is State.ACTIVE else "settle", prompt))
+        return effects, span
+
+
+def hammered(seed: int, make: Callable[[str, Counter], Session] = Session, counter: type[Counter] = Counter) -> Hammer:
+    shared = counter()
+    return Hammer([make("one", shared), make("two", shared)], seed)
+
+
+def test_what_threads_see_of_a_session_is_a_history_of_the_protocol() -> None:
+    ends: Tally[str] = Tally()
+    overlaps = requeued = 0
+    for seed in range(effort(25)):
+        hammer = hammered(seed)
+        assert hammer.run() == []
+        prompts = list(hammer.seen.values())
+        ends.update(p.ends[0].outcome for p in prompts)
+        requeued += sum(len(p.starts) > 1 for p in prompts)
+        overlaps += sum(not certain(a, b) for (t, a), (u, b) in zip(hammer.spans, hammer.spans[1:]) if t != u)
+    assert ends.keys() == {outcome.value for outcome in Outcome}
+    assert min(ends.values()) > 20
+    assert requeued > 20
+    assert overlaps > 50, "the threads must get in each other's way"
+
+
+# --- It would notice ----------------------------------------------------------------------------------------------
+
+
+class Unlocked(Session):
+    """A session whose lock does nothing."""
+
+    def __init__(self, id: str, counter: Counter) -> None:
+        super().__init__(id, counter)
+        self._lock = nullcontext()  # type: ignore[assignment]
+
+
+class AsksTooEarly(Session):
+    """A prompt enters by the mark as it was before the lock was taken."""
+
+    def enter(self, prompt: Prompt) -> Effects:
+        asked = self.mark
+        sleep(0)  # other threads may run here, as they may anywhere: it only happens more often
+        with self._lock:
+            self._begin("enter", prompt)
+            self.mark, now = asked, self.mark
+            self._fire(prompt, Trigger.ENTER)
+            self.mark = now
+            return self._end()
+
+
+class LetsGoTooEarly(Session):
+    """A turn ends in one step, and the next one starts in another."""
+
+    def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
+        with self._lock:
+            self._begin("finish", prompt, outcome)
+            self._fire(prompt, FINISH[outcome])
+            following, effects = self.queue[:1], self._end()
+        sleep(0)
+        with self._lock:
+            for first in following:
+                self._begin("finish", prompt, outcome)
+                self._fire(first, Trigger.START)
+                more = self._end()
+                effects += more
+                effects.moved += more.moved
+        return effects
+
+
+class CountsTwice(Counter):
+    """A counter whose lock does nothing. Without the pause CPython 3.11 would not switch threads between the two."""
+
+    def next(self) -> int:
+        latest = self.latest
+        sleep(0)
+        self.latest = latest + 1
+        return self.latest
+
+
+@pytest.mark.parametrize(("make", "counter", "noticed"), [
+    (Unlocked, Counter, "Error|IllegalTrigger|rule: "),
+    (AsksTooEarly, Counter, r"has start after \d starts; allowed: canceled \(rule: no start after a cancel"),
+    (LetsGoTooEarly, Counter, "no row lets it start"),
+    (Session, CountsTwice, "Error|IllegalTrigger|rule: "),
+])
+def test_threads_find_a_lock_that_is_not_held(make: type[Session], counter: type[Counter], noticed: str) -> None:
+    complaints = (complaint for seed in range(100) for complaint in hammered(seed, make, counter).run())
+    assert any(re.search(noticed, complaint) for complaint in complaints)
+
+
+# --- Without luck -------------------------------------------------------------------------------------------------
+
+class Watched:
+    """A lock that tells how often it was taken, and whether it is held."""
+
+    def __init__(self) -> None:
+        self.taken, self.held = 0, False
+
+    def __enter__(self) -> None:
+        self.taken, self.held = self.taken + 1, True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+def steps() -> list[tuple[str, Callable[[Session], Any], State | None]]:
+    """Every step that there is, with the state of the one prompt that it is taken with."""
+    return [
+        ("accept", lambda s: s.accept(), None),
+        ("enter", lambda s: s.enter(s.prompts[1]), State.ACCEPTED),
+        ("fail", lambda s: s.fail(s.prompts[1]), State.ACCEPTED),
+        ("settle", lambda s: s.settle(s.prompts[1]), State.CANCELED_ON_ENTRY),
+        ("step", lambda s: s.step(s.prompts[1]), State.ACTIVE),
+        ("requeue", lambda s: s.requeue(s.prompts[1]), State.ACTIVE),
+        ("finish", lambda s: s.finish(s.prompts[1], Outcome.ERROR), State.ACTIVE),
+        ("cancel", lambda s: s.cancel(), State.ACTIVE),
+        ("clear_queue", lambda s: s.clear_queue(), State.QUEUED),
+        ("recover", lambda s: s.recover(), State.ACCEPTED),
+    ]
+
+
+@pytest.mark.parametrize(("name", "step", "state"), steps(), ids=[name for name, *_ in steps()])
+def test_a_step_takes_the_lock_once_and_lets_it_go(
+    name: str, step: Callable[[Session], Any], state: State | None,
+) -> None:
+    session = Session.restored("s", Counter(1), 0, [(1, "", None, state)] if state else [])
+    session.down = name == "recover"
+    lock = session._lock = Watched()  # type: ignore[assignment]
+    begin = session._begin
+
+    def watched(*arguments: Any, **more: Any) -> Effects:
+        assert lock.held
+        return begin(*arguments, **more)
+
+    session._begin = watched  # type: ignore[method-assign]
+    step(session)
+    assert (lock.taken, lock.held) == (1, False)
+    session.down = name != "recover"
+    session.prompts[1] = Prompt(session, 1)
+    with pytest.raises(RuntimeError, match="down"):
+        step(session)
+    assert (lock.taken, lock.held) == (2, False)
+
+
+def test_the_counter_takes_its_lock() -> None:
+    counter = Counter()
+    lock = counter._lock = Watched()  # type: ignore[assignment]
+    assert (counter.next(), counter.next(), counter.latest) == (1, 2, 2)
+    assert (lock.taken, lock.held) == (2, False)

@@ -1,0 +1,338 @@
+"""A runtime's trace: every line is as the schema says, and the model does the same when lines are replayed on it."""
+
+import asyncio
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+from support.budget import effort
+from support.paths import ROOT
+from support.runtimes import Held, World, calls, fails, tool, until, world
+
+from cancelmark.impl.models import Failure
+from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.trace import SCHEMA, Trace, _told, schema
+from cancelmark.impl.store import MemoryStore, SqliteStore, Store
+from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.session import ACTIONS, REFERENCE, Look, Move, Prompt, Session
+
+Line = dict[str, Any]
+BY_NAME = {action.name: action for action in ACTIONS}
+DESTINATION = {row.name: row.dest for row in ROWS}
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def lines_of(path: Path) -> list[Line]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for number, line in enumerate(lines, 1):
+        VALIDATOR.validate(line)
+        assert line["n"] == number
+    return lines
+
+
+class Replay:
+    """The model, doing what the lines say. It complains of the first that it would not have done, or not so."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Session] = {}
+        self.states: dict[int, State] = {}  # as the lines have it
+        self.home: dict[int, str] = {}  # the session of a prompt
+        self.latest = 0
+
+    def play(self, lines: list[Line]) -> None:
+        """An acceptance happens when its seq is given out, which is after the line that it names."""
+        accepted = [((line["after"], 1, line["seq"]), self.take, line) for line in lines if "after" in line]
+        written = [((line["n"], 0, 0), self.look if "after" in line else self.take, line) for line in lines]
+        for _, do, line in sorted(accepted + written, key=lambda entry: entry[0]):
+            do(line)
+            for session in self.sessions.values():
+                for prompt in session.prompts:
+                    assert self.states[prompt.seq] is prompt.state, line
+
+    def take(self, line: Line) -> None:
+        if "found" in line:
+            self.find(line["found"])
+        names = [line["session"]] if line["session"] is not None else list(self.sessions)
+        told = 0
+        for name in names:  # which come in any order: sessions share nothing
+            move = self.move(name, line)
+            rows = [row["row"] for row in line["rows"] if self.home[row["seq"]] == name]
+            effects = [effect for effect in line["effects"] if self.home[effect["seq"]] == name]
+            assert rows == [row.name for row in move.rows], line
+            assert effects == [_told(effect) for effect in move.effects], line
+            assert isinstance(move.live, Session)
+            self.sessions[name] = move.live
+            told += len(rows) + len(effects)
+        assert told == len(line["rows"]) + len(line["effects"]), line
+        for row in line["rows"]:
+            self.states[row["seq"]] = DESTINATION[row["row"]]
+        if "after" not in line:
+            self.look(line)
+
+    def look(self, line: Line) -> None:
+        """The mark is that of the moment in which the line was written."""
+        names = [line["session"]] if line["session"] is not None else list(self.sessions)
+        assert line["mark"] == max((self.sessions[name].mark for name in names), default=0), line
+
+    def move(self, name: str, line: Line) -> Move:
+        session = self.sessions.setdefault(name, Session())
+        action = BY_NAME[line["action"]]
+        if action.name == "accept":
+            assert line["seq"] > self.latest, line
+            self.latest = line["seq"]
+            self.states[line["seq"]], self.home[line["seq"]] = State.ACCEPTED, name
+            return REFERENCE.apply(action, session, None, line["run_id"] is not None, line["seq"] - 1)
+        prompt = session.prompt(line["seq"]) if "seq" in line else None
+        variant = Outcome(line["outcome"]) if "outcome" in line else None
+        if prompt and action.subject:
+            look = Look(REFERENCE.table, session, prompt)
+            assert action.subject(look, variant), f"the model would not: {line}"
+        assert line["mark"] >= self.latest or action.name not in ("cancel", "close"), line
+        return REFERENCE.apply(action, session, prompt, variant, line["mark"])
+
+    def find(self, found: dict[str, Any]) -> None:
+        for name, session in found.items():
+            prompts = tuple(Prompt(p["seq"], p["run_id"] is not None, State(p["state"])) for p in session["prompts"])
+            self.sessions[name] = Session(session["mark"], True, prompts)
+            self.states |= {prompt.seq: prompt.state for prompt in prompts}
+            self.home |= {prompt.seq: name for prompt in prompts}
+            self.latest = max(self.latest, session["mark"], *(prompt.seq for prompt in prompts), 0)
+
+
+def replayed(path: Path) -> Replay:
+    replay = Replay()
+    replay.play(lines_of(path))
+    return replay
+
+
+def traced(tmp_path: Path, store: Store, story: Callable[[World], Awaitable[None]], **options: Any) -> Path:
+    """The trace of a story."""
+    path = tmp_path / "trace.ndjson"
+
+    async def main() -> None:
+        with Trace(path) as trace:
+            async with world(store, **options) as w:
+                w.runtime.trace = trace
+                await story(w)
+
+    asyncio.run(main())
+    return path
+
+
+async def read(arguments: str) -> str:
+    return arguments
+
+
+async def everything(w: World) -> None:
+    """A story in which every action happens."""
+    w.plays("a", (Wait("a"), *calls("c1")), say("done"))
+    a = await w.accept("a", "run-a")
+    await w.model.gate("a").reached()
+    await w.queued("folds")
+    w.plays("long", fails(Failure.CONTEXT_TOO_LONG), say("at last"))
+    long = await w.queued("long", "run-long")
+    w.model.gate("a").open()
+    await asyncio.gather(a, long)
+    _, _ = await w.active("b", "run-b")
+    await w.queued("c", "run-c")
+    await w.runtime.clear_queue("s")
+    w.runtime.holding = True
+    late = await w.accept("late", "run-late")
+    await w.runtime.cancel("s")
+    w.runtime.door("late").set()
+    await late
+
+    async def not_ready(session_id: str) -> None:
+        raise LookupError("not ready")
+
+    w.runtime.holding, w.runtime.ready = False, not_ready
+    await (await w.accept("d", "run-d", "t"))
+    w.runtime.ready = None
+
+
+def test_every_line_is_as_the_schema_says_and_the_model_does_the_same(tmp_path: Path) -> None:
+    path = traced(tmp_path, SqliteStore(tmp_path / "test.db"), everything, tools=[tool("read", read)])
+    replay = replayed(path)
+    assert {line["action"] for line in lines_of(path)} == set(BY_NAME) - {"crash", "recover"}
+    assert set(replay.states.values()) == {State.DONE}
+    with closing(SqliteStore(tmp_path / "test.db")) as store:
+        assert store.unfinished() == []
+        assert all(store.transitions(seq)[-1].state is State.DONE for seq in replay.states)
+
+
+def test_a_restart_begins_with_what_the_journal_has(tmp_path: Path) -> None:
+    crashed = tmp_path / "crash.db"
+
+    async def leave() -> None:
+        async with world(SqliteStore(tmp_path / "test.db")) as w:
+            await w.active("a", "run-a")
+            await w.queued("b", "run-b")
+            w.runtime.holding = True
+            await w.accept("c", session="t")
+            await w.runtime.cancel("t")
+            with closing(sqlite3.connect(tmp_path / "test.db")) as now, closing(sqlite3.connect(crashed)) as copy:
+                now.backup(copy)
+
+    async def go_on() -> None:
+        with Trace(tmp_path / "trace.ndjson") as trace:
+            async with Runtime(ScriptedModel(), SqliteStore(crashed), trace=trace) as runtime:
+                await until(lambda: not runtime.is_busy())
+
+    asyncio.run(leave())
+    asyncio.run(go_on())
+    first, *_ = lines_of(tmp_path / "trace.ndjson")
+    assert first["action"] == "recover"
+    assert first["found"]["s"] == {"mark": 0, "prompts": [
+        {"seq": 1, "run_id": "run-a", "state": "active"}, {"seq": 2, "run_id": "run-b", "state": "queued"}]}
+    assert first["found"]["t"] == {"mark": 3, "prompts": [{"seq": 3, "run_id": None, "state": "accepted"}]}
+    assert set(replayed(tmp_path / "trace.ndjson").states.values()) == {State.DONE}
+
+
+class Suspending(MemoryStore):
+    """A store in which anything can happen while something is written."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__()
+        self._random = random
+
+    async def write(self, batch: Any) -> tuple[int, ...]:
+        for _ in range(self._random.randrange(4)):
+            await asyncio.sleep(0)
+        return await super().write(batch)
+
+
+@pytest.mark.parametrize("seed", range(effort(20)))
+def test_random_histories_replay(tmp_path: Path, seed: int) -> None:
+    """Also with acceptances that a cancel overtakes while they are journaled."""
+    random = Random(seed)
+
+    async def story(w: World) -> None:
+        w.runtime.grace = 0.05
+        working = set()
+        for number in range(30):
+            session = random.choice("sst")
+            call = random.choice(["accept"] * 6 + ["cancel", "clear_queue"])
+            if call == "accept":
+                w.plays(f"{number}", (*say("well"), Wait(f"{number}")) if random.random() < 0.3 else say("hello"))
+                work: Awaitable[object] = w.accept(f"{number}", random.choice([f"r{number}", None]), session)
+            else:
+                work = getattr(w.runtime, call)(session)
+            working.add(asyncio.ensure_future(work))
+            for _ in range(random.randrange(4)):
+                await asyncio.sleep(0)
+        await asyncio.gather(*working)
+
+    path = traced(tmp_path, Suspending(random), story)
+    assert set(replayed(path).states.values()) == {State.DONE}
+
+
+def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def write(self, batch: Any) -> tuple[int, ...]:
+            ids = await super().write(batch)
+            if getattr(batch[0], "run_id", None) == "run-a":
+                await go_on.wait()
+            return ids
+
+    async def story(w: World) -> None:
+        accepting = asyncio.ensure_future(w.accept("a", "run-a"))
+        await asyncio.sleep(0)
+        await w.runtime.cancel("s")
+        go_on.set()
+        assert (await (await accepting)).outcome is Outcome.CANCELED
+
+    path = traced(tmp_path, Slow(), story)
+    actions = [(line["action"], line.get("after")) for line in lines_of(path)]
+    assert actions[:2] == [("cancel", None), ("accept", 0)]
+    replayed(path)
+
+
+# --- It can fail ------------------------------------------------------------------------------------------------------
+
+CHANGES: dict[str, Callable[[Line], object]] = {
+    "another row": lambda line: line["rows"][0].update(row="enter→queued"),
+    "an effect less": lambda line: line["effects"].pop(),
+    "another mark": lambda line: line.update(mark=line["mark"] + 1),
+    "another prompt": lambda line: line.update(seq=line["seq"] + 1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_replay_complains_of_a_changed_line(tmp_path: Path, change: str) -> None:
+    async def story(w: World) -> None:
+        await (await w.accept("a", "run-a"))
+
+    lines = lines_of(traced(tmp_path, MemoryStore(), story))
+    CHANGES[change](next(line for line in lines if line["action"] == "enter"))
+    with pytest.raises((AssertionError, LookupError)):
+        Replay().play(lines)
+
+
+class Overtaking(Held):
+    """A runtime that asks for the busy session before the mark."""
+
+    async def _enter(self, lane: Any, prompt: Any) -> None:
+        mark, lane.session.mark = lane.session.mark, 0
+        effects = lane.session.enter(prompt)
+        lane.session.mark = effects.mark = mark
+        self._carry(lane, effects)
+
+
+def test_the_replay_complains_of_a_runtime_that_does_not_ask_the_mark(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        with Trace(tmp_path / "trace.ndjson") as trace:
+            runtime = Overtaking(ScriptedModel(), store, tools=[], grace=1)
+            runtime.trace = trace
+            async with runtime:
+                await runtime.create_session("s")
+                runtime._counter.next()
+                await runtime.cancel("s")
+                runtime._counter.latest = 0  # so that the next prompt is covered by it
+                await (await runtime.accept("s", "a"))
+
+    asyncio.run(main())
+    with pytest.raises(AssertionError):
+        replayed(tmp_path / "trace.ndjson")
+
+
+@pytest.mark.parametrize("line", [
+    {}, {"action": "crash"}, {"seq": 0}, {"extra": 1}, {"effects": [{"effect": "start"}]}])
+def test_the_schema_refuses_what_is_no_line(tmp_path: Path, line: Line) -> None:
+    async def story(w: World) -> None:
+        await (await w.accept("a", "run-a"))
+
+    good = lines_of(traced(tmp_path, MemoryStore(), story))[0]
+    with pytest.raises(ValidationError):
+        VALIDATOR.validate({**good, **line} if line else {})
+
+
+def test_the_schema_is_a_schema_and_is_published() -> None:
+    Draft202012Validator.check_schema(json.loads(schema()))
+    assert (ROOT / "specs" / "trace.schema.json").read_text() == schema()
+
+
+def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    if not Path("/dev/full").exists() and os.environ.get("CI") != "true":
+        pytest.skip("this system has no device that is always full")
+
+    async def main() -> None:
+        with Trace("/dev/full") as trace:
+            async with Runtime(ScriptedModel(), trace=trace) as runtime:
+                await runtime.create_session("s")
+                assert (await (await runtime.accept("s", "a"))).outcome is Outcome.END_TURN
+
+    asyncio.run(main())
+    assert [r.getMessage().split(":")[1] for r in caplog.records if r.levelno >= logging.ERROR] == [
+        " the trace ends here"]

@@ -1,0 +1,207 @@
+"""The live page in a real browser, on a real server."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from support.browsing import Sight, chromium, inaccessible
+from support.servers import Process
+
+expect.set_options(timeout=30_000)  # milliseconds: only so that nothing hangs for ever
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Process]:
+    with Process(tmp_path / "data", "--pace", "0.02") as process:
+        yield process
+
+
+@pytest.fixture
+def sight(browser: Browser, server: Process) -> Iterator[Sight]:
+    with browser.new_context() as context:
+        sight = Sight(context.new_page(), server.url)
+        visit(sight.page, server)
+        yield sight
+
+
+@pytest.fixture
+def page(sight: Sight) -> Page:
+    return sight.page
+
+
+def visit(page: Page, server: Process) -> None:
+    page.goto(server.url)
+    expect(page.get_by_role("status")).to_have_text("live")
+    expect(page.locator(".lane").first).to_be_visible()
+
+
+def send(page: Page, text: str, named: bool = True) -> None:
+    lane = page.locator(".lane").first
+    lane.get_by_label("run id").set_checked(named)
+    lane.get_by_placeholder("Say something").fill(text)
+    lane.get_by_role("button", name="Send").click()
+    expect(lane.get_by_placeholder("Say something")).to_have_value("")
+
+
+def card(page: Page, state: str, text: str) -> None:
+    """Waits until the prompt is in that column, and in no other."""
+    expect(page.locator(f".{state} .card").filter(has_text=text)).to_have_count(1)
+    expect(page.locator(".card").filter(has_text=text)).to_have_count(1)
+
+
+def board(page: Page) -> dict[str, list[str]]:
+    """What each column shows."""
+    states = ("accepted", "canceled_on_entry", "queued", "active", "done")
+    return {state: page.locator(f".{state} .card:visible").all_inner_texts() for state in states}
+
+
+def test_a_prompt_runs_and_its_card_ends_in_done_with_the_answer(sight: Sight) -> None:
+    send(sight.page, "fast: hello")
+    card(sight.page, "done", "end turn")
+    expect(sight.page.locator(".done .answer")).to_contain_text("You said: hello")
+    expect(sight.page.locator("#events .run_complete")).to_have_count(1)
+    expect(sight.page.locator("#announcements")).to_contain_text("done, end turn")
+    assert sight.errors == []
+    assert sight.elsewhere == []
+
+
+def test_a_cancel_reaches_what_was_accepted_before_it_and_nothing_after(page: Page) -> None:
+    send(page, "slow: first")
+    card(page, "active", "first")
+    send(page, "second")
+    card(page, "queued", "second")
+    page.get_by_role("button", name="Cancel everything").click()
+    send(page, "fast: third")
+    for text, outcome in (("first", "canceled"), ("second", "canceled"), ("third", "end turn")):
+        expect(page.locator(".done .card").filter(has_text=text)).to_contain_text(outcome)
+    expect(page.locator("#events .run_complete")).to_have_count(3)
+
+
+def test_clearing_the_queue_leaves_what_is_active(page: Page) -> None:
+    send(page, "slow: first")
+    card(page, "active", "first")
+    send(page, "second")
+    card(page, "queued", "second")
+    page.get_by_role("button", name="Clear the queue").click()
+    expect(page.locator(".done .card").filter(has_text="second")).to_contain_text("canceled")
+    expect(page.locator(".done .card").filter(has_text="first")).to_contain_text("end turn")
+
+
+def test_a_prompt_that_fails_says_why(page: Page) -> None:
+    send(page, "fail: tea")
+    expect(page.locator(".done .card.error")).to_contain_text("because it was told to")
+
+
+def test_two_tabs_agree(page: Page, server: Process) -> None:
+    other = page.context.new_page()
+    visit(other, server)
+    send(page, "slow: from the first tab")
+    send(other, "from the second tab")
+    for each in (page, other):
+        card(each, "active", "from the first tab")
+        card(each, "queued", "from the second tab")
+    other.get_by_role("button", name="Cancel everything").click()
+    for each in (page, other):
+        expect(each.locator(".done .card.canceled")).to_have_count(2)
+    assert board(page) == board(other)
+
+
+def test_after_a_restart_the_page_comes_back_by_itself(page: Page, server: Process) -> None:
+    send(page, "fast: before")
+    card(page, "done", "before")
+    send(page, "slow: during")
+    card(page, "active", "during")
+    server.kill()
+    expect(page.get_by_role("status")).to_have_text("reconnecting")
+    server.start()
+    expect(page.get_by_role("status")).to_have_text("live")
+    expect(page.locator(".done .card").filter(has_text="during")).to_contain_text("error")
+    expect(page.locator("#events .run_complete")).to_have_count(2)
+    send(page, "fast: after")
+    card(page, "done", "after")
+    assert re.findall(r"#\d+", " ".join(board(page)["done"])) == ["#3", "#2", "#1"]
+
+
+def test_a_reloaded_page_shows_what_there_is(page: Page, server: Process) -> None:
+    send(page, "fast: before")
+    card(page, "done", "before")
+    send(page, "slow: during")
+    card(page, "active", "during")
+    page.reload()
+    card(page, "done", "before")
+    card(page, "active", "during")
+
+
+def test_the_keyboard_is_enough(page: Page) -> None:
+    page.keyboard.press("n")
+    expect(page.get_by_role("dialog", name="New session")).to_be_visible()
+    page.keyboard.type("by hand")
+    page.keyboard.press("Enter")
+    lane = page.get_by_role("region", name="by hand")
+    expect(lane.get_by_placeholder("Say something")).to_be_focused()
+    page.keyboard.type("slow: typed")
+    page.keyboard.press("Enter")
+    expect(lane.locator(".active .card")).to_contain_text("typed")
+    page.keyboard.press("Escape")
+    page.keyboard.press("c")
+    expect(lane.locator(".done .card")).to_contain_text("canceled")
+    page.keyboard.press("k")
+    expect(page.locator(".lane").first.get_by_placeholder("Say something")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="What you see")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_people_who_see_or_hear_it_differently_can_use_it(
+    browser: Browser, server: Process, scheme: str, width: int,
+) -> None:
+    with browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900},  # type: ignore[arg-type]
+                             reduced_motion="reduce") as context:
+        page = context.new_page()
+        visit(page, server)
+        send(page, "fail: tea")
+        card(page, "done", "tea")
+        send(page, "slow: first")
+        send(page, "second")
+        card(page, "queued", "second")
+        assert inaccessible(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways"
+        page.get_by_role("button", name="Help").click()
+        assert inaccessible(page) == []
+
+
+def test_a_server_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    with Process(tmp_path / "data", "--token-file", str(token)) as server, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(server.url)
+        dialog = page.get_by_role("dialog", name="This server wants a token")
+        expect(dialog).to_be_visible()
+        page.keyboard.type("not the token")
+        page.keyboard.press("Enter")
+        expect(dialog).to_be_visible()
+        dialog.get_by_role("textbox").fill(token.read_text().strip())
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("status")).to_have_text("live")
+
+
+def test_a_refusal_is_shown_and_the_text_is_kept(browser: Browser, tmp_path: Path) -> None:
+    with Process(tmp_path / "data", "--max-prompt", "10") as server, browser.new_context() as context:
+        page = context.new_page()
+        visit(page, server)
+        field = page.locator(".lane").first.get_by_placeholder("Say something")
+        field.fill("more than ten characters")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("10 are allowed")
+        expect(field).to_have_value("more than ten characters")

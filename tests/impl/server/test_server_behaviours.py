@@ -1,0 +1,331 @@
+"""The original's behaviours, as several clients see them over real sockets: end to end, transport and backend.
+
+The names say what the original's own tests pin; here everything is seen from outside, through HTTP and events.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.runtimes import fails
+from support.servers import PATIENCE, Place, Server, Watch, serving
+
+from cancelmark.impl.models.scripted import Stubborn, Wait, say
+from cancelmark.impl.runtime import Runtime
+
+USER, NORMAL, CANCELED = ("user", None), ("assistant", "end_turn"), ("assistant", "canceled")
+
+
+@dataclass
+class Cast:
+    """One server and two clients of the same session, each with its own connections and its own view."""
+
+    server: Server
+    a: Place
+    b: Place
+    seen_by_a: Watch
+    seen_by_b: Watch
+
+    def nobody_saw_an_error(self) -> None:
+        for watch in (self.seen_by_a, self.seen_by_b):
+            assert not watch.of("agent_event")
+            assert not [end for end in watch.of("run_complete") if "error" in end]
+
+
+@asynccontextmanager
+async def cast() -> AsyncIterator[Cast]:
+    async with serving() as server, server.client() as one, server.client() as other:
+        a = await server.workspace(one)
+        b = a.seen_by(other)
+        async with a.watching() as seen_by_a, b.watching() as seen_by_b:
+            yield Cast(server, a, b, seen_by_a, seen_by_b)
+
+
+def played(story: Callable[[Cast], Awaitable[None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def main() -> None:
+            async with cast() as c:
+                await story(c)
+
+        asyncio.run(main())
+
+    test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
+    return test
+
+
+# --- end to end, several clients over SSE
+
+@played
+async def test_a_cancel_by_b_gives_a_a_canceled_message_and_nobody_an_error(c: Cast) -> None:
+    gate = c.server.holds("long")
+    await c.a.send("long", "run-a")
+    await gate.reached()
+    assert (await c.b.do("cancel")).status_code == 200
+    for watch in (c.seen_by_a, c.seen_by_b):
+        end = await watch.end("run-a")
+        assert (end["outcome"], end["cancelled"]) == ("canceled", True)
+        answers = [m for m in watch.of("message") if m["role"] == "assistant"]
+        assert answers[-1]["parts"][-1] == {"type": "finish", "data": answers[-1]["parts"][-1]["data"]}
+        assert answers[-1]["parts"][-1]["data"]["reason"] == "canceled"
+    c.nobody_saw_an_error()
+    assert await c.a.spoken() == [USER, CANCELED]
+
+
+@played
+async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
+    for n in range(20):
+        gate = c.server.holds(f"p{n}")
+        await c.a.send(f"p{n}", f"run-{n}")
+        await c.b.do("cancel")
+        assert (await c.seen_by_a.end(f"run-{n}"))["outcome"] == "canceled"
+        gate.open()
+    assert await c.a.spoken() == [USER, CANCELED] * 20
+    c.nobody_saw_an_error()
+
+
+@pytest.mark.rule("R27c")
+@played
+async def test_an_idle_cancel_does_not_poison_the_next_prompt(c: Cast) -> None:
+    for n in range(5):
+        assert (await c.b.do("cancel")).status_code == 200
+        await c.a.send("hello", f"run-{n}")
+        assert (await c.seen_by_a.end(f"run-{n}"))["outcome"] == "end_turn"
+    assert await c.a.spoken() == [USER, NORMAL] * 5
+
+
+@played
+async def test_a_cancel_between_active_and_the_assistant_message_leaves_both_messages(c: Cast) -> None:
+    c.server.plays("silent", (Wait("silent"), *say("never")))
+    await c.a.send("silent", "run-a")
+    await c.seen_by_b.until(lambda w: any(p["state"] == "active" for p in w.of("prompt")))
+    await c.b.do("cancel")
+    assert (await c.seen_by_a.end("run-a"))["outcome"] == "canceled"
+    assert await c.a.spoken() == [USER, CANCELED]
+
+
+@played
+async def test_the_deadline_of_the_posting_request_does_not_own_the_run(c: Cast) -> None:
+    gate = c.server.holds("long")
+    async with c.server.client() as hasty:
+        await c.a.seen_by(hasty).send("long", "run-a")
+    await gate.reached()  # the request is over, and so is its connection
+    gate.open()
+    assert (await c.seen_by_b.end("run-a"))["outcome"] == "end_turn"
+
+
+@played
+async def test_the_run_outlives_its_poster_while_another_client_is_attached(c: Cast) -> None:
+    gate = c.server.holds("long")
+    async with c.server.client() as third:
+        place = c.a.seen_by(third)
+        async with place.watching() as watch:
+            await place.send("long", "run-a")
+            await gate.reached()
+        released = await third.delete(f"/v1/clients/{watch.client_id}")
+        assert released.json() == {"released": 1}
+    gate.open()
+    assert (await c.seen_by_b.end("run-a"))["outcome"] == "end_turn"
+
+
+@played
+async def test_a_cancel_of_the_active_run_also_cancels_the_accepted_follow_up_which_never_streams(c: Cast) -> None:
+    gate = c.server.holds("first")
+    await c.a.send("first", "run-1")
+    await gate.reached()
+    await c.a.send("second", "run-2")
+    await c.b.do("cancel")
+    for run_id in ("run-1", "run-2"):
+        assert (await c.seen_by_b.end(run_id))["outcome"] == "canceled"
+    assert not [m for m in c.seen_by_a.of("message") if m.get("run_id") == "run-2" and m["role"] == "assistant"
+                and any(part["type"] == "text" for part in m["parts"])]
+    assert c.server.model.calls == 1
+    c.nobody_saw_an_error()
+
+
+# --- transport
+
+@played
+async def test_run_ids_survive_the_wire(c: Cast) -> None:
+    odd = ["run-1", "ünïcödé ☃ \U0001f600", "with spaces and \"quotes\" \\ / ? #", "<b>&amp;", "line\nbreak\r\n\u2028",
+           "data: x", "x" * 200]
+    for n, run_id in enumerate(odd):
+        await c.a.send(f"hello {n}", run_id)
+        end = await c.seen_by_b.end(run_id)
+        assert end["text"].startswith(f"You said: hello {n}")
+    assert [p["run_id"] for p in await c.b.get("prompts")] == odd
+
+
+@played
+async def test_a_canceled_run_never_becomes_a_500(c: Cast) -> None:
+    gate = c.server.holds("long")
+    answers = [await c.a.post("long", "run-0")]
+    await gate.reached()
+    for n in range(1, 10):
+        posted, canceled = await asyncio.gather(c.a.post("long", f"run-{n}"), c.b.do("cancel"))
+        answers += [posted, canceled]
+    await c.b.do("cancel")
+    for n in range(10):
+        assert (await c.seen_by_a.end(f"run-{n}"))["outcome"] == "canceled"
+    assert {answer.status_code for answer in answers} == {200, 202}
+
+
+@pytest.mark.rule("R26")
+@played
+async def test_dropping_the_posting_request_does_not_touch_the_run(c: Cast) -> None:
+    """The poster is gone before it has its answer. What arrived is accepted, and runs."""
+    body = json.dumps({"session_id": c.a.session, "prompt": "hello", "run_id": "run-a"}).encode()
+    await post_and_leave(c, body, len(body))
+    assert (await c.seen_by_b.end("run-a"))["outcome"] == "end_turn"
+
+
+async def post_and_leave(c: Cast, body: bytes, size: int) -> None:
+    """Posts a prompt, and leaves without waiting for an answer."""
+    host, port = c.server.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {c.a.url}/agent HTTP/1.1\r\nhost: {host}:{port}\r\ncontent-length: {size}\r\n\r\n"
+    writer.write(head.encode() + body)
+    await writer.drain()
+    writer.close()
+
+
+@played
+async def test_half_a_request_accepts_nothing(c: Cast) -> None:
+    body = json.dumps({"session_id": c.a.session, "prompt": "hello", "run_id": "run-a"}).encode()
+    await post_and_leave(c, body[:-1], len(body))
+    await c.a.send("after it", "run-b")
+    await c.seen_by_b.end("run-b")
+    assert [p["run_id"] for p in await c.b.get("prompts")] == ["run-b"]
+
+
+@played
+async def test_an_errored_run_tells_its_error_under_its_own_run_id(c: Cast) -> None:
+    c.server.plays("bad", fails(message="the model is down"))
+    gate = c.server.holds("good")
+    await c.a.send("good", "run-good")
+    await gate.reached()
+    await c.b.send("bad", "run-bad")
+    gate.open()
+    assert (await c.seen_by_a.end("run-good"))["outcome"] == "end_turn"
+    end = await c.seen_by_a.end("run-bad")
+    assert (end["outcome"], end["error"]) == ("error", "the model is down")
+    assert await c.a.spoken() == [USER, NORMAL, USER, ("assistant", "error")]
+
+
+# --- backend
+
+async def no_workspace(c: Cast) -> tuple[int, str]:
+    answer = await Place(c.a.http, "unknown", c.a.session).post("hello", "run-x")
+    return answer.status_code, answer.json()["message"]
+
+
+async def not_initialized(c: Cast) -> tuple[int, str]:
+    opened = (await c.a.http.post("/v1/workspaces", json={"path": "/not-initialized"})).json()
+    place = Place(c.a.http, opened["id"])
+    answer = await place.post("hello", "run-x", await place.new_session())
+    assert (await c.a.http.get(f"{place.url}/agent")).json()["is_ready"] is False
+    return answer.status_code, answer.json()["message"]
+
+
+async def empty_prompt(c: Cast) -> tuple[int, str]:
+    answer = await c.a.post(" \n\t", "run-x")
+    return answer.status_code, answer.json()["message"]
+
+
+async def missing_session(c: Cast) -> tuple[int, str]:
+    answer = await c.a.http.post(f"{c.a.url}/agent", json={"prompt": "hello", "run_id": "run-x"})
+    return answer.status_code, answer.json()["message"]
+
+
+async def empty_session(c: Cast) -> tuple[int, str]:
+    answer = await c.a.http.post(f"{c.a.url}/agent", json={"session_id": "", "prompt": "hello", "run_id": "run-x"})
+    return answer.status_code, answer.json()["message"]
+
+
+async def unknown_session(c: Cast) -> tuple[int, str]:
+    answer = await c.a.post("hello", "run-x", "unknown")
+    return answer.status_code, answer.json()["message"]
+
+
+async def workspace_closing(c: Cast) -> tuple[int, str]:
+    c.server.plays("stubborn", (Stubborn((Wait("stubborn"),)),))
+    gate = c.server.model.gate("stubborn")
+    await c.a.send("stubborn", "run-a")
+    await gate.reached()
+    deleting = asyncio.ensure_future(c.b.http.delete(c.b.url))
+    async with asyncio.timeout(PATIENCE):
+        while (await c.a.http.get(f"{c.a.url}/agent")).json()["is_ready"]:
+            pass
+    answer = await c.a.post("hello", "run-x")
+    assert not deleting.done(), "shutdown waits for the run"
+    gate.open()
+    assert (await deleting).status_code == 200
+    return answer.status_code, answer.json()["message"]
+
+
+@pytest.mark.rule("R27b")
+@pytest.mark.parametrize(("attempt", "status", "named"), [
+    (no_workspace, 404, "workspace 'unknown'"), (not_initialized, 400, "not initialized"),
+    (empty_prompt, 400, "prompt: it is empty"), (missing_session, 400, "session_id: field required"),
+    (empty_session, 400, "session_id: "), (unknown_session, 400, "session_id: there is no session 'unknown'"),
+    (workspace_closing, 409, "closing")])
+def test_what_cannot_be_accepted_is_refused_at_once_and_nothing_is_accepted(
+        attempt: Callable[[Cast], Awaitable[tuple[int, str]]], status: int, named: str) -> None:
+    async def main() -> None:
+        async with cast() as c:
+            answered, message = await attempt(c)
+            assert answered == status
+            assert named in message
+            assert not [p for p in c.seen_by_a.of("prompt") if p.get("run_id") == "run-x"]
+            if attempt is not workspace_closing:
+                assert await c.a.get("prompts") == []
+
+    asyncio.run(main())
+
+
+@played
+async def test_acceptance_returns_at_once_and_shutdown_waits_for_the_run(c: Cast) -> None:
+    gate = c.server.model.gate("stubborn")
+    c.server.plays("stubborn", (Stubborn((Wait("stubborn"),)), *say("done")))
+    await c.a.send("stubborn", "run-a")  # which returned, and its turn has not ended
+    await gate.reached()
+    deleting = asyncio.ensure_future(c.b.http.delete(c.b.url))
+    await asyncio.sleep(0.05)
+    assert not deleting.done()
+    assert not c.seen_by_a.over
+    gate.open()
+    assert (await deleting).status_code == 200
+    await c.seen_by_a.until(lambda w: w.over)
+    assert len(c.seen_by_a.ends()) == 1
+
+
+@played
+async def test_a_cancel_after_the_202_and_before_the_run_is_active_gives_a_canceled_turn(c: Cast) -> None:
+    """The prompt stays accepted until the cancel has been answered."""
+    door = asyncio.Event()
+    enter = Runtime._enter
+
+    async def held(self: Any, *arguments: Any) -> None:
+        await door.wait()
+        await enter(self, *arguments)
+
+    Runtime._enter = held  # type: ignore[method-assign]
+    try:
+        await c.a.send("hello", "run-a")
+        assert (await c.b.do("cancel")).status_code == 200
+        await c.a.send("later", "run-b")
+        door.set()
+        assert (await c.seen_by_a.end("run-a"))["outcome"] == "canceled"
+        assert (await c.seen_by_a.end("run-b"))["outcome"] == "end_turn"
+    finally:
+        Runtime._enter = enter  # type: ignore[method-assign]
+    states = [p["state"] for p in c.seen_by_b.of("prompt") if p["run_id"] == "run-a"]
+    assert states[:2] == ["accepted", "canceled_on_entry"]
+    types = [e["type"] for e in c.seen_by_a.seen if "run-a" in json.dumps(e) and e["type"] != "prompt"]
+    assert types == ["message", "message", "run_complete"], "its record comes before its end"
+    assert sorted(await c.a.spoken(), key=str) == sorted([USER, CANCELED, USER, NORMAL], key=str)
+    assert c.server.model.calls == 1
+    c.nobody_saw_an_error()

@@ -1,0 +1,439 @@
+"""Random lives of a server as its clients live them: over HTTP, several at once, judged by the oracle.
+
+Each rule is something that clients do at the same time, or that a turn does, or that befalls the server. The clients
+write down when each call began and was answered, and which ends they have seen; the oracle judges that history. A rule
+ends when the server has come to rest and every client has seen everything.
+
+Who comes first of those who call at the same time is nobody's to decide, so what is drawn never depends on the server.
+"""
+
+import asyncio
+import re
+import shutil
+import sqlite3
+import tempfile
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from support.budget import effort
+from support.runtimes import fails
+from support.servers import PATIENCE, Place, Server, Watch, serving
+
+from cancelmark.impl.models.scripted import Beat, Request, Wait, say
+from cancelmark.impl.runtime import RunIdInUse, Runtime
+from cancelmark.impl.runtime.workspace import Workspace
+from cancelmark.impl.server.stream import Encoder
+from cancelmark.impl.store import Store
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.oracle import Call, End, Prompt, Span, judge
+
+T = TypeVar("T")
+
+CLIENTS = 3
+SESSIONS = 2
+A_SESSION = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
+A_CLIENT = st.integers(0, CLIENTS - 1)
+SELDOM = st.integers(0, 3).map(lambda n: n == 0)
+TURNS: dict[str, tuple[Beat, ...]] = {"speaks": say("hello"), "fails": fails()}
+DO = st.one_of(
+    st.tuples(st.just("accept"), A_CLIENT, A_SESSION, st.booleans(), st.sampled_from(list(TURNS))),
+    st.tuples(st.just("accept"), A_CLIENT, A_SESSION, st.just(True), st.just("speaks")),
+    st.tuples(st.just("cancel"), A_CLIENT, A_SESSION, st.none(), st.none()),
+    st.tuples(st.just("clear"), A_CLIENT, A_SESSION, st.none(), st.none()),
+    st.tuples(st.just("again"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
+    st.tuples(st.just("other"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()))
+
+
+class Life:
+    """One life of the server, and the connections of its clients."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, directory: Path, place: Place | None) -> None:
+        self.loop, self.directory = loop, directory
+        self.gates: dict[int, str] = {}  # where the turn of a prompt's session waits, by the prompt's seq
+        self.freely = False  # turns wait no more
+        self.stack = AsyncExitStack()
+        self.run(self._start(place))
+
+    async def _start(self, place: Place | None) -> None:
+        self.server: Server = await self.stack.enter_async_context(serving(self.directory, stop=1.0))
+        self.server.model._choose = self._scene
+        self.https = [await self.stack.enter_async_context(self.server.client()) for _ in range(CLIENTS)]
+        self.place = place.seen_by(self.https[0]) if place else await self.server.workspace(self.https[0])
+
+    def _scene(self, request: Request) -> Iterable[Beat]:
+        session, turn, name = request.prompt.split()
+        beats = TURNS[turn]
+        if self.freely:
+            return beats
+        self.gates[int(session)] = f"{name} {request.number}"
+        return (*say("well, "), Wait(self.gates[int(session)]), *beats)
+
+    def run(self, work: Awaitable[T]) -> T:
+        async def within() -> T:
+            async with asyncio.timeout(PATIENCE):
+                return await work
+
+        return self.loop.run_until_complete(within())
+
+    @property
+    def workspace(self) -> Workspace:
+        (workspace,) = self.server.site.workspaces
+        return workspace
+
+    @property
+    def store(self) -> Store:
+        return self.workspace.runtime.store
+
+    @property
+    def waiting(self) -> list[int]:
+        """The sessions whose turn waits at a gate."""
+        active = {int(p.text.split()[0]) for p in self.store.unfinished() if p.state is State.ACTIVE}
+        return sorted(s for s in active & set(self.gates) if self.server.model.gate(self.gates[s]).arrivals)
+
+    @property
+    def at_rest(self) -> bool:
+        """Everybody waits: in the queue, or at a gate."""
+        marks = {session.id: session.mark for session in self.store.sessions()}
+        left = self.store.unfinished()
+        active = [p for p in left if p.state is State.ACTIVE]
+        return (len(active) == self.server.model.running == len(self.waiting)
+                and all(p.seq > marks[p.session_id] for p in active)
+                and all(p.state in (State.ACTIVE, State.QUEUED) for p in left))
+
+    def release(self, session: int) -> None:
+        self.server.model.gate(self.gates.pop(session)).open()
+
+    def end(self) -> None:
+        self.run(self.stack.aclose())
+
+
+class Clients(RuleBasedStateMachine):
+    """Clients of a server, and the history that they write down together."""
+
+    bug: ClassVar[Callable[[pytest.MonkeyPatch], None]] = staticmethod(lambda patch: None)
+    examples: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).examples += 1
+        self.patch = pytest.MonkeyPatch()
+        type(self).bug(self.patch)
+        self.top = tempfile.TemporaryDirectory(prefix="cancelmark-")
+        self.loop = asyncio.new_event_loop()
+        self.lives = 0
+        self.life = Life(self.loop, self.directory, None)
+        self.sessions = [self.life.place.session, self.life.run(self.life.place.new_session())]
+        self.now = self.looked = 0
+        self.prompts: dict[int, Prompt] = {}  # by seq
+        self.texts: dict[int, tuple[str, str | None, int]] = {}  # text, run id and session, by seq
+        self.calls: list[Call] = []
+        self.seen: list[list[dict[str, Any]]] = [[] for _ in range(CLIENTS)]  # what each client has seen before
+        self.watches: list[Watch | None] = [None] * CLIENTS
+        self.streams: list[AsyncExitStack] = [AsyncExitStack() for _ in range(CLIENTS)]
+        self.places = [""] * CLIENTS
+        for client in range(CLIENTS):
+            self.life.run(self.arrive(client))
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.top.name) / str(self.lives)
+
+    # --- what happens
+
+    @rule(calls=st.lists(DO, min_size=1, max_size=5))
+    def at_the_same_time(self, calls: Sequence[tuple[Any, ...]]) -> None:
+        self.life.run(self.together([self.do(*call) for call in calls]))
+        self.look()
+
+    @rule(session=A_SESSION, calls=st.lists(DO, max_size=2))
+    def a_turn_goes_on_meanwhile(self, session: int, calls: Sequence[tuple[Any, ...]]) -> None:
+        if session in self.life.waiting:
+            self.life.release(session)
+        self.life.run(self.together([self.do(*call) for call in calls]))
+        self.look()
+
+    @rule(client=A_CLIENT, calls=st.lists(DO, min_size=1, max_size=3))
+    def a_client_is_away_meanwhile(self, client: int, calls: Sequence[tuple[Any, ...]]) -> None:
+        self.life.run(self.leave(client))
+        self.life.run(self.together([self.do(*call) for call in calls]))
+        self.rest()
+        self.life.run(self.arrive(client))
+        self.look()
+
+    @rule(often_enough=SELDOM)
+    def the_server_is_stopped_and_started(self, often_enough: bool) -> None:
+        if often_enough:
+            begin = self.tick()
+            self.life.run(self.life.server.site.workspaces.close())
+            self.calls.append(Call(begin, self.tick(), "close"))
+            self.restart()
+
+    @rule(often_enough=SELDOM)
+    def the_server_crashes(self, often_enough: bool) -> None:
+        if not often_enough:
+            return
+        old = self.directory
+        self.lives += 1
+        (self.directory / "workspaces").mkdir(parents=True)
+        shutil.copy(old / "index.db", self.directory)
+        for file in (old / "workspaces").glob("*.db"):
+            with closing(sqlite3.connect(file)) as now, \
+                    closing(sqlite3.connect(self.directory / "workspaces" / file.name)) as copy:
+                now.backup(copy)
+        self.restart()
+
+    # --- how it is done
+
+    async def together(self, calls: Sequence[Awaitable[None]]) -> None:
+        await asyncio.gather(*calls)
+
+    async def do(self, kind: str, client: int, session: int, which: Any, turn: str | None) -> None:
+        place = self.life.place.seen_by(self.life.https[client])
+        begin = self.tick()
+        if kind == "accept":
+            run_id = f"run-{begin}" if which else None
+            text = f"{session} {turn} {begin}"
+            seq = await place.send(text, run_id, self.sessions[session])
+            self.prompts[seq] = Prompt(text, Span(begin, self.tick()), bool(which), session=str(session))
+            self.texts[seq] = text, run_id, session
+        elif kind in ("cancel", "clear"):
+            answer = await place.do("cancel" if kind == "cancel" else "prompts/clear", self.sessions[session])
+            assert answer.status_code == 200
+            self.calls.append(Call(begin, self.tick(), "cancel" if kind == "cancel" else "clear_queue", str(session)))
+        elif named := [(seq, *told) for seq, told in self.texts.items() if told[1]]:
+            seq, text, run_id, its_session = named[which % len(named)]
+            answer = await place.post(text if kind == "again" else "0 speaks other", run_id, self.sessions[its_session])
+            assert answer.status_code == (202 if kind == "again" else 409)
+            assert kind == "other" or answer.json()["seq"] == seq
+
+    async def arrive(self, client: int) -> None:
+        place = self.life.place.seen_by(self.life.https[client])
+        self.watches[client] = await self.streams[client].enter_async_context(
+            place.watching(last_event_id=self.places[client] or None))
+
+    async def leave(self, client: int) -> None:
+        watch = self.watches[client]
+        assert watch is not None
+        await watch.until(lambda w: w.last_event_id)
+        await self.streams[client].aclose()
+        self.seen[client] += watch.seen
+        self.places[client] = watch.last_event_id
+        self.watches[client] = None
+
+    def restart(self) -> None:
+        begin = self.tick()
+        for client in range(CLIENTS):
+            self.life.run(self.leave(client))
+        place = self.life.place
+        self.life.end()
+        self.life = Life(self.loop, self.directory, place)
+        self.calls.append(Call(begin, self.tick(), "crash"))
+        for client in range(CLIENTS):
+            self.life.run(self.arrive(client))
+        self.look()
+
+    def tick(self) -> int:
+        self.now += 1
+        return self.now
+
+    def rest(self) -> None:
+        async def wait() -> None:
+            while not self.life.at_rest:
+                await asyncio.sleep(0.001)
+
+        self.life.run(wait())
+
+    def look(self) -> None:
+        """Comes back when the server is at rest and everybody has seen everything, and notes what is new."""
+        self.rest()
+        latest = self.life.store.latest_event()
+        published = self.life.workspace.runtime.broker
+
+        def caught_up(watch: Watch) -> bool:
+            return watch.last_event_id.endswith(f"-{latest}") and self.states(watch) >= current
+
+        current = {(p.seq, p.state.value) for p in self.life.store.unfinished()}
+        for watch in self.watches:
+            assert watch is not None
+            with suppress(TimeoutError):  # what it has not seen by then it never will, and the invariants say so
+                self.life.run(asyncio.wait_for(watch.until(caught_up), 5))
+        assert published.statistics().skipped == 0
+        self.note()
+
+    def states(self, watch: Watch) -> set[tuple[int, str]]:
+        """What has been told of the prompts that are not done; after a restart, what is asked for."""
+        told = {p.seq: p.state.value for p in self.life.store.unfinished()} if not watch.of("prompt") else {}
+        for prompt in watch.of("prompt"):
+            told[prompt["seq"]] = prompt["state"]
+        unfinished = {p.seq: p.state.value for p in self.life.store.unfinished()}
+        return {(seq, told.get(seq, state)) for seq, state in unfinished.items()}
+
+    def ends(self, client: int) -> list[tuple[int, str | None, str]]:
+        """Every end that a client has seen, in all lives of the server."""
+        watch = self.watches[client]
+        told = self.seen[client] + (watch.seen if watch else [])
+        ends = [e["payload"]["payload"] for e in told if e["type"] == "run_complete"]
+        return [(end["seq"], end.get("run_id"), end["outcome"]) for end in ends]
+
+    def note(self) -> None:
+        since, now = self.looked, self.tick()
+        ends = self.ends(0)
+        folded, starts = self.journal()
+        for seq, prompt in self.prompts.items():
+            outcomes = [outcome for s, _, outcome in ends if s == seq] + ["folded"] * (seq in folded)
+            self.prompts[seq] = replace(
+                prompt,
+                starts=(*prompt.starts, *[Span(since, now)] * (starts[seq] - len(prompt.starts))),
+                ends=(*prompt.ends, *(End(since, now, outcome) for outcome in outcomes[len(prompt.ends):])))
+        self.looked = now
+
+    def journal(self) -> tuple[set[int], dict[int, int]]:
+        """Which prompts were folded, and how often each has started: what nobody is told who was away."""
+        transitions = {seq: self.life.store.transitions(seq) for seq in self.prompts}
+        return ({seq for seq, lines in transitions.items() if lines[-1].outcome is Outcome.FOLDED},
+                {seq: sum(line.state is State.ACTIVE for line in lines) for seq, lines in transitions.items()})
+
+    @invariant()
+    def the_oracle_has_no_complaint(self) -> None:
+        self.judge(complete=False)
+
+    @invariant()
+    def all_clients_have_seen_the_same_ends(self) -> None:
+        first = self.ends(0)
+        assert len(first) == len({seq for seq, _, _ in first}), "an end came twice"
+        for client in range(1, CLIENTS):
+            assert self.ends(client) == first, "a client has missed an end, or seen one twice"
+        for seq, run_id, _ in first:
+            assert seq in self.texts, "an end that nobody has asked for"
+            assert self.texts[seq][1] == run_id, "an end under another run id"
+
+    def teardown(self) -> None:
+        """Turns wait no more: when the server has come to rest, every prompt has ended."""
+        try:
+            self.life.freely = True
+            for session in list(self.life.gates):
+                self.life.release(session)
+
+            async def over() -> None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(5):
+                        while self.life.store.unfinished():
+                            await asyncio.sleep(0.001)
+
+            self.life.run(over())
+            self.look()
+            self.judge(complete=True)
+            self.all_clients_have_seen_the_same_ends()
+        finally:
+            for stack in self.streams:
+                self.life.run(stack.aclose())
+            self.life.end()
+            self.loop.close()
+            self.patch.undo()
+            self.top.cleanup()
+
+    def judge(self, complete: bool) -> None:
+        complaints = judge(self.prompts.values(), self.calls, complete)
+        assert not complaints, "\n".join(complaints)
+
+
+TestClients = Clients.TestCase
+TestClients.settings = settings(max_examples=effort(12), stateful_step_count=15, deadline=None,
+                                suppress_health_check=[HealthCheck.too_slow])
+
+
+# --- The machine can fail -------------------------------------------------------------------------------------------
+
+def runs_twice(patch: pytest.MonkeyPatch) -> None:
+    """A prompt that is posted again under its run id is accepted again."""
+    accept = Workspace.accept
+
+    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None) -> int:
+        if (known := self._known(run_id)) is not None and known.text == text:
+            await accept(self, session_id, text, f"{run_id}-again")
+            return known.seq
+        return await accept(self, session_id, text, run_id)
+
+    patch.setattr(Workspace, "accept", twice)
+
+
+def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Another prompt under a used run id is taken for the same."""
+    accept = Workspace.accept
+
+    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None) -> int:
+        try:
+            return await accept(self, session_id, text, run_id)
+        except RunIdInUse:
+            known = self._known(run_id)
+            assert known is not None
+            return known.seq
+
+    patch.setattr(Workspace, "accept", lenient)
+
+
+def cancel_is_answered_too_early(patch: pytest.MonkeyPatch) -> None:
+    """A cancel takes effect only after the next prompt has been accepted, and reaches that too."""
+    cancel, accept = Runtime.cancel, Runtime.accept
+    late: list[str] = []
+
+    async def answered(self: Runtime, session_id: str) -> None:
+        late.append(session_id)
+
+    async def accepted(self: Runtime, *arguments: Any) -> Any:
+        handle = await accept(self, *arguments)
+        while late:
+            await cancel(self, late.pop())
+        return handle
+
+    patch.setattr(Runtime, "cancel", answered)
+    patch.setattr(Runtime, "accept", accepted)
+
+
+def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Who comes back is shown what happens from now on."""
+    patch.setattr(Encoder, "after", lambda self, last_event_id: None)
+
+
+def everything_is_shown_again(patch: pytest.MonkeyPatch) -> None:
+    """Who comes back is shown everything."""
+    patch.setattr(Encoder, "after", lambda self, last_event_id: 0)
+
+
+def run_ids_are_lost(patch: pytest.MonkeyPatch) -> None:
+    """A run id does not survive the wire."""
+    accept = Workspace.accept
+    patch.setattr(Workspace, "accept", lambda self, session_id, text, run_id: accept(self, session_id, text, None))
+
+
+BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
+    runs_twice: "that nobody has asked for",
+    conflicts_are_ignored: "409",
+    cancel_is_answered_too_early: "canceled after|start after",
+    places_are_forgotten: "missed an end|has 0 ends",
+    everything_is_shown_again: "twice|has 2 ends",
+    run_ids_are_lost: "another run id|409|folded",
+}
+
+
+@pytest.mark.parametrize(("bug", "complaint"), [pytest.param(b, c, id=b.__name__) for b, c in BUGS.items()])
+def test_the_machine_catches(bug: Callable[[pytest.MonkeyPatch], None], complaint: str) -> None:
+    budget = settings(max_examples=60, stateful_step_count=15, deadline=None, derandomize=True, print_blob=False,
+                      phases=[Phase.generate], report_multiple_bugs=False, suppress_health_check=[HealthCheck.too_slow])
+    class Buggy(Clients):
+        examples = 0
+
+    Buggy.bug = staticmethod(bug)
+    with pytest.raises((AssertionError, Flaky)) as caught:  # played again, those who race may finish otherwise
+        run_state_machine_as_test(Buggy, settings=budget)
+    assert re.search(complaint, "".join(traceback.format_exception(caught.value)))
+    print(f"{bug.__name__}: caught within {Buggy.examples} examples")

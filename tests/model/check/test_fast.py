@@ -1,0 +1,324 @@
+"""The fast engine comes to the plain one's result wherever both can go, and reductions lose no verdict."""
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from support.budget import DEEP
+from test_explore import PINNED
+
+from cancelmark.model import session as s
+from cancelmark.model.check.estimate import deepest, estimate
+from cancelmark.model.check.explore import (
+    ENGINES,
+    Explorer,
+    NoEngine,
+    Progress,
+    Reduction,
+    Result,
+    engine_for,
+    explore,
+)
+from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
+from cancelmark.model.lifecycle import ROWS, IllegalTrigger, Outcome, State, Trigger
+from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.matrix import PROFILES
+from cancelmark.model.seeded import BUGS, Bug
+from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Behaviour, End, Step
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
+
+from cancelmark.model.check.fast import engine as fast
+
+SMALL = [Bounds(p, c, cl, r, cr, close, s) for p in (1, 2) for c in (0, 2) for cl in (0, 1) for r in (0, 1)
+         for cr in (0, 1) for close in (0, 1) for s in (1, 2) if p + c + cr + close + s < 6]
+REDUCED = [rs for n in (1, 2, 3) for rs in combinations(Reduction, n)]
+
+
+def same(protocol: Behaviour, bounds: Bounds, properties: tuple[Property, ...] = PROPERTIES) -> None:
+    """Both engines, everything that they report."""
+    plain = explore(protocol, bounds, properties=properties, engine="plain")
+    result = explore(protocol, bounds, properties=properties, engine="fast")
+    assert (plain.engine, result.engine) == ("plain", "fast")
+    for told in ("states", "edges", "levels", "depth", "stopped", "verdict", "unmet"):
+        assert getattr(result, told) == getattr(plain, told), told
+    assert list(result.violations.items()) == list(plain.violations.items())
+    assert result.met == plain.met
+
+
+@pytest.mark.parametrize("bounds", SMALL, ids=str)
+def test_both_engines_agree_on_the_reference(bounds: Bounds) -> None:
+    same(REFERENCE, bounds)
+
+
+@pytest.mark.parametrize("bounds", [b for b in PINNED if PINNED[b][0] > 5000], ids=str)
+def test_the_pinned_counts_are_the_fast_engines_too(bounds: Bounds) -> None:
+    result = explore(REFERENCE, bounds, engine="fast")
+    assert (result.states, result.edges, result.depth) == PINNED[bounds]
+    assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
+    assert sum(result.levels) == result.states
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+def test_both_engines_agree_on_seeded_bugs(bug: Bug) -> None:
+    same(bug.protocol, bug.bounds)
+    same(bug.protocol, replace(bug.bounds, sessions=2))
+
+
+@pytest.mark.parametrize("profile", [p for p in PROFILES if DEEP or p.bounds not in (Bounds(2, cancels=1), Bounds(3))],
+                         ids=lambda p: p.why)
+@pytest.mark.parametrize("revision", REVISIONS, ids=lambda r: r.name)
+def test_both_engines_agree_on_revisions(revision, profile) -> None:  # type: ignore[no-untyped-def]
+    same(replace(revision, accepts=profile.accepts), profile.bounds)
+
+
+def test_both_engines_agree_on_delivery() -> None:
+    for delivery in (LOGGED, LOSSY):
+        same(delivery, Bounds(2, crashes=1), (DELIVERY,))
+
+
+# --- reductions
+
+def lengths(result: Result) -> dict[str, int]:
+    """Of every trace but circles, whose length counts for nothing."""
+    return {id: len(trace) for id, trace in {**result.met, **result.violations}.items() if trace.loop is None}
+
+
+def loses_nothing(protocol: Behaviour, bounds: Bounds, properties: tuple[Property, ...] = PROPERTIES) -> None:
+    plain = explore(protocol, bounds, properties=properties, engine="plain")
+    for reductions in REDUCED:
+        result = explore(protocol, bounds, properties=properties, reductions=reductions)
+        assert result.reductions == set(reductions)
+        for told in ("verdict", "unmet", "stopped"):
+            assert getattr(result, told) == getattr(plain, told), (told, reductions)
+        assert (result.violations.keys(), result.met.keys()) == (plain.violations.keys(), plain.met.keys()), reductions
+        assert result.states <= plain.states
+        if Reduction.COMMUTING not in reductions:
+            assert lengths(result) == lengths(plain), reductions
+        else:
+            assert all(n >= lengths(plain)[id] for id, n in lengths(result).items())
+
+
+@pytest.mark.parametrize("bounds", SMALL, ids=str)
+def test_no_reduction_loses_a_verdict_on_the_reference(bounds: Bounds) -> None:
+    loses_nothing(REFERENCE, bounds)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
+def test_no_reduction_loses_a_seeded_bug(bug: Bug) -> None:
+    loses_nothing(bug.protocol, bug.bounds)
+    loses_nothing(bug.protocol, replace(bug.bounds, sessions=2))
+
+
+def row_mutants() -> Iterator[Behaviour]:
+    """The reference with one row left out, with one guard the less, or leading elsewhere."""
+    for i, row in enumerate(ROWS):
+        others = [replace(row, when=row.when[1:]), replace(row, unless=row.unless[1:]),
+                  *(replace(row, dest=state, outcome=None) for state in State if state is not State.DONE),
+                  *(replace(row, dest=State.DONE, outcome=outcome) for outcome in Outcome)]
+        for n, mutant in enumerate([(), *((other,) for other in others)]):
+            try:
+                yield replace(REFERENCE, name=f"{row.name} {n}", rows=(*ROWS[:i], *mutant, *ROWS[i + 1:]))
+            except ValueError:  # two rows would apply
+                continue
+
+
+MUTANTS = list(row_mutants())
+
+
+@pytest.mark.parametrize("protocol", MUTANTS if DEEP else MUTANTS[::4], ids=lambda p: p.name)
+def test_both_engines_and_all_reductions_agree_on_mutated_rows(protocol: Behaviour) -> None:
+    bounds = Bounds(2, cancels=1, requeues=1, crashes=1)
+    try:
+        plain = explore(protocol, bounds, engine="plain")
+    except IllegalTrigger:  # its actions need the row
+        with pytest.raises(IllegalTrigger):
+            explore(protocol, bounds, engine="fast")
+        return
+    same(protocol, bounds)
+    for reductions in ({Reduction.FINISHED}, {Reduction.COMMUTING}, Reduction):
+        result = explore(protocol, bounds, reductions=reductions)
+        assert (result.verdict, result.unmet, result.stopped) == (plain.verdict, plain.unmet, plain.stopped)
+        assert (result.violations.keys(), result.met.keys()) == (plain.violations.keys(), plain.met.keys()), reductions
+
+
+def with_action(name: str, **fields: Any) -> Behaviour:
+    """The reference with one action changed."""
+    return replace(REFERENCE, actions=tuple(replace(a, **fields) if a.name == name else a for a in ACTIONS))
+
+
+def test_reductions_leave_out_what_they_promise() -> None:
+    bounds = Bounds(3, cancels=1, clears=1, sessions=2)
+    states = {r: explore(REFERENCE, bounds, reductions={r}).states for r in Reduction}
+    whole = PINNED[bounds][0]
+    assert states[Reduction.FINISHED] < whole / 5
+    assert whole / 2 <= states[Reduction.SYMMETRY] < whole * 0.6
+    assert states[Reduction.COMMUTING] < whole * 0.9
+
+
+def test_sessions_that_are_not_alike_are_not_confused() -> None:
+    choosy = with_action("crash", variants=(None, "hard"))
+    bounds = Bounds(2, crashes=1, sessions=2)
+    same(choosy, bounds)
+    result = explore(choosy, bounds, reductions=Reduction)
+    assert result.reductions == {Reduction.FINISHED, Reduction.COMMUTING}
+    assert explore(REFERENCE, bounds, reductions=Reduction).reductions == set(Reduction)
+
+
+def test_what_happens_everywhere_must_be_possible_everywhere() -> None:
+    for engine in ENGINES:
+        with pytest.raises(RuntimeError):
+            explore(with_action("crash", everywhere=False), Bounds(1, crashes=1, sessions=2), engine=engine)
+
+
+# --- veiled run ids
+
+def test_only_what_asks_for_run_ids_is_worked_out_for_both_answers() -> None:
+    explorer = fast.FastExplorer(REFERENCE, Bounds(3, cancels=1))
+    explorer.search()
+    asked = [case for cases in explorer.sessions._cases.values() for case in cases if case.known]
+    assert asked
+    for number, seq in explorer.sessions._cases:
+        session = explorer.sessions.known[number]
+        asks = any(case.known for case in explorer.sessions.cases(number, seq))
+        assert asks == (bool(session.queue) and any(not session.covered(p) for p in session.active)), session
+
+
+def test_a_protocol_that_asks_for_run_ids_anywhere_is_understood() -> None:
+    def enter(step: Step, arg: Argument) -> None:
+        step.fire(arg.subject, Trigger.FAIL if arg.subject.run_id else Trigger.ENTER)
+
+    same(with_action("enter", apply=enter), Bounds(2, cancels=1, requeues=1))
+    picky = Property("picky", "Prompts with a run id do not fail.",
+                     at_rest=lambda p: not p.run_id or p.outcome is not Outcome.ERROR)
+    same(REFERENCE, Bounds(2, cancels=1), (picky,))
+    loses_nothing(REFERENCE, Bounds(2, cancels=1), (picky,))
+
+
+def test_a_run_id_that_is_not_read_by_its_name_is_noticed() -> None:
+    def enter(step: Step, arg: Argument) -> None:
+        step.fire(arg.subject, Trigger.FAIL if arg.subject[1] else Trigger.ENTER)
+
+    with pytest.raises(TypeError, match="read the field run_id"):
+        explore(with_action("enter", apply=enter), Bounds(1), engine="fast")
+
+
+# --- words
+
+def test_every_word_is_a_state_and_every_state_a_word() -> None:
+    bounds = Bounds(2, cancels=1, crashes=1, closes=1, sessions=2)
+    explorer = fast.FastExplorer(REFERENCE, bounds)
+    explorer.search()
+    plain = Explorer(REFERENCE, bounds)
+    plain.search()
+    explorer.plain = plain
+    assert explorer.words[:explorer.size].tolist() == list(map(explorer.word, plain.parent))
+
+
+def test_more_kinds_of_ends_than_expected_begin_anew_with_wider_words() -> None:
+    def finish(step: Step, arg: Argument) -> None:
+        s.finish(step, arg)
+        step.effects += [e for e in step.effects if isinstance(e, End)] * (arg.subject.seq % 2)
+
+    sloppy = with_action("finish", apply=finish)
+    same(sloppy, Bounds(2, cancels=1, clears=1))
+    explorer = fast.FastExplorer(sloppy, Bounds(2, cancels=1, clears=1))
+    before = explorer.layout.end_bits
+    explorer.search()
+    assert explorer.layout.end_bits > before
+
+
+def test_what_does_not_fit_into_a_word_is_refused_or_left_to_the_plain_engine() -> None:
+    huge = Bounds(8, 9, 9, 9, 9, 9, sessions=4)
+    with pytest.raises(NoEngine, match="needs more than 63 bits"):
+        engine_for(REFERENCE, huge, engine="fast")
+    assert isinstance(engine_for(REFERENCE, huge), Explorer)
+
+
+# --- stopped searches, and growing ones
+
+def test_limits_watchers_and_interrupts_stop_the_fast_engine_too() -> None:
+    bounds = Bounds(3, cancels=2)
+    limited = explore(REFERENCE, bounds, engine="fast", max_states=500)
+    assert (limited.verdict, limited.stopped) == ("incomplete", "more than 500 states")
+    seen: list[Progress] = []
+
+    def watch(progress: Progress) -> str | None:
+        seen.append(progress)
+        return "enough" if progress.depth > 5 else None
+
+    watched = explore(REFERENCE, bounds, engine="fast", watch=watch)
+    assert (watched.verdict, watched.stopped, watched.unmet) == ("incomplete", "enough", [])
+    assert [p.depth for p in seen] == sorted(p.depth for p in seen)
+    assert all(0 < p.frontier <= p.states for p in seen)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.states > 1000:
+            raise KeyboardInterrupt
+
+    interrupted = explore(REFERENCE, bounds, engine="fast", watch=interrupt)
+    assert interrupted.verdict == "interrupted"
+    assert interrupted.states > 1000
+    assert sum(interrupted.levels) <= interrupted.states
+
+
+def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
+    [bug] = [b for b in BUGS if b.name == "the mark is one too high"]
+    result = explore(bug.protocol, Bounds(3, cancels=2), max_states=500, engine="fast")
+    assert result.stopped
+    assert "no-poisoning" in result.violations
+
+
+def test_room_is_made_as_states_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "LEAST", 1 << 8)
+    monkeypatch.setattr(fast, "CHUNK", 1 << 7)
+    monkeypatch.setattr(fast, "AHEAD", 1 << 5)
+    same(REFERENCE, Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1))
+
+
+def test_the_engine_is_chosen_by_what_there_is_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(engine_for(REFERENCE, Bounds(2, cancels=1)), Explorer)
+    assert isinstance(engine_for(REFERENCE, Bounds(4, cancels=2, clears=1)), fast.FastExplorer)
+    assert isinstance(engine_for(REFERENCE, Bounds(1), reductions=[Reduction.FINISHED]), fast.FastExplorer)
+    with pytest.raises(ValueError, match="no reductions"):
+        engine_for(REFERENCE, Bounds(1), reductions=[Reduction.FINISHED], engine="plain")
+    with pytest.raises(ValueError, match="choose one of plain, fast"):
+        engine_for(REFERENCE, Bounds(1), engine="slow")
+
+
+def test_without_numba_the_plain_engine_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("numba", "cancelmark.model.check.fast.engine", "cancelmark.model.check.fast.kernel"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert isinstance(engine_for(REFERENCE, Bounds(4, cancels=2, clears=1)), Explorer)
+    with pytest.raises(NoEngine, match=r"pip install 'cancelmark\[fast\]'"):
+        engine_for(REFERENCE, Bounds(1), engine="fast")
+
+
+# --- the estimate
+
+@pytest.mark.parametrize(("bounds", "reductions"), [
+    (Bounds(3, cancels=2, clears=1), ()),
+    (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1), ()),
+    (Bounds(4, cancels=2, clears=1), ()),
+    (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), ()),
+    (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), tuple(Reduction)),
+    (Bounds(4, cancels=2, clears=1, requeues=1, crashes=1, closes=1), tuple(Reduction)),
+], ids=str)
+def test_the_estimate_is_within_a_factor_of_two(bounds: Bounds, reductions: tuple[Reduction, ...]) -> None:
+    result = explore(REFERENCE, bounds, engine="fast", reductions=reductions)
+    limit = deepest(REFERENCE, bounds)
+    assert result.depth <= limit
+    given = []
+    for depth in range(1, len(result.levels) + 1):
+        seen = result.levels[:depth]
+        if (told := estimate(seen, sum(seen), limit)) is not None:
+            assert 0.5 < told / result.states < 2, (depth, told)
+            given.append(sum(seen) / result.states)
+    assert given
+    assert given[0] < 0.5, "given before half of the work is done"

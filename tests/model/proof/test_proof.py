@@ -1,0 +1,196 @@
+"""The proof: it proves what it says, it is not empty, and a bug breaks it in a way that people can read."""
+
+import gc
+import os
+
+import pytest
+from support.budget import DEEP
+from test_architecture import ROOT, imports
+
+from cancelmark.model.seeded import BUGS as SEEDED_BUGS
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
+
+import z3
+from support.seeded_proof import BUGS, ProofBug
+
+from cancelmark.model.proof import prover as prover_module
+from cancelmark.model.proof.actions import ACTIONS, MOVES
+from cancelmark.model.proof.instances import instances
+from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, SYSTEM, Claim
+from cancelmark.model.proof.logic import Universe
+from cancelmark.model.proof.prover import Judged, Obligation, Prover, Verdict
+from cancelmark.model.session import REFERENCE
+
+CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)}
+BY_NAME = {bug.name: bug for bug in BUGS}
+
+
+def judged(prover: Prover) -> list[Judged]:
+    return [prover.judge(obligation) for obligation in prover.obligations()]
+
+
+def test_the_proof_is_not_empty() -> None:
+    assert list(Prover().impossible_moves()) == []
+    assert list(Prover().irrefutable()) == []
+
+
+def test_an_empty_claim_and_a_contradictory_invariant_would_be_noticed() -> None:
+    idle = INVARIANT[0].__class__("idle", "Nothing.", lambda u, v: z3.BoolVal(True))
+    assert list(Prover(invariant=[*INVARIANT, idle]).irrefutable()) == ["idle"]
+    never = INVARIANT[0].__class__("never", "Nothing is ever accepted.", lambda u, v: v.latest == 0)
+    impossible = set(Prover(invariant=[*INVARIANT, never]).impossible_moves())
+    assert {"enter", "finish", "finish: active → done"} <= impossible
+
+
+def test_the_proof_has_the_actions_of_the_protocol() -> None:
+    assert [a.name for a in ACTIONS] == [a.name for a in REFERENCE.actions] == list(MOVES)
+    assert {a.name for a in ACTIONS if a.system} == {a.name for a in REFERENCE.actions if a.system} == set(SYSTEM)
+    assert {a.name: a.rule for a in ACTIONS} == {a.name: a.rule for a in REFERENCE.actions}
+
+
+def test_every_guarantee_rests_on_claims_that_exist() -> None:
+    assert {name for names in GUARANTEES.values() for name in names} <= set(CLAIMS)
+    assert len(CLAIMS) == len(INVARIANT) + len(STEPS) + len(CONSEQUENCES)
+    for claim in CLAIMS.values():
+        assert claim.sentence.endswith(".")
+
+
+# --- bugs
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
+    prover = Prover(actions=[bug.action])
+    claims = (*INVARIANT, *STEPS) if DEEP else [CLAIMS[name] for name in bug.breaks]
+    found = [prover.judge(Obligation(claim, bug.action)) for claim in claims]
+    assert {one.obligation.claim.name for one in found if one.verdict is Verdict.BROKEN} == bug.breaks
+    if bug.never or DEEP:
+        assert tuple(prover.impossible_moves()) == bug.never
+    assert bug.breaks or bug.never
+    for one in found:
+        if one.counterexample:
+            assert len(one.counterexample.before.prompts) <= 3
+            assert f"after {bug.action.name}" in one.counterexample.text
+
+
+def test_every_bug_that_the_explorer_finds_is_here_and_breaks_the_proof() -> None:
+    assert {bug.name for bug in SEEDED_BUGS} == set(BY_NAME)
+
+
+def test_a_bug_in_a_step_leaves_the_rest_proved() -> None:
+    """A bug that breaks a step claim alone breaks one property. One that breaks the invariant takes all with it."""
+    record = BY_NAME["nothing is written for a prompt canceled on entry"]
+    prover = Prover(actions=[record.action])
+    verdicts = prover.guarantees(judged(prover))
+    assert {id for id, verdict in verdicts.items() if verdict is not Verdict.PROVED} == {"record"}
+    assert verdicts["record"] is Verdict.BROKEN
+    stranded = Prover(actions=[BY_NAME["clear_queue raises the mark"].action])
+    assert set(stranded.guarantees(judged(stranded)).values()) == {Verdict.UNPROVED}
+
+
+def test_a_counterexample_reads_like_a_story() -> None:
+    bug = BY_NAME["the last in the queue goes first"]
+    found = Prover().judge(Obligation(CLAIMS["first-comes-first"], bug.action)).counterexample
+    assert found
+    assert found.text == """\
+first-comes-first is broken: Nothing starts past an earlier prompt that is queued.
+               before   after finish(A, end_turn)
+  A  seq 1     active   done (end_turn)
+  B  seq 2     queued   queued
+  C  seq 3     queued   active
+  mark         0        0
+  latest seq   3        3
+  asked for             A's terminal event, C starts
+"""
+
+
+def test_a_counterexample_has_as_few_prompts_and_sessions_as_it_needs() -> None:
+    apart = Prover().judge(Obligation(CLAIMS["apart"], BY_NAME["a cancel reaches every session"].action))
+    assert apart.counterexample
+    assert (len(apart.counterexample.before.prompts), len(apart.counterexample.before.marks)) == (1, 2)
+    assert "after cancel in session" in apart.counterexample.text
+
+
+# --- the invariant says no more than it must
+
+NEEDED = {
+    "seq-given": Obligation(CLAIMS["seq-unique"], ACTIONS[0]),
+    "seq-unique": Obligation(CLAIMS["first-comes-first"], ACTIONS[6]),
+    "mark-given": Obligation(CLAIMS["covered-is-reached"], ACTIONS[0]),
+    "covered-is-reached": Obligation(CLAIMS["reached-never-starts"], ACTIONS[1]),
+    "clear-is-final": Obligation(CLAIMS["stopping-folds-nobody"], ACTIONS[4]),
+    "queue-is-uncovered": Obligation(CLAIMS["reached-never-starts"], ACTIONS[6]),
+    "entry-is-covered": Obligation(CLAIMS["canceled-is-reached"], ACTIONS[3]),
+    "one-end": Obligation(CLAIMS["rest-is-told"]),
+    "queue-has-a-turn": Obligation(CLAIMS["rest-is-done"]),
+}
+
+
+def test_each_conjunct_is_a_guarantee_itself_or_is_needed_for_one() -> None:
+    themselves = {name for names in GUARANTEES.values() for name in names}
+    assert {claim.name for claim in INVARIANT} <= set(NEEDED) | themselves
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_without_a_conjunct_that_is_needed_the_proof_breaks(name: str) -> None:
+    without = Prover(invariant=[claim for claim in INVARIANT if claim.name != name])
+    assert without.judge(NEEDED[name]).verdict is Verdict.BROKEN
+    assert Prover().judge(NEEDED[name]).verdict is Verdict.PROVED
+
+
+# --- honest answers
+
+def test_what_is_neither_proved_nor_refuted_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prover_module, "ROUNDS", 0)
+    record = next(a for a in ACTIONS if a.name == "settle")
+    found = [Judged(o, Verdict.PROVED) for o in Prover(actions=[record]).obligations()]
+    unknown = Prover().judge(Obligation(CLAIMS["record-is-written"], record))
+    assert unknown.verdict is Verdict.UNKNOWN
+    others = [one for one in found if one.obligation != unknown.obligation]
+    assert Prover(actions=[record]).guarantees([*others, unknown])["record"] is Verdict.UNKNOWN
+
+
+def test_a_claim_that_only_finitely_many_prompts_make_true_is_unknown() -> None:
+    """A queue that is not empty has a first only because it is finite, which no first-order premise can say."""
+    bug = BY_NAME["a cancel ends the active prompt and starts the next"]
+    assert Prover().judge(Obligation(CLAIMS["queue-has-a-turn"], bug.action)).verdict is Verdict.UNKNOWN
+
+
+def test_instances_follow_from_their_premises() -> None:
+    """Both variables of a pair are given the right terms, and names are given to what merely exists."""
+    u = Universe()
+    below, a, b = z3.Function("below", u.prompt, u.prompt, z3.BoolSort()), *z3.Consts("a b", u.prompt)
+
+    def answer(*premises: object) -> z3.CheckSatResult:
+        solver = z3.Solver()
+        solver.add(instances(u, z3.And(*premises), 2))
+        return solver.check()
+
+    asymmetric = u.every_pair(lambda p, q: z3.Implies(below(p, q), z3.Not(below(q, p))))
+    assert answer(asymmetric, below(a, b)) == z3.sat
+    assert answer(asymmetric, below(a, b), below(b, a)) == z3.unsat
+    assert answer(asymmetric, u.some_prompt(lambda p: below(p, p))) == z3.unsat
+    above_all = u.some_prompt(lambda p: u.every_prompt(lambda q: z3.Or(p == q, below(q, p))))
+    assert answer(asymmetric, above_all, below(a, b)) == z3.sat
+    assert answer(u.every_prompt(lambda p: u.some_prompt(lambda q: below(p, q))),
+                  u.every_pair(lambda p, q: z3.Not(below(p, q))), a == a) == z3.unsat
+
+
+def test_no_term_is_left_to_the_garbage_collector() -> None:
+    """It may run in any thread, and a term that is freed in another thread than the solver's can hang the solver."""
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        Prover().judge(Obligation(CLAIMS["apart"], BY_NAME["a cancel reaches every session"].action))
+        gc.collect()
+        assert not [thing for thing in gc.garbage if isinstance(thing, z3.AstRef)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+
+
+def test_the_proof_shares_no_code_with_the_model() -> None:
+    for path in (ROOT / "model" / "proof").glob("*.py"):
+        ours = {name for name in imports(path) if name.startswith("cancelmark")}
+        assert all(name.startswith("cancelmark.model.proof") for name in ours), path

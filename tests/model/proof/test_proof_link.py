@@ -1,0 +1,214 @@
+"""The proof speaks of the protocol that the explorer explores: on every reachable state they allow the same steps.
+
+The solver's own terms are evaluated, not a reading of them: each reachable state of the Python model is given to the
+solver as facts, and the guard, the state after and the effects of every action are worked out from those.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import pytest
+from support.budget import DEEP
+
+from cancelmark.model import session as model
+from cancelmark.model.check.explore import Explorer
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.properties import Bounds
+from cancelmark.model.seeded import BUGS as SEEDED_BUGS
+from cancelmark.model.server import Change, Server, changes
+from cancelmark.model.session import REFERENCE, Reach
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
+
+import z3
+from support.seeded_proof import BUGS, ProofBug
+
+from cancelmark.model.proof import logic
+from cancelmark.model.proof.actions import ACTIONS, Action, Step
+from cancelmark.model.proof.invariant import INVARIANT, at_rest
+from cancelmark.model.proof.logic import Universe, View
+
+SEEDED = {bug.name: bug for bug in SEEDED_BUGS}
+# Bugs in what is not compared: the order of effects, and whose text an event carries.
+UNSEEN = ("the next turn starts before the end is published", "an end carries its neighbour's text")
+
+BOUNDS = [
+    Bounds(2, cancels=1, clears=1, requeues=1),
+    Bounds(2, crashes=1, closes=1),
+    Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, sessions=2),
+    Bounds(2, crashes=1, sessions=2),
+    *([Bounds(3, cancels=1, clears=1, requeues=1), Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1),
+       Bounds(2, cancels=1, clears=1, crashes=1, closes=1, sessions=2)] if DEEP else []),
+]
+
+# The values of each field of a prompt in the order in which both sides count them.
+STATES = ["absent", *(s.value for s in State)]
+OUTCOMES = ["none", *(o.value for o in Outcome)]
+REACHES = [r.value for r in Reach]
+ASKED = ("started", "stopped", "folded", "takes_in", "recorded", "published")
+ASKS = {model.Start: "started", model.Stop: "stopped", model.Fold: "folded", model.Record: "recorded",
+        model.End: "published"}
+FIELDS = ("seq", "home", "run_id", "state", "outcome", "reach", "ends", *ASKED)
+BASE = 16  # every digit is smaller
+
+# A step in digits: the action, then the state after it (latest, closing, down, marks), then the fields of each prompt.
+Digits = tuple[int, ...]
+
+
+def python_step(change: Change, prompts: int) -> Digits:
+    after = change.after
+    asked: dict[str, set[int]] = {name: set() for name in ASKED}
+    for effect in change.effects:
+        if name := ASKS.get(type(effect)):
+            asked[name].add(effect.seq)
+        if isinstance(effect, model.Fold):
+            asked["takes_in"].add(effect.into)
+    digits = [[a.name for a in ACTIONS].index(change.call.name), after.seq, after.closing, after.sessions[0].down,
+              *(s.mark for s in after.sessions)]
+    for p in after.prompts:
+        digits += [p.seq, after.home(p.seq), p.run_id, STATES.index(p.state.value),
+                   OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends,
+                   *(p.seq in asked[name] for name in ASKED)]
+    digits += [0] * len(FIELDS) * (prompts - after.seq)
+    return tuple(map(int, digits))
+
+
+class Solver:
+    """All steps of the proof's protocol in a universe of known size, ready to be evaluated."""
+
+    def __init__(self, bounds: Bounds, actions: Sequence[Action] = ACTIONS) -> None:
+        self.actions = actions
+        self.universe = Universe(bounds.prompts, bounds.sessions)
+        self.view = View.free(self.universe)
+        self.length = 4 + bounds.sessions + bounds.prompts * len(FIELDS)
+        self.known: dict[tuple[str, int, int], Any] = {}
+        self.invariant = z3.And(*(claim.holds(self.universe, self.view) for claim in INVARIANT))
+
+    @cached_property
+    def steps(self) -> list[tuple[Any, Any, Action, int | None]]:
+        """The guard of each step, its digits as one number, its action, and the prompt that it accepts if any."""
+        found = []
+        for number, action in enumerate(self.actions):
+            for values in itertools.product(*map(self.values, action.parameters.values())):
+                arguments = dict(zip(action.parameters, values))
+                step = action.step(self.universe, self.view, arguments)
+                code: Any = z3.IntVal(0)
+                for digit in self.digits(number, step):
+                    code = code * BASE + digit
+                accepts = self.universe.prompts.index(arguments["p"]) if action.name == "accept" else None
+                found.append((z3.simplify(step.guard), z3.simplify(code), action, accepts))
+        return found
+
+    def values(self, kind: str) -> list[Any]:
+        prompts, sessions = self.universe.prompts, self.universe.sessions
+        if kind == "first":
+            return [lambda s, chosen=chosen: numbered(s, sessions, chosen)
+                    for chosen in itertools.product(prompts, repeat=len(sessions))]
+        return {"prompt": list(prompts), "session": list(sessions), "yes": [z3.BoolVal(False), z3.BoolVal(True)],
+                "outcome": members(logic.OUTCOME)}[kind]
+
+    def digits(self, action: int, step: Step) -> Iterator[Any]:
+        after, seen = step.after, step.seen
+        yield action
+        yield after.latest
+        yield from (z3.If(flag, 1, 0) for flag in (after.closing, after.down))
+        yield from map(after.mark, self.universe.sessions)
+        for p in self.universe.prompts:
+            fields = [after.seq(p), numbered(after.home(p), self.universe.sessions), z3.If(after.run_id(p), 1, 0),
+                      numbered(after.state(p), members(logic.STATE)),
+                      numbered(after.outcome(p), members(logic.OUTCOME)),
+                      numbered(after.reach(p), members(logic.REACH)), after.ends(p),
+                      *(z3.If(getattr(seen, name)(p), 1, 0) for name in ASKED[:-1]), seen.published(p)]
+            yield from (z3.If(after.state(p) == logic.ABSENT, 0, field) for field in fields)
+
+    def given(self, server: Server) -> z3.ModelRef:
+        """The state as the solver knows it. Nothing is said of a prompt that is not accepted yet but that it is absent,
+        and that nothing has happened to it."""
+        v, solver = self.view, z3.Solver()
+        solver.add(v.latest == server.seq, v.closing == server.closing, v.down == server.sessions[0].down)
+        solver.add(*(v.mark(s) == session.mark for s, session in zip(self.universe.sessions, server.sessions)))
+        for p in server.prompts:
+            values = (p.seq, server.home(p.seq), int(p.run_id), STATES.index(p.state.value),
+                      OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends)
+            solver.add(*(self.fact(field, p.seq - 1, value) for field, value in zip(FIELDS, values)))
+        for i in range(server.seq, len(self.universe.prompts)):
+            solver.add(*(self.fact(field, i, 0) for field in ("state", "outcome", "reach", "ends")))
+        assert solver.check() == z3.sat
+        return solver.model()
+
+    def fact(self, field: str, prompt: int, value: int) -> Any:
+        if (field, prompt, value) not in self.known:
+            values = {"home": self.universe.sessions, "run_id": [z3.BoolVal(False), z3.BoolVal(True)],
+                      "state": members(logic.STATE), "outcome": members(logic.OUTCOME), "reach": members(logic.REACH)}
+            term = getattr(self.view, field)(self.universe.prompts[prompt])
+            self.known[field, prompt, value] = term == (values[field][value] if field in values else value)
+        return self.known[field, prompt, value]
+
+    @cached_property
+    def guards(self) -> Any:
+        """All guards as the bits of one number: a question to the solver's model has its price."""
+        return z3.simplify(z3.Sum(*(z3.If(guard, 1 << i, 0) for i, (guard, *_) in enumerate(self.steps))))
+
+    def successors(self, server: Server, known: z3.ModelRef) -> Iterator[Digits]:
+        open_guards = known.eval(self.guards, model_completion=True).as_long()
+        for i, (_, code, _, accepts) in enumerate(self.steps):
+            if open_guards >> i & 1 and accepts in (None, server.seq):
+                number = known.eval(code, model_completion=True).as_long()
+                yield tuple(int(digit, BASE) for digit in f"{number:0{self.length}x}")
+
+
+def members(sort: Any) -> list[Any]:
+    return [sort.constructor(i)() for i in range(sort.num_constructors())]
+
+
+def numbered(term: Any, values: Any, results: Any = range(BASE)) -> Any:
+    """The result that belongs to the value that `term` has: its number, unless other results are given."""
+    *others, (_, found) = zip(values, results)
+    for value, result in others:
+        found = z3.If(term == value, result, found)
+    return found
+
+
+def servers(bounds: Bounds) -> set[Server]:
+    explorer = Explorer(REFERENCE, bounds)
+    explorer.search()
+    return {explorer.decode(state) for state in explorer.parent}
+
+
+def edges(server: Server, prompts: int) -> set[Digits]:
+    return {python_step(c, prompts) for c in changes(REFERENCE, server) if c.after.seq <= prompts}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+def test_the_steps_of_the_proof_are_the_edges_of_the_model(bounds: Bounds) -> None:
+    solver = Solver(bounds)
+    for server in servers(bounds):
+        known = solver.given(server)
+        assert set(solver.successors(server, known)) == edges(server, bounds.prompts)
+        holds = known.eval(solver.invariant, model_completion=True)
+        assert z3.is_true(holds), "the invariant holds wherever the model gets"
+
+
+SEEN = [bug for bug in BUGS if bug.name not in UNSEEN]
+
+
+@pytest.mark.parametrize("bug", SEEN if DEEP else SEEN[::7], ids=lambda bug: bug.name)
+def test_a_proof_of_another_protocol_would_be_noticed(bug: ProofBug) -> None:
+    bounds = SEEDED[bug.name].bounds
+    solver = Solver(bounds, [bug.action if a.name == bug.action.name else a for a in ACTIONS])
+    assert any(set(solver.successors(server, solver.given(server))) != edges(server, bounds.prompts)
+               for server in servers(bounds))
+
+
+@pytest.mark.parametrize("size", [Bounds(1), Bounds(2), Bounds(3), Bounds(2, sessions=2)], ids=str)
+def test_at_rest_means_that_the_system_has_nothing_to_do(size: Bounds) -> None:
+    """For every state that the invariant allows in a universe of that size, reachable or not."""
+    known = Solver(size)
+    can_act = z3.Or(*(guard for guard, _, action, _ in known.steps if action.system))
+    solver = z3.Solver()
+    solver.add(known.invariant, can_act == at_rest(known.universe, known.view))
+    assert solver.check() == z3.unsat

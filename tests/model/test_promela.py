@@ -1,0 +1,170 @@
+"""Two models of one protocol, written apart, agree: as many states, as many edges, and the same bugs.
+
+specs/cancelmark.pml is written from specs/protocol.md in another language, for another model checker. Where the counts
+differ, one of the two is wrong.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from support.budget import DEEP
+from test_explore import PINNED
+
+from cancelmark.bench import spin
+from cancelmark.model.check.explore import explore
+from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
+from cancelmark.model.seeded import BUGS
+from cancelmark.model.server import Server, changes
+from cancelmark.model.session import REFERENCE, Protocol
+from cancelmark.model.trace import call_text, replay
+
+# Each compiles once, without optimization: at small bounds compiling is what takes the time.
+SAFETY = (*spin.SAFETY, "-O0")
+SHORTEST = (*SAFETY, "-DREACH")
+LIVENESS = ("-DNOREDUCE", "-O0")
+
+QUICK = 50_000  # states
+EVERYTHING = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
+
+# The bugs of the Promela model, and the same bugs in model/seeded.py.
+SAME = {
+    "MARK_NOT_ASKED": "the mark is not asked on entry",
+    "BUSY_BEFORE_MARK": "busy is asked before the mark",
+    "DOES_NOT_WAIT": "a prompt without a run id does not wait",
+    "NO_RECORD": "nothing is written for a prompt canceled on entry",
+    "TRIED_AGAIN": "a canceled prompt is tried again",
+    "MARK_TOO_HIGH": "the mark is one too high",
+    "QUEUE_SURVIVES": "a cancel leaves the queue",
+    "SILENT_DROP": "a cancel drops the queue in silence",
+    "EARLY_END": "a cancel publishes the end of a turn that still runs",
+    "IDLE_CANCEL_ASKS": "an idle cancel asks for something",
+    "CANCEL_EVERYWHERE": "a cancel reaches every session",
+    "ACCEPTS_WHILE_CLOSING": "a closing server accepts",
+    "FOLDS_RUN_IDS": "a step folds prompts with a run id",
+    "STOPPING_TURN_FOLDS": "a stopping turn folds",
+    "LAST_GOES_FIRST": "the last in the queue goes first",
+    "ERROR_STRANDS": "an error does not hand off",
+    "START_BEFORE_END": "the next turn starts before the end is published",
+    "NEIGHBOURS_TEXT": "an end carries its neighbour's text",
+    "RECOVERY_FORGETS_QUEUE": "recovery forgets the queue",
+    "RECOVERY_FORGETS_MARK": "recovery forgets the mark",
+}
+SEEDED = {bug.name: bug for bug in BUGS}
+
+
+@pytest.fixture(autouse=True)
+def tools() -> None:
+    if reason := spin.missing():
+        assert os.environ.get("CI") != "true", reason
+        pytest.skip(reason)
+
+
+@pytest.mark.parametrize("bounds", [b for b, (states, *_) in PINNED.items() if DEEP or states < QUICK], ids=str)
+def test_spin_counts_as_many_states_and_edges_as_the_explorer(bounds: Bounds, tmp_path: Path) -> None:
+    told = spin.build(tmp_path, bounds, SAFETY).run()
+    found = spin.Search.of(told)
+    assert (found.states, found.edges, found.errors) == (*PINNED[bounds][:2], 0)
+    if bounds == EVERYTHING:
+        [unreached] = re.findall(r"unreached in init\n((?:\t.*\n)*)", told)
+        assert re.search(r'"-end-"\n\t\(1 of \d+ states\)\n$', unreached), "every action happens somewhere"
+
+
+def test_three_sessions_count_alike(tmp_path: Path) -> None:
+    bounds = Bounds(2, cancels=1, crashes=1, sessions=3)
+    ours = explore(REFERENCE, bounds)
+    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY).run())
+    assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
+
+
+def broken_by(protocol: Protocol, before: Server, call: str) -> set[str]:
+    """The properties that the Python model says this call breaks."""
+    [change] = [c for c in changes(protocol, before) if call_text(c.call, len(before.sessions)) == call]
+    steps = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
+    found = {p.id for p in PROPERTIES if p.on_session and not all(map(p.on_session, steps))}
+    found |= {p.id for p in PROPERTIES if p.on_server and not p.on_server(ServerStep.of(before, change))}
+    if not any(c.call.action.system for c in changes(protocol, change.after)):
+        found |= {p.id for p in PROPERTIES if p.at_rest and not all(map(p.at_rest, change.after.prompts))}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SAME.keys() - {"TRIED_AGAIN"}))
+def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_properties(name: str, tmp_path: Path) -> None:
+    bug = SEEDED[SAME[name]]
+    verifier = spin.build(tmp_path, bug.bounds, SHORTEST, name)
+    verifier.run("-i")
+    trail = verifier.trail()
+    calls = [line for line in trail if not line.startswith("violated")]
+    violated = {line.removeprefix("violated: ") for line in trail[len(calls):]}
+    assert len(calls) == bug.shortest
+    bounded = tuple(a for a in bug.protocol.actions if a.bound is None or getattr(bug.bounds, a.bound))
+    protocol = bug.protocol.limited(bounded)
+    before = replay(protocol, calls[:-1], bug.bounds.sessions).states[-1]
+    assert violated == broken_by(protocol, before, calls[-1]) <= bug.breaks
+
+
+def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
+    bug = SEEDED[SAME["TRIED_AGAIN"]]
+    verifier = spin.build(tmp_path, bug.bounds, LIVENESS, "TRIED_AGAIN")
+    assert "acceptance cycle" in verifier.run("-a")
+    trail = verifier.trail()
+    start = trail.index(spin.CYCLE)
+    calls = trail[:start] + trail[start + 1:]
+    states = replay(bug.protocol, calls).states
+    assert states[start] == states[-1], "SPIN's circle is one of the Python model"
+    trace = explore(bug.protocol, bug.bounds).violations["progress"]
+    assert trace.loop is not None
+    circle = [str(step.call) for step in trace.steps[trace.loop:]]
+    assert circle in (calls[start:], [*calls[start + 1:], calls[start]])
+
+
+@pytest.mark.parametrize("bounds", [EVERYTHING, Bounds(2, cancels=1, clears=1, sessions=2)], ids=str)
+def test_every_run_comes_to_rest_with_everything_ended(bounds: Bounds, tmp_path: Path) -> None:
+    told = spin.build(tmp_path, bounds, LIVENESS).run("-a")
+    assert "acceptance   cycles \t+" in told
+    assert "never claim         \t+ (progress)" in told
+    assert spin.Search.of(told).errors == 0
+
+
+def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken() -> None:
+    _, listed = spin.SPEC.read_text().split("Seeded bugs")
+    named = re.findall(r"^#define ([A-Z_]+) [1-9]\d*$", listed, re.MULTILINE)
+    assert set(named) == set(SAME)
+    assert {id for name in SAME.values() for id in SEEDED[name].breaks} == {p.id for p in PROPERTIES}
+    judged = set(re.findall(r" JUDGE\(([a-z-]+),", spin.SPEC.read_text())) - {"property"}
+    assert judged | {"progress"} == {p.id for p in PROPERTIES}
+
+
+def test_a_search_that_was_cut_short_is_no_count(tmp_path: Path) -> None:
+    verifier = spin.build(tmp_path, Bounds(2, cancels=1, clears=1), SAFETY)
+    with pytest.raises(RuntimeError, match="did not search to the end"):
+        spin.Search.of(verifier.run("-m3"))
+
+
+def test_a_bug_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="NO_SUCH_BUG"):
+        spin.build(tmp_path, Bounds(1), SAFETY, "NO_SUCH_BUG")
+
+
+def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spin, "BOUNDS", (Bounds(1, cancels=1),))
+    monkeypatch.setattr(spin, "FAST", SAFETY)
+    report = spin.measure(1)
+    [row] = report.tables[0].rows
+    assert row[:3] == ("prompts=1 cancels=1", 34, 34)
+    assert [goal.met for goal in report.goals] == [True]
+    monkeypatch.setattr(spin, "check", lambda bounds: {
+        "states": 33, "edges": 41, "seconds": 1.0, "bytes_per_state": 1})
+    assert [goal.met for goal in spin.measure(1).goals] == [False]
+
+
+def test_without_spin_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert spin.measure(1).remarks == ["not measured: spin is not installed (Debian: apt-get install spin gcc)"]
+
+
+def test_the_published_counts_are_those_that_were_compared() -> None:
+    published = (spin.SPEC.parent / "formal.md").read_text()
+    for bounds, (states, edges, _) in PINNED.items():
+        assert f"| {bounds} | {states:,} | {edges:,} |\n" in published

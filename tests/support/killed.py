@@ -1,0 +1,132 @@
+"""A server that is to be killed: it takes up what its last life has left, accepts and cancels at random, and closes.
+
+    python killed.py FILE SEED [PHASE WRITE MOMENT]
+
+It prints, as soon as a caller would know: `accepted RUN_ID`, then for each cancel that was acknowledged
+`covered RUN_ID…`, those that were accepted before it and had not started; `closing`, and `closed`. With the last three
+arguments it kills itself at that write of that phase (start, run or close), `before` or `after` the write is durable.
+All its lives write one trace, FILE.ndjson.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from random import Random
+
+from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
+from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Wait, call, say
+from cancelmark.impl.runtime import Lane, Runtime
+from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.runtime.turn import ToolRunner
+from cancelmark.impl.store import Batch, SqliteStore
+from cancelmark.model.lifecycle import State
+
+SESSIONS = ("s", "t")
+CALLS = 25
+
+
+class Deadly(SqliteStore):
+    """A store that kills its process at a chosen write."""
+
+    def __init__(self, path: str, phase: str = "", write: str = "0", moment: str = "") -> None:
+        super().__init__(path)
+        self.phase = "start"
+        self._fate, self._moment = (phase, int(write)), moment
+        self._writes = dict.fromkeys(("start", "run", "close"), 0)
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        phase = self.phase
+        self._writes[phase] += 1
+        fatal = (phase, self._writes[phase]) == self._fate
+        if fatal and self._moment == "before":
+            die()
+        ids = await super().write(batch)
+        if fatal:
+            die()
+        return ids
+
+
+class Hesitant(Runtime):
+    """A runtime that takes its time between acceptance and entry. Only then does a cancel leave prompts behind that
+    nothing but the mark keeps from running after a restart."""
+
+    def __init__(self, store: SqliteStore, random: Random, trace: Trace) -> None:
+        tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
+        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace)
+        self._random = random
+
+    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        await asyncio.sleep(self._random.choice([0, 0, 0.02]))
+        await super()._enter(lane, prompt)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell(*words: str) -> None:
+    print(*words, flush=True)
+
+
+def scene(request: Request) -> Iterable[Beat] | None:
+    """Turns of every kind: short ones, slow ones, some that call tools, that fail, that grow too long, or never end."""
+    if "tool" in request.prompt and request.messages[-1].role != "tool":
+        return (Delay(0.001), *call("c1", "look", {}), Finish(FinishReason.TOOL_USE))
+    if "fail" in request.prompt:
+        return (*say("well"), Fail(ModelError(Failure.UNAVAILABLE, "the model is down")))
+    if "long" in request.prompt and request.messages[0].role != "system":
+        return (Fail(ModelError(Failure.CONTEXT_TOO_LONG, "too long")),)
+    if "never" in request.prompt:
+        return (*say("I think"), Wait("for ever"))
+    return (*say("hello"), Delay(0.002), *say(" there"))
+
+
+async def look(arguments: str) -> str:
+    await asyncio.sleep(0.001)
+    return "nothing to see"
+
+
+async def main(path: str, seed: str, *fate: str) -> None:
+    random = Random(int(seed))
+    store = Deadly(path, *fate)
+    runtime = Hesitant(store, Random(int(seed)), Trace(f"{path}.ndjson"))
+    await runtime.start()
+    for session in SESSIONS:
+        await runtime.create_session(session)
+    store.phase = "run"
+    accepted: dict[str, list[tuple[str, int]]] = {session: [] for session in SESSIONS}
+    for number in range(CALLS):
+        session = random.choice("ssst")
+        action = random.choice(["accept"] * 8 + ["cancel", "clear_queue", "sleep", "sleep"])
+        if action == "accept":
+            run_id = random.choice([f"{seed}-{number}"] * 3 + [None])
+            kind = random.choice(["plain", "plain", "tool", "fail", "long", "never"])
+            handle = await runtime.accept(session, f"{kind} {seed}-{number}", run_id)
+            if run_id is not None:
+                tell("accepted", run_id)
+                accepted[session].append((run_id, handle.seq))
+        elif action == "cancel":
+            before = list(accepted[session])
+            await runtime.cancel(session)
+            tell("covered", *(run_id for run_id, seq in before if not has_started(store, seq)))
+        elif action == "clear_queue":
+            await runtime.clear_queue(session)
+        else:
+            await asyncio.sleep(random.uniform(0, 0.006))
+    store.phase = "close"
+    tell("closing")
+    await runtime.close()
+    if runtime.trace:
+        runtime.trace.close()
+    tell("closed")
+
+
+def has_started(store: SqliteStore, seq: int) -> bool:
+    return any(t.state is State.ACTIVE for t in store.transitions(seq))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

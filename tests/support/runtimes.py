@@ -1,0 +1,161 @@
+"""A runtime to test: with a model that a test writes the script for, and with what a caller can see of it all."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from cancelmark.impl.models import Failure, Finish, FinishReason, Model, ModelError, Tool
+from cancelmark.impl.models.scripted import Beat, Fail, Gate, Request, ScriptedModel, Wait, call, say
+from cancelmark.impl.runtime import Handle, Lane, Runtime
+from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.runtime.turn import ToolRunner
+from cancelmark.impl.store import Json, Store
+from cancelmark.model.lifecycle import State
+
+PATIENCE = 30.0
+OpenStore = Callable[[], Store]
+
+
+class Held(Runtime):
+    """A runtime whose prompts stay accepted until they are let in, if `holding`."""
+
+    def __init__(self, model: Model, store: Store, *, tools: Iterable[ToolRunner], grace: float) -> None:
+        super().__init__(model, store, tools=tools, grace=grace)
+        self.holding = False
+        self._doors: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def door(self, text: str) -> asyncio.Event:
+        """Set, it lets in the prompt with this text."""
+        return self._doors[text]
+
+    def let_all_in(self) -> None:
+        self.holding = False
+        for door in self._doors.values():
+            door.set()
+
+    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        if self.holding:
+            await self.door(prompt.text).wait()
+        await super()._enter(lane, prompt)
+
+
+class World:
+    """A runtime with sessions s and t, and the scenes that its model plays for each prompt's text; others it echoes."""
+
+    def __init__(self, store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE) -> None:
+        self.store = store
+        self.scenes: dict[str, list[tuple[Beat, ...]]] = {}
+        self.requests: list[Request] = []
+        self.model = ScriptedModel(self._scene)
+        self.runtime = Held(self.model, store, tools=tools, grace=grace)
+
+    def _scene(self, request: Request) -> Iterable[Beat] | None:
+        self.requests.append(request)
+        scenes = self.scenes.get(request.prompt)
+        if not scenes:
+            return None
+        return scenes.pop(0) if len(scenes) > 1 else scenes[0]
+
+    def plays(self, text: str, *scenes: Iterable[Beat]) -> None:
+        """What the model plays for this prompt, a scene at each step; the last one for ever."""
+        self.scenes[text] = [tuple(scene) for scene in scenes]
+
+    def holds(self, text: str) -> Gate:
+        """The turn of this prompt says half of its text and waits at the gate that is returned."""
+        self.plays(text, (*say("half "), Wait(text), *say("done")))
+        return self.model.gate(text)
+
+    async def accept(self, text: str, run_id: str | None = None, session: str = "s") -> Handle:
+        return await self.runtime.accept(session, text, run_id)
+
+    async def active(self, text: str, run_id: str | None = None, session: str = "s") -> tuple[Handle, Gate]:
+        """A prompt whose turn is held, and the gate that holds it."""
+        gate = self.holds(text)
+        handle = await self.accept(text, run_id, session)
+        await gate.reached()
+        return handle, gate
+
+    async def queued(self, text: str, run_id: str | None = None, session: str = "s") -> Handle:
+        """A prompt that has come to the queue."""
+        handle = await self.accept(text, run_id, session)
+        await until(lambda: self.store.transitions(handle.seq)[-1].state is State.QUEUED)
+        return handle
+
+    def states(self) -> list[State]:
+        """The states of the prompts that are not done, by seq, as the journal has them."""
+        return [prompt.state for prompt in self.store.unfinished()]
+
+    def messages(self, session: str = "s") -> list[tuple[str, str | None]]:
+        """Who said something, and why that ended."""
+        return [(message.role, message.finish_reason) for message in self.store.messages(session)]
+
+    def ends(self, session: str = "s") -> list[tuple[str | None, str]]:
+        """The terminal events: run id and outcome."""
+        return [(event.run_id, event.payload["outcome"]) for event in self.store.events(session=session, terminal=True)]
+
+    def end(self, run_id: str) -> Json:
+        """The one terminal event of this run id."""
+        (event,) = [event for event in self.store.events(terminal=True) if event.run_id == run_id]
+        return event.payload
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Returns as soon as it holds."""
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def world(
+    store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE, held: Iterable[str] = (),
+) -> AsyncIterator[World]:
+    """A world that is closed at the end, and that left nothing behind. Turns of the `held` texts wait at their gates
+    from the beginning, for what a restart brings back."""
+    async with asyncio.timeout(PATIENCE):
+        made = World(store, tools, grace)
+        for text in held:
+            made.holds(text)
+        async with made.runtime:
+            for session in ("s", "t"):
+                await made.runtime.create_session(session)
+            yield made
+            made.runtime.let_all_in()
+        for gate in made.scenes:
+            made.model.gate(gate).open()  # what was abandoned may go now
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def play(store: Store, story: Story, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE) -> None:
+    """Runs the story in a world on this store."""
+    async def main() -> None:
+        async with world(store, tools, grace) as made:
+            await story(made)
+
+    asyncio.run(main())
+
+
+def on_both_stores(story: Story) -> Callable[[OpenStore], None]:
+    """A test that plays the story in memory and on a file."""
+    def test(open_store: OpenStore) -> None:
+        play(open_store(), story)
+
+    test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
+    return test
+
+
+def tool(name: str, run: Callable[[str], Awaitable[str]]) -> ToolRunner:
+    return ToolRunner(Tool(name, f"the tool {name}", {"type": "object"}), run)
+
+
+def calls(*ids: str, name: str = "read") -> tuple[Beat, ...]:
+    """A scene that calls the tool, once for each id."""
+    return (*(beat for id in ids for beat in call(id, name, {"n": id})), Finish(FinishReason.TOOL_USE))
+
+
+def fails(kind: Failure = Failure.UNAVAILABLE, message: str = "the model is down") -> tuple[Beat, ...]:
+    """A scene that fails."""
+    return (Fail(ModelError(kind, message)),)

@@ -1,0 +1,403 @@
+"""A whole runtime under the deterministic loop: clients call it, a chooser decides what runs next, an observer judges.
+
+Everything is the runtime's own but the clock and the language model. Each run has a new store, in memory or on a file.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+from support.watching import Complaint, Watch, watched
+
+from cancelmark.conformance.schedule import Choose, Schedule, checkpoint, explore_schedules, fifo, record
+from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
+from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Stubborn, call, say
+from cancelmark.impl.runtime import Closing, Handle, Runtime
+from cancelmark.impl.runtime import runtime as runtime_module
+from cancelmark.impl.runtime.events import Broker
+from cancelmark.impl.runtime.session import Effects, Session
+from cancelmark.impl.runtime.turn import SUMMARIZE, ToolRunner
+from cancelmark.impl.store import (
+    TERMINAL,
+    AcceptPrompt,
+    AppendEvent,
+    Batch,
+    Event,
+    MemoryStore,
+    Message,
+    MovePrompt,
+    PutMessage,
+    SqliteStore,
+    Store,
+)
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.oracle import End, judge
+from cancelmark.model.oracle import Prompt as Seen
+from cancelmark.model.session import Fold, Start
+from cancelmark.model.session import label as name_of
+from cancelmark.views import trace_text
+
+SESSIONS = ("s", "t")
+GRACE = 5.0  # seconds of a time that costs nothing
+MAX_STEPS = 5000
+SHARED_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+REST = 1000.0  # by then everything that ever will has happened
+TURNS = ("speaks", "takes long", "fails", "calls a tool", "grows too long", "ignores a stop")
+
+
+# --- what clients do
+
+@dataclass(frozen=True)
+class Do:
+    """What one client does: accept, cancel, clear_queue, close, or watch. It does so at once, or `when` the sessions
+    take the `nth` step of that name or into that state; if they never do, it does nothing."""
+
+    what: str
+    when: str = ""
+    nth: int = 1
+    session: str = "s"
+    run_id: bool = False
+    turn: str = "speaks"
+
+    def __repr__(self) -> str:
+        told = {name: value for name, value in vars(self).items() if name != "what" and value != getattr(Do, name)}
+        return f"{self.what}({', '.join(f'{name}={value!r}' for name, value in told.items())})"
+
+
+accept, cancel, clear_queue, close, watch = (
+    partial(Do, what) for what in ("accept", "cancel", "clear_queue", "close", "watch"))
+
+
+# --- where it happens
+
+class Memory(MemoryStore):
+    """A write takes no time."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__()
+        self.world = world
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        ids = await super().write(batch)
+        self.world.committed(batch)
+        return ids
+
+
+class File(SqliteStore):
+    """A write takes its time: a commit takes all that have gathered, and anything may happen between the asking, the
+    commit and the answer. What the store's thread does is a job of the loop, whenever that is chosen."""
+
+    def __init__(self, world: "World") -> None:
+        super().__init__(world.directory / "scheduled.db")
+        self.world = world
+        self._thread.join()
+        self._writer.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        if not self._waiting:
+            asyncio.get_running_loop().run_in_executor(None, self._write_all)
+        return await super().write(batch)
+
+    def _wait(self) -> bool:
+        return bool(self._waiting)
+
+    def _commit(self, group: Iterable[Any]) -> None:
+        jobs = list(group)
+        super()._commit(jobs)
+        for job in jobs:
+            if job.error is None:
+                self.world.committed([statement.operation for statement in job.statements])
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a runtime is made of. What is made of the store is between it and the runtime."""
+
+    session: type[Session] = Session
+    store: type | None = None
+    broker: type[Broker] = Broker
+
+
+REAL = Parts()
+
+
+class World(Watch):
+    """A runtime, its clients, and everything that an observer can see of it."""
+
+    def __init__(self, clients: Sequence[Do], store: type[Store] = Memory, parts: Parts = REAL) -> None:
+        super().__init__(*SESSIONS)
+        self.clients, self.parts = clients, parts
+        self.directory = Path()
+        self.store = type(store.__name__, (parts.store, store), {}) if parts.store else store
+        self.runtime: Runtime
+        self.texts: dict[int, str] = {}  # what the caller said, by seq
+        self.journal: dict[int, list[tuple[State, Outcome | None]]] = {}
+        self.events: dict[int, list[tuple[float, AppendEvent]]] = {}  # terminal ones by seq, and when
+        self.messages: dict[str, Message] = {}
+        self._handles: list[Handle] = []
+        self._observed: list[list[int]] = []  # ids of terminal events, by those who watch
+        self._tasks: list[asyncio.Task[None]] = []
+        self._happened: Counter[str] = Counter()
+        self._moments: defaultdict[tuple[str, int], list[asyncio.Future[None]]] = defaultdict(list)  # awaited ones
+        self._calling: list[Do] = []
+        self._played: Counter[str] = Counter()
+        self._guests: dict[int, list[int]] = {}
+        self._owed: dict[int, set[int]] = {}  # whose ends must be published before the turn of a prompt begins
+
+    async def main(self) -> None:
+        with ExitStack() as stack:
+            self.directory = Path(stack.enter_context(TemporaryDirectory(prefix="cancelmark-", dir=SHARED_MEMORY)))
+            stack.enter_context(patch.multiple(
+                runtime_module, Session=watched(self.parts.session, self), Broker=self.parts.broker))
+            stack.enter_context(_Errors(self))
+            store = self.store(self)
+            stack.callback(store.close)
+            look = ToolRunner(Tool("look", "looks", {"type": "object"}), _look)
+            self.runtime = Runtime(ScriptedModel(self._scene), store, tools=[look], grace=GRACE)
+            await self._go()
+
+    async def _go(self) -> None:
+        await self.runtime.start()
+        for session in SESSIONS:
+            await self.runtime.create_session(session)
+        for number, client in enumerate(self.clients, 1):
+            self._tasks.append(asyncio.create_task(self._client(number, client), name=f"client {number}"))
+        await asyncio.sleep(REST)
+        self.at_rest()
+        await self._end()
+
+    # --- what happens
+
+    async def _client(self, number: int, do: Do) -> None:
+        if do.when:
+            moment: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._moments[do.when, do.nth].append(moment)
+            await moment
+        self._calling.append(do)
+        if do.what == "accept":
+            await self._accept(do, f"{do.turn} {number}")
+        elif do.what == "watch":
+            await self._watch()
+        else:
+            returned = self.called(do.what, None if do.what == "close" else do.session)  # type: ignore[arg-type]
+            await (self.runtime.close() if do.what == "close" else getattr(self.runtime, do.what)(do.session))
+            returned()
+        self._calling.remove(do)
+
+    async def _accept(self, do: Do, text: str) -> None:
+        begin = self.tick()
+        try:
+            handle = await self.runtime.accept(do.session, text, text if do.run_id else None)
+        except Closing:
+            return
+        self.accepted(handle.seq, do.session, do.run_id, begin)
+        self._handles.append(handle)
+
+    async def _watch(self) -> None:
+        if self.runtime.broker.closed:
+            return
+        seen: list[int] = []
+        self._observed.append(seen)
+        with self.runtime.broker.subscribe(after=0) as subscription:
+            async for notice in subscription:
+                if isinstance(notice, Event):
+                    seen.append(notice.id)
+                await checkpoint()  # it is slow
+
+    def _scene(self, request: Request) -> Iterable[Beat] | None:
+        text = request.prompt
+        if text == SUMMARIZE:
+            return say("in short")
+        self._began(text)
+        self._played[text] += 1
+        turn, first = text.rpartition(" ")[0], self._played[text] == 1
+        if turn == "fails":
+            return (Fail(ModelError(Failure.UNAVAILABLE, f"{text} failed")),)
+        if turn == "grows too long" and first:
+            return (Fail(ModelError(Failure.CONTEXT_TOO_LONG, f"{text} is too long")),)
+        if turn == "calls a tool" and first:
+            return (*call("c1", "look", {}), Finish(FinishReason.TOOL_USE))
+        before: dict[str, tuple[Beat, ...]] = {
+            "takes long": (Delay(0.5),), "ignores a stop": (Stubborn((Delay(4 * GRACE),)),)}
+        return (*before.get(turn, ()), *say(f"answer to {text}"))
+
+    # --- what is seen of it
+
+    def took(self, session: Session, effects: Effects) -> None:
+        super().took(session, effects)
+        for name in dict.fromkeys([effects.action, *(row.dest.value for _, row in effects.moved)]):
+            self._happened[name] += 1
+            for moment in self._moments[name, self._happened[name]]:
+                moment.set_result(None)
+        done = {p.seq for p in self.server.sessions[self._place[session.id]].prompts
+                if p.state is State.DONE and p.outcome is not Outcome.FOLDED}
+        for effect in effects:
+            if isinstance(effect, Start):
+                self._owed[effect.seq] = done
+            elif isinstance(effect, Fold):
+                self._guests.setdefault(effect.into, []).append(effect.seq)
+
+    def committed(self, batch: Batch) -> None:
+        for op in batch:
+            if isinstance(op, AcceptPrompt):
+                self.journal[op.seq], self.texts[op.seq] = [], op.text
+            elif isinstance(op, MovePrompt):
+                self.journal[op.seq].append((op.state, op.outcome))
+            elif isinstance(op, PutMessage):
+                self.messages[op.message.id] = op.message
+            elif isinstance(op, AppendEvent) and op.type == TERMINAL:
+                self.events.setdefault(op.payload["seq"], []).append((self.tick(), op))
+
+    def _began(self, text: str) -> None:
+        """A model is asked to answer this text."""
+        for prompt in self.server.prompts:
+            if prompt.state is State.ACTIVE and self.texts[prompt.seq] == text:
+                for late in sorted(self._owed[prompt.seq] - set(self.events)):
+                    self.complain("prompt-terminal",
+                                  f"{name_of(late)} is not published when the turn of {prompt.label} begins")
+
+    # --- what is wrong with it
+
+    def at_rest(self) -> None:
+        """Everybody has had the time to end, and nobody has been told to go."""
+        super().at_rest()
+        for client, task in zip(self.clients, self._tasks):
+            if task.done() and (error := task.exception()):
+                self.complain("progress", f"{client} got {error!r}")
+            elif client in self._calling and client.what != "watch":
+                self.complain("progress", f"{client} still waits")
+        for seq in self.journal:
+            self._judge_prompt(seq)
+        for sentence in judge([self._heard(seq) for seq in self.journal], self.calls):
+            self.complain("oracle", sentence)
+
+    def _heard(self, seq: int) -> Seen:
+        """What was seen of a prompt, with its end as the log of events has it."""
+        seen = self.prompts[seq]
+        taken = {end.outcome: end.begin for end in seen.ends}
+        folded = [end for end in seen.ends if end.outcome == Outcome.FOLDED.value]
+        told = [(when, event.payload["outcome"]) for when, event in self.events.get(seq, [])]
+        return replace(seen, ends=(*folded, *(End(taken.get(how, when), when, how) for when, how in told)))
+
+    def _judge_prompt(self, seq: int) -> None:
+        """One prompt's journal, terminal events and messages against each other."""
+        name, journal = name_of(seq), self.journal[seq]
+        moved = [(row.dest, row.outcome) for prompt, row in self.moved if prompt.seq == seq]
+        if journal != moved:
+            self.complain("journal", f"{name} was moved {moved}, and the journal has {journal}")
+        outcome = journal[-1][1] if journal else None
+        events = [event for _, event in self.events.get(seq, [])]
+        if len(events) > 1:
+            self.complain("one-terminal", f"{name} ended {', '.join(e.payload['outcome'] for e in events)}")
+        if not events and outcome is not Outcome.FOLDED:
+            self.complain("some-terminal", f"{name} has no terminal event")
+        own = [self.texts[p] for p in (seq, *self._guests.get(seq, ()))]
+        for event in events:
+            told = event.payload
+            if outcome and told["outcome"] != outcome.value:
+                self.complain("attribution", f"{name} ended {outcome.value} and is told of as {told['outcome']}")
+            if told.get("text", own[0]).removeprefix("answer to ") not in own:
+                self.complain("attribution", f"{name} is told of with the text {told['text']!r}")
+            if told.get("error", own[0]).rpartition(" failed")[0] not in (*own, ""):
+                self.complain("attribution", f"{name} is told of with the error {told['error']!r}")
+            if event.run_id != (own[0] if self.prompts[seq].run_id else None):
+                self.complain("attribution", f"{name} is told of with the run id {event.run_id}")
+        if (State.CANCELED_ON_ENTRY, None) in journal:
+            said = [m.finish_reason for id, m in self.messages.items() if id.startswith(f"p{seq}-")]
+            if f"p{seq}" not in self.messages or said != ["canceled"]:
+                self.complain("record", f"{name} was canceled on entry, and its answers are {said}")
+
+    async def _end(self) -> None:
+        """Who waits is told, the runtime closes, and who watches has seen everything."""
+        for handle in self._handles:
+            try:
+                async with asyncio.timeout(1):
+                    result = await handle
+            except TimeoutError:
+                self.complain("told", f"who waits for {name_of(handle.seq)} is not told")
+            else:
+                if (State.DONE, result.outcome) not in self.journal[handle.seq]:
+                    self.complain("told", f"who waits for {name_of(handle.seq)} is told {result.outcome.value}")
+        await self.runtime.close()
+        await asyncio.sleep(REST)
+        published = list(range(1, sum(map(len, self.events.values())) + 1))
+        for seen in self._observed:
+            if seen != published:
+                self.complain("delivery", f"of the events {published} a subscriber has seen {seen}")
+
+    # --- for parts with a flaw in them
+
+    def carry(self, session: Session, effects: Effects) -> None:
+        """Has the runtime carry out what a step asks for."""
+        runtime: Any = self.runtime
+        runtime._carry(runtime._lanes[session.id], effects)
+
+
+async def _look(arguments: str) -> str:
+    return "nothing to see"
+
+
+# --- one run
+
+class Played(NamedTuple):
+    """One run: its schedule, and what was seen of it."""
+
+    schedule: Schedule[None]
+    world: World
+
+    @property
+    def complaints(self) -> list[Complaint]:
+        error = self.schedule.error
+        stuck = [] if error is None else [Complaint(
+            "progress", f"{type(error).__name__}: {error}", len(self.world.steps))]
+        return list(dict.fromkeys([*self.world.complaints, *stuck]))
+
+    def __str__(self) -> str:
+        clients = f"{self.world.store.__name__}, {', '.join(map(str, self.world.clients))}"
+        return "\n".join([clients, trace_text(self.world.trace), str(self.schedule), *map(str, self.complaints)])
+
+
+def play(
+    clients: Sequence[Do], choose: Choose = fifo, store: type[Store] = Memory, parts: Parts = REAL,
+) -> Played:
+    """Lets the clients loose on a new runtime."""
+    world = World(clients, store, parts)
+    return Played(record(world.main(), choose, max_steps=MAX_STEPS), world)
+
+
+def play_all(clients: Sequence[Do], store: type[Store] = Memory, preemptions: int | None = None) -> Iterator[Played]:
+    """The same in every schedule, or in those that depart from first in, first out that often or less."""
+    worlds: list[World] = []
+
+    def main() -> Coroutine[Any, Any, None]:
+        worlds[:] = [World(clients, store)]
+        return worlds[0].main()
+
+    for schedule in explore_schedules(main, preemptions=preemptions, max_steps=MAX_STEPS):
+        yield Played(schedule, worlds[0])
+
+
+class _Errors(logging.Handler):
+    """What the runtime logs as an error is one."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = f": {record.exc_info[1]!r}" if record.exc_info else ""
+        self._world.complain("quiet", f"{record.getMessage()}{cause}")
+
+    def __enter__(self) -> None:
+        runtime_module.log.addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        runtime_module.log.removeHandler(self)

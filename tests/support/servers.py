@@ -1,0 +1,308 @@
+"""Servers to test, over real sockets: in the test's own event loop, in a thread, or as a process that can be killed.
+
+    async with serving() as server:            the model does what the test says: server.holds("a"), server.plays(…)
+        async with server.client() as http:    an httpx client of it
+            w = await server.workspace(http)    with its agent initialized and one session
+
+    with threaded() as server: …               for tests that are not async; only server.url and the like are to be used
+    with Process(tmp_path) as server: …        `cancelmark serve` itself: server.url, server.kill(), server.start()
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx2 as httpx
+
+from cancelmark.impl.models import Model
+from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, Wait, say
+from cancelmark.impl.runtime.workspace import Workspaces
+from cancelmark.impl.server.app import application
+from cancelmark.impl.server.guard import LOOPBACK
+from cancelmark.impl.server.serving import bind, served
+from cancelmark.impl.server.site import Limits, Site
+
+PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
+COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main"]
+
+
+def web(url: str, **options: Any) -> httpx.AsyncClient:
+    """A client of the server at this address. It needs no certificates, which take long to load."""
+    return httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False, **options)
+
+
+class Server:
+    """A server in this event loop, and the scenes that its model plays for each prompt's text; others it echoes."""
+
+    def __init__(self) -> None:
+        self.scenes: dict[str, list[tuple[Beat, ...]]] = {}
+        self.model = ScriptedModel(self._scene)
+        self.url = ""
+        self.site: Site
+
+    def _scene(self, request: Request) -> Iterable[Beat] | None:
+        scenes = self.scenes.get(request.prompt)
+        if not scenes:
+            return None
+        return scenes.pop(0) if len(scenes) > 1 else scenes[0]
+
+    def plays(self, text: str, *scenes: Iterable[Beat]) -> None:
+        """What the model plays for this prompt, a scene at each step; the last one for ever."""
+        self.scenes[text] = [tuple(scene) for scene in scenes]
+
+    def holds(self, text: str) -> Gate:
+        """The turn of this prompt says half of its text and waits at the gate that is returned."""
+        self.plays(text, (*say("half "), Wait(text), *say("done")))
+        return self.model.gate(text)
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        return web(self.url, **options)
+
+    async def workspace(self, http: httpx.AsyncClient, path: str = "/tmp/cancelmark-test") -> "Place":
+        """The workspace of this path, with its agent initialized, and a new session in it."""
+        told = (await http.post("/v1/workspaces", json={"path": path})).json()
+        (await http.post(f"/v1/workspaces/{told['id']}/agent/init", json={"interactive": False})).raise_for_status()
+        place = Place(http, told["id"])
+        place.session = await place.new_session()
+        return place
+
+
+@dataclass
+class Place:
+    """A workspace and one of its sessions, as one client of the server sees them."""
+
+    http: httpx.AsyncClient
+    id: str
+    session: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"/v1/workspaces/{self.id}"
+
+    def seen_by(self, http: httpx.AsyncClient) -> "Place":
+        """The same for another client."""
+        return Place(http, self.id, self.session)
+
+    async def new_session(self, title: str = "a session") -> str:
+        return str((await self.http.post(f"{self.url}/sessions", json={"title": title})).json()["id"])
+
+    async def post(self, prompt: str, run_id: str | None = None, session: str | None = None) -> httpx.Response:
+        body = {"session_id": session or self.session, "prompt": prompt} | ({"run_id": run_id} if run_id else {})
+        return await self.http.post(f"{self.url}/agent", json=body)
+
+    async def send(self, prompt: str, run_id: str | None = None, session: str | None = None) -> int:
+        """Posts a prompt that is accepted, and returns its seq."""
+        answer = await self.post(prompt, run_id, session)
+        assert answer.status_code == 202, answer.text
+        return int(answer.json()["seq"])
+
+    async def do(self, what: str, session: str | None = None) -> httpx.Response:
+        """POSTs to cancel, prompts/clear or summarize of the session."""
+        return await self.http.post(f"{self.url}/agent/sessions/{session or self.session}/{what}")
+
+    async def get(self, what: str = "", session: str | None = None) -> Any:
+        """GETs what the agent's session says: nothing, prompts, prompts/queued or prompts/list."""
+        path = f"{self.url}/agent/sessions/{session or self.session}{'/' + what if what else ''}"
+        answer = await self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def messages(self, session: str | None = None) -> list[Any]:
+        answer = await self.http.get(f"{self.url}/sessions/{session or self.session}/messages")
+        assert answer.status_code == 200, answer.text
+        return list(answer.json())
+
+    async def spoken(self, session: str | None = None) -> list[tuple[str, str | None]]:
+        """Who said something, and why that ended."""
+        return [(m["role"], next((p["data"]["reason"] for p in m["parts"] if p["type"] == "finish"), None))
+                for m in await self.messages(session)]
+
+    async def until(self, holds: Callable[[Any], bool], what: str = "prompts", session: str | None = None) -> Any:
+        """Asks until it holds of what the session says."""
+        async with asyncio.timeout(PATIENCE):
+            while not holds(told := await self.get(what, session)):
+                await asyncio.sleep(0.005)
+            return told
+
+    @asynccontextmanager
+    async def watching(self, client_id: str | None = None, last_event_id: str | None = None) -> AsyncIterator["Watch"]:
+        """Everything that happens, from the moment this is entered."""
+        watch = Watch(self, client_id or str(uuid4()))
+        headers = {"last-event-id": last_event_id} if last_event_id else {}
+        async with self.http.stream("GET", f"{self.url}/events", params={"client_id": watch.client_id},
+                                    headers=headers) as answer:
+            assert answer.status_code == 200, await answer.aread()
+            reading = asyncio.ensure_future(watch.read(answer))
+            try:
+                yield watch
+            finally:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+
+
+@dataclass
+class Watch:
+    """What one client has seen of a workspace."""
+
+    place: Place
+    client_id: str
+    seen: list[dict[str, Any]] = field(default_factory=list)  # envelopes
+    last_event_id: str = ""
+    comments: int = 0
+    over: bool = False  # the server has ended the stream
+
+    def __post_init__(self) -> None:
+        self._news = asyncio.Event()
+
+    async def read(self, answer: httpx.Response) -> None:
+        try:
+            async for line in answer.aiter_lines():
+                if line.startswith("id: "):
+                    self.last_event_id = line[4:]
+                elif line.startswith("data: "):
+                    self.seen.append(json.loads(line[6:]))
+                elif line.startswith(":"):
+                    self.comments += 1
+                self._news.set()
+            self.over = True
+        finally:
+            self._news.set()
+
+    async def until(self, holds: Callable[["Watch"], object]) -> None:
+        """Returns when it holds."""
+        async with asyncio.timeout(PATIENCE):
+            while not holds(self):
+                self._news.clear()
+                await self._news.wait()
+
+    def of(self, type: str) -> list[Any]:
+        """The payloads of envelopes of one type."""
+        return [e["payload"]["payload"] for e in self.seen if e["type"] == type]
+
+    def ends(self) -> list[tuple[str | None, str]]:
+        """The terminal events: run id and outcome."""
+        return [(end.get("run_id"), end["outcome"]) for end in self.of("run_complete")]
+
+    async def end(self, run_id: str) -> Any:
+        """Waits for the terminal event of the run id."""
+        await self.until(lambda w: any(end.get("run_id") == run_id for end in w.of("run_complete")))
+        (end,) = [end for end in self.of("run_complete") if end.get("run_id") == run_id]
+        return end
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path | None = None, *, token: str | None = None, hosts: Iterable[str] | None = LOOPBACK,
+    limits: Limits | None = None, grace: float = 300.0, stop: float = PATIENCE, queue: int = 1000, workspaces: int = 64,
+    model: Model | None = None,
+) -> AsyncIterator[Server]:
+    """A server on a port of its own, in memory or on a directory; closed at the end."""
+    server = Server()
+    all_workspaces = Workspaces(model or server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces)
+    server.site = site = Site(all_workspaces, limits or Limits())
+    listener = bind("127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    await all_workspaces.start()
+    app = application(site, hosts=None if hosts is None else list(hosts), token=token)
+    async with asyncio.timeout(4 * PATIENCE), served(app, listener, site.limits.connections):
+        try:
+            yield server
+        finally:
+            await all_workspaces.close()
+            await (model or server.model).aclose()
+
+
+@contextmanager
+def threaded(directory: Path | None = None, *, script: Callable[[Server], None] = lambda server: None,
+             **options: Any) -> Iterator[Server]:
+    """The same in a thread. `script` says what the model plays, before anything is asked of it."""
+    ready, over = threading.Event(), threading.Event()
+    made: list[Server] = []
+
+    async def main() -> None:
+        try:
+            async with serving(directory, **options) as server:
+                script(server)
+                made.append(server)
+                ready.set()
+                while not over.is_set():
+                    await asyncio.sleep(0.01)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    try:
+        assert ready.wait(PATIENCE)
+        yield made[0]
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+
+
+class Process:
+    """`cancelmark serve` as a process. It can be killed and started again on the same data directory and port."""
+
+    def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+        self.directory, self.options = directory, options
+        self.environment = {**os.environ, **(environment or {}), "CANCELMARK_DATA_DIR": str(directory)}
+        self.port = 0
+        self.process: subprocess.Popen[str] | None = None
+        self.log = directory.parent / f"{directory.name}.log"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Starts it, and returns when it serves."""
+        listen = () if "--unix" in self.options else ("--port", str(self.port))
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen([*COMMAND, "serve", *listen, *self.options], stdout=subprocess.PIPE,
+                                            stderr=log, text=True, env=self.environment)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("serving at "), self.log.read_text()
+        if listen:
+            self.port = int(line.split(":")[2].split("/")[0])
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Waits for its end and returns its exit code."""
+        assert self.process is not None
+        code = self.process.wait(PATIENCE)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.kill()
+        elif self.process.stdout is not None:
+            self.process.stdout.close()

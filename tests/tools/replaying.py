@@ -1,0 +1,299 @@
+"""Replays every edge of the model's reachable graph on an implementation, and compares what it does.
+
+An implementation is anything with the actions of specs/protocol.md as methods (`Subject`), made from nothing but a
+number of sessions. It is brought into each situation along a shortest path from the start, takes the edge, and must ask
+for the same effects and come to the same state as the model. What the model does not allow there, it must refuse
+without a change. To try one that is not part of this project:
+
+    PYTHONPATH=tests python tests/tools/replaying.py mymodule:MyServer
+"""
+
+import argparse
+import importlib
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from inspect import getsource
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.properties import Bounds
+from cancelmark.model.server import Call, Change, Server, changes
+from cancelmark.model.session import (
+    ACTIONS,
+    REFERENCE,
+    Acknowledge,
+    Action,
+    Effect,
+    End,
+    Fold,
+    Prompt,
+    Reach,
+    Record,
+    Session,
+    Start,
+    Stop,
+)
+from cancelmark.model.trace import call_text
+
+Asked: TypeAlias = tuple[str | int, ...]
+View: TypeAlias = tuple[int, dict[int, str]]
+
+
+class Subject(Protocol):
+    """A server, with sessions that are numbered from 0. Prompts are named by their seq.
+
+    Each method is one atomic step. It returns the effects that it asks for, in order, or it raises and has changed
+    nothing. An effect is one of ("acknowledge", seq), ("start", seq), ("stop", seq), ("fold", seq, into_seq),
+    ("record", seq) and ("end", seq, outcome). States and outcomes are strings, as in the tables of protocol.md.
+    """
+
+    def accept(self, session: int, run_id: bool) -> Iterable[Asked]: ...
+    def enter(self, seq: int) -> Iterable[Asked]: ...
+    def fail(self, seq: int) -> Iterable[Asked]: ...
+    def settle(self, seq: int) -> Iterable[Asked]: ...
+    def step(self, seq: int) -> Iterable[Asked]: ...
+    def requeue(self, seq: int) -> Iterable[Asked]: ...
+    def finish(self, seq: int, outcome: str) -> Iterable[Asked]: ...
+    def cancel(self, session: int) -> Iterable[Asked]: ...
+    def clear_queue(self, session: int) -> Iterable[Asked]: ...
+    def close(self) -> Iterable[Asked]: ...
+    def crash(self) -> Iterable[Asked]: ...
+    def recover(self) -> Iterable[Asked]: ...
+
+    def view(self, session: int) -> View:
+        """The session's mark, and the state of each of its prompts that is not done, by seq."""
+
+
+Make: TypeAlias = Callable[[int], Subject]  # from a number of sessions
+
+
+class Difference(AssertionError):
+    """The implementation and the model part ways. Says after which calls, and how."""
+
+    def __init__(self, path: Sequence[str], call: str, what: str, model: object, subject: object) -> None:
+        super().__init__(f"after [{', '.join(path)}], {call}: {what} differ\n"
+                         f"  the model:          {model}\n  the implementation: {subject}")
+
+
+# --- The graph ---------------------------------------------------------------------------------------------------
+
+class Situation(NamedTuple):
+    """A state of the model without its finished prompts, which no action looks at, and what is spent of the bounds."""
+
+    server: Server
+    spent: tuple[tuple[str, int], ...] = ()
+
+
+class Edge(NamedTuple):
+    change: Change
+    after: Situation
+    ended: frozenset[tuple[int, Prompt]]  # with their sessions
+
+
+@dataclass
+class Graph:
+    """Every situation within the bounds, the path to each, and the edges that leave it."""
+
+    bounds: Bounds
+    edges: dict[Situation, list[Edge]] = field(default_factory=dict)
+    paths: dict[Situation, tuple[Call, ...]] = field(default_factory=dict)
+    occurrences: Counter[Situation] = field(default_factory=Counter)  # the whole states that it stands for
+
+    def __post_init__(self) -> None:
+        start = Situation(Server(sessions=(REFERENCE.start,) * self.bounds.sessions))
+        self.paths[start] = ()
+        states = {(start, frozenset[tuple[int, Prompt]]())}
+        todo = deque(states)
+        while todo:
+            situation, ended = todo.popleft()
+            self.occurrences[situation] += 1
+            if situation not in self.edges:
+                self.edges[situation] = list(self._leaving(situation))
+            for edge in self.edges[situation]:
+                self.paths.setdefault(edge.after, (*self.paths[situation], edge.change.call))
+                state = edge.after, ended.union(edge.ended)
+                if state not in states:
+                    states.add(state)
+                    todo.append(state)
+
+    def _leaving(self, situation: Situation) -> Iterator[Edge]:
+        server, spent = situation.server, dict(situation.spent)
+
+        def allowed(action: Action) -> bool:
+            return action.bound is None or spent.get(action.bound, 0) < getattr(self.bounds, action.bound)
+
+        for change in changes(REFERENCE, server, allowed=allowed):
+            bound = change.call.action.bound
+            after = {**spent, bound: spent.get(bound, 0) + 1} if bound else spent
+            live = list(change.after.sessions)
+            for index, move in change.moves:
+                live[index] = move.live
+            yield Edge(change, Situation(change.after._replace(sessions=tuple(live)), tuple(sorted(after.items()))),
+                       frozenset((index, prompt) for index, move in change.moves for prompt in move.ended))
+
+    def count(self) -> int:
+        """The edges between whole states: an edge between situations counts as often as it occurs."""
+        return sum(len(edges) * self.occurrences[situation] for situation, edges in self.edges.items())
+
+
+# --- The comparison ----------------------------------------------------------------------------------------------
+
+def asked(effect: Effect) -> Asked:
+    match effect:
+        case Acknowledge(seq):
+            return "acknowledge", seq
+        case Start(seq):
+            return "start", seq
+        case Stop(seq):
+            return "stop", seq
+        case Fold(seq, into):
+            return "fold", seq, into
+        case Record(seq):
+            return "record", seq
+        case End(seq, outcome):
+            return "end", seq, outcome.value
+    raise ValueError(f"the reference never asks for {effect}")
+
+
+def view(session: Session) -> View:
+    return session.mark, {p.seq: p.state.value for p in session.prompts if p.state is not State.DONE}
+
+
+def apply(subject: Subject, call: Call) -> list[Asked]:
+    """The call on the implementation."""
+    name = call.name
+    if name == "accept":
+        assert call.session is not None
+        return list(subject.accept(call.session, run_id=call.variant is True))
+    if call.action.everywhere:
+        return list(getattr(subject, name)())
+    if call.action.subject is None:
+        return list(getattr(subject, name)(call.session))
+    arguments = [call.variant.value] if isinstance(call.variant, Outcome) else []
+    return list(getattr(subject, name)(call.seq, *arguments))
+
+
+def by_session(server: Server, effects: Iterable[Asked]) -> dict[int, list[Asked]]:
+    """Effects in order for each session: there is no order between sessions."""
+    sorted_out: dict[int, list[Asked]] = {}
+    for effect in effects:
+        sorted_out.setdefault(server.home(int(effect[1])), []).append(tuple(effect))
+    return sorted_out
+
+
+def forbidden(server: Server) -> Iterator[Call]:
+    """Every call that the model does not allow here. A seq that no session has belongs to a prompt that is done."""
+    possible = {change.call for change in changes(REFERENCE, server)}
+    home = {p.seq: i for i, session in enumerate(server.sessions) for p in session.prompts}
+    for action in ACTIONS:
+        places: list[tuple[int | None, int | None]]
+        if action.everywhere:
+            places = [(None, None)]
+        elif action.subject is None:
+            places = [(i, server.seq + 1 if action.name == "accept" else None) for i in range(len(server.sessions))]
+        else:
+            places = [(home.get(seq, 0), seq) for seq in range(1, server.seq + 1)]
+        for place in places:
+            yield from (call for variant in action.variants
+                        if (call := Call(action, *place, variant)) not in possible)
+
+
+def visible(server: Server) -> Server:
+    """The server without the history that an observer keeps: what an implementation can know."""
+    return server._replace(sessions=tuple(
+        session.with_prompts(p._replace(reach=Reach.NOTHING, ends=0) for p in session.prompts)
+        for session in server.sessions))
+
+
+def replay(make: Make, bounds: Bounds) -> int:
+    """Replays every edge within the bounds, and returns how many those are; raises `Difference` at the first that
+    differs. What only an observer can tell apart is replayed once."""
+    graph = Graph(bounds)
+    tried: set[object] = set()
+    for situation, edges in graph.edges.items():
+        here = Situation(visible(situation.server), situation.spent)
+        way = graph.paths[situation]
+        path = [call_text(call, bounds.sessions) for call in way]
+        for change, after, _ in edges:
+            if (here, change.call) in tried:
+                continue
+            tried.add((here, change.call))
+            text = call_text(change.call, bounds.sessions)
+            subject = brought(make(bounds.sessions), way)
+            expected = by_session(change.after, map(asked, change.effects))
+            try:
+                effects = by_session(change.after, apply(subject, change.call))
+            except Exception as error:
+                raise Difference(path, text, "answers", expected, repr(error)) from error
+            if effects != expected:
+                raise Difference(path, text, "effects", expected, effects)
+            compare(path, text, after.server, subject)
+        if here not in tried and not any(s.down for s in here.server.sessions):  # who is down cannot be called
+            tried.add(here)
+            try_forbidden(brought(make(bounds.sessions), way), path, here.server)
+    return graph.count()
+
+
+def brought(subject: Subject, way: Iterable[Call]) -> Subject:
+    for call in way:
+        apply(subject, call)
+    return subject
+
+
+def try_forbidden(subject: Subject, path: Sequence[str], server: Server) -> None:
+    """What the model does not allow must be refused, and change nothing. A step that can take in nobody may as well
+    do nothing."""
+    for call in forbidden(server):
+        text = call_text(call, len(server.sessions))
+        try:
+            effects = apply(subject, call)
+        except Exception:
+            pass
+        else:
+            if call.name != "step" or effects:
+                raise Difference(path, text, "answers", "an error, for this cannot happen here", effects)
+        compare(path, f"{text}, which is refused", server, subject)
+
+
+def compare(path: Sequence[str], call: str, server: Server, subject: Subject) -> None:
+    expected = [view(session) for session in server.sessions]  # type: ignore[arg-type]
+    found = [subject.view(i) for i in range(len(server.sessions))]
+    if found != expected:
+        raise Difference(path, call, "states", expected, found)
+
+
+# --- For implementations from elsewhere --------------------------------------------------------------------------
+
+SMALL = (
+    Bounds(1, cancels=1),
+    Bounds(2, cancels=1, clears=1),
+    Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1),
+    Bounds(2, cancels=1, crashes=1, closes=1, sessions=2),
+    Bounds(3, cancels=2, clears=1),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=f"{__doc__}\n{getsource(Subject)}",
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("make", metavar="MODULE:CLASS", help="called with a number of sessions, makes a server")
+    name, _, attribute = parser.parse_args(arguments).make.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        make: Any = getattr(importlib.import_module(name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        parser.error(f"{name}:{attribute}: {error}; give a module of this directory and a class in it, as mine:Server")
+    for bounds in SMALL:
+        try:
+            print(f"{bounds}: {replay(make, bounds):,} edges agree", flush=True)
+        except Difference as difference:
+            print(f"{bounds}: {difference}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The random tests are strong enough: each flaw of the original, seeded into the runtime, is found as published."""
+
+import re
+
+import pytest
+from tools.power import OUT_OF_REACH, PAGE, SEEDED, STEPS, NotFound, find, page, reason
+
+from cancelmark.impl.runtime.session import Session
+from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
+
+
+@pytest.mark.parametrize("flaw", SEEDED)
+def test_the_random_tests_find(flaw: str) -> None:
+    found = find(flaw)
+    assert found.told.startswith(f"{FLAWS_BY_NAME[flaw].breaks}: ")
+
+
+def test_every_flaw_is_seeded_or_out_of_reach() -> None:
+    assert sorted([*SEEDED, *OUT_OF_REACH]) == sorted(flaw.name for flaw in FLAWS)
+
+
+def test_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search can say no: a session without a flaw."""
+    monkeypatch.setattr("power.HISTORIES", 20)
+    monkeypatch.setitem(STEPS, "run-id-folded", Session)
+    with pytest.raises(NotFound, match=r"not found in \d+ examples with seed 0"):
+        find("run-id-folded")
+
+
+def test_a_flaw_is_shrunk_to_a_short_trace() -> None:
+    found = find("two-in-process-actives", shrink=True)
+    assert found.steps == 6, "accept and look, accept and look, register, register"
+
+
+def test_the_page_is_not_stale() -> None:
+    """Which flaws there are, what catches them and where; the figures are random."""
+    def known(text: str) -> str:
+        return re.sub(r"\| [\d.]+ \| \d+ \| \d+ \|$", "|", text, flags=re.MULTILINE)
+
+    published = PAGE.read_text(encoding="utf-8")
+    assert known(published) == known(page((*reason(flaw), 1, 1, 1) for flaw in SEEDED)), "run `make power`"

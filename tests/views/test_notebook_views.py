@@ -1,0 +1,125 @@
+"""What the model's objects look like in a notebook, what a history notes, and what a prediction is held against."""
+
+from itertools import count
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from cancelmark.model.check.explore import explore
+from cancelmark.model.examples import EXAMPLES
+from cancelmark.model.oracle import Span
+from cancelmark.model.properties import Bounds
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.matrix import Column
+from cancelmark.model.session import REFERENCE
+from cancelmark.model.trace import replay
+from cancelmark.views.exercises import predict
+from cancelmark.views.notebook import columns_picture, growth_picture, matrix_sheet, table
+from cancelmark.views.recording import History
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def ticking() -> History:
+    moments = count()
+    return History(lambda: float(next(moments)))
+
+
+def lost() -> History:
+    """A cancel that did not reach A."""
+    history = ticking()
+    history.accept("A")
+    history.call("cancel")
+    history.start("A")
+    history.end("A", "end_turn")
+    return history
+
+
+def pictures() -> list[Any]:
+    trace = replay(REFERENCE, ["accept A", "cancel", "enter A", "settle A"])
+    broken = explore(REVISIONS[1], Bounds(2, cancels=1)).violations["no-poisoning"]
+    return [pytest.param(shown, id=id) for id, shown in {
+        "trace": trace, "revision": broken, "history": lost(), "empty history": ticking(), "protocol": REFERENCE,
+        "growth": growth_picture({"a": [1, 10, 100]}), "columns": columns_picture([1, 5, 2], "depth", "states"),
+        "sessions": next(e for e in EXAMPLES if e.sessions > 1).trace}.items()]
+
+
+@pytest.mark.parametrize("shown", pictures())
+def test_a_picture_brings_its_paper_and_says_in_words_what_it_shows(shown: Any) -> None:
+    svg = shown._repr_svg_()
+    root = ElementTree.fromstring(svg)
+    assert root.get("class") == "cancelmark paper"
+    assert root[0].tag == f"{SVG}title"
+    assert root[0].text
+    assert root[1].tag == f"{SVG}desc"
+    style = root.find(f"{SVG}style")
+    assert style is not None
+    assert style.text
+    assert style.text.count(".cancelmark.paper { background:") == 3, "on a light page, on a dark one, and on paper"
+    assert svg == shown._repr_svg_()
+
+
+def test_cards_and_tables_say_what_there_is() -> None:
+    state = replay(REFERENCE, ["accept A", "enter A", "accept B", "cancel"]).states[-1]
+    for html in (state._repr_html_(), state.sessions[0]._repr_html_()):
+        assert "active, stopping" in html
+        assert "≤ B" in html
+        assert "<caption>" in html
+    result = explore(REVISIONS[1], Bounds(2, cancels=1))
+    assert "breaks no-poisoning" in result._repr_html_()
+    assert "after 4 steps" in result._repr_html_()
+    held = explore(REFERENCE, Bounds(2, cancels=1))
+    assert 'class="good">holds' in held._repr_html_()
+    matrix = matrix_sheet([Column(r.protocol.name, "", r.violations, r.states) for r in (result, held)]).html
+    assert 'class="bad">fails 4' in matrix
+    assert 'class="good">holds' in matrix
+    assert "&lt;b&gt;" in table("a < b", ("<b>",), [("<b>",)]).html
+
+
+def test_a_history_notes_one_moment_after_the_other_even_if_the_clock_stands_still() -> None:
+    history = History(lambda: 7.0)
+    history.accept("A")
+    history.call("cancel")
+    history.accept("B")
+    (a, b), [cancel] = history.prompts, history.calls
+    assert a.accept == Span(7.0, 7.0)
+    assert a.accept.end < cancel.begin < b.accept.begin
+
+
+def test_a_history_complains_of_a_lost_cancel_and_draws_it() -> None:
+    history = lost()
+    assert history.ends == {"A": "end_turn"}
+    [complaint] = history.complaints()
+    assert "A has start after 0 starts; allowed: canceled" in complaint
+    svg = history._repr_svg_()
+    assert "the cancel must reach A" in svg
+    assert "✗ A has start" in svg
+
+
+def test_a_cancel_crosses_only_who_is_accepted_before_it() -> None:
+    history = ticking()
+    history.accept("A")
+    history.end("A", "error")
+    history.call("cancel")
+    history.accept("B")
+    assert "must reach" not in history._repr_svg_()
+    assert "no end" in history._repr_svg_()
+
+
+def test_a_history_refuses_what_cannot_be() -> None:
+    history = ticking()
+    history.accept("A")
+    with pytest.raises(ValueError, match="prompt A was accepted before"):
+        history.accept("A")
+    with pytest.raises(LookupError, match="prompt B was never accepted; accepted: A"):
+        history.start("B")
+
+
+@pytest.mark.parametrize(("said", "shown"), [
+    ("end_turn", ">right<"), ("canceled", ">surprised<"), (..., "you did not say")])
+def test_a_prediction_is_held_against_what_happened(said: Any, shown: str) -> None:
+    assert shown in predict(A=said).against(lost())._repr_html_()
+    trace = replay(REFERENCE, ["accept A", "enter A", "finish A end_turn"])
+    assert shown in predict(A=said).against(trace)._repr_html_()
+    assert "no end" in predict(Z=said).against(trace)._repr_html_()

@@ -1,0 +1,124 @@
+"""What the course asks of its reader: to predict how prompts end, and to find the bugs that are hidden in protocols.
+
+An exercise is the reference protocol with one change, known by its number. Whoever has found the change shows a trace:
+something that this protocol does and the reference does not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import EllipsisType
+
+from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.seeded import BUGS, SILENT
+from cancelmark.model.session import REFERENCE, Protocol, label
+from cancelmark.model.trace import Trace, call_text, replay
+
+from .recording import History
+
+# --- predictions
+
+@dataclass(frozen=True)
+class Prediction:
+    """How somebody says that prompts will end, by name. What is left open is `...`."""
+
+    says: Mapping[str, str | EllipsisType]
+
+    def against(self, seen: History | Trace | Mapping[str, str]) -> "Comparison":
+        """The prediction beside what happened: a history, a trace, or just the ends by name."""
+        if isinstance(seen, History):
+            return Comparison(self.says, seen.ends)
+        if isinstance(seen, Mapping):
+            return Comparison(self.says, seen)
+        ends = {label(p.seq): p.outcome.value for p in seen.states[-1].prompts if p.outcome}
+        return Comparison(self.says, ends)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was said, and what was so."""
+
+    said: Mapping[str, str | EllipsisType]
+    was: Mapping[str, str]
+
+    def _repr_html_(self) -> str:
+        from .notebook import comparison_sheet
+
+        return comparison_sheet(self)
+
+
+def predict(**ends: str | EllipsisType) -> Prediction:
+    """`predict(A="canceled", B=...)`: how prompts will end, before it is seen."""
+    for name, end in ends.items():
+        if end is not ... and end not in ENDS:
+            raise ValueError(f"{name} cannot end {end!r}; choose one of {', '.join(ENDS)}, or leave the dots")
+    return Prediction(ends)
+
+
+ENDS = tuple(outcome.value for outcome in Outcome)
+
+
+# --- hidden bugs
+
+_KNOWN = {bug.name: bug.protocol for bug in BUGS} | {protocol.name: protocol for protocol in SILENT}
+
+HIDDEN: dict[int, Protocol] = {number: _KNOWN[name] for number, name in enumerate((
+    "the mark is one too high",
+    "busy is asked before the mark",
+    "an error does not hand off",
+    "recovery forgets the mark",
+    "the last in the queue goes first",
+    "a cancel does not ask the running turn to stop",
+), 1)}
+
+FOUND: set[int] = set()  # the exercises that were solved since this module was loaded
+
+
+def exercise(number: int) -> Protocol:
+    """The protocol of that exercise. Its name does not give the bug away."""
+    return replace(_hidden(number), name=f"exercise {number}")
+
+
+def _hidden(number: int) -> Protocol:
+    if number not in HIDDEN:
+        raise LookupError(f"there is no exercise {number!r}; there are {len(HIDDEN)}, counted from 1")
+    return HIDDEN[number]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A bug that was found: the step in which the exercise differs from the reference, and what was changed."""
+
+    number: int
+    step: int
+    call: str
+    bug: str
+
+    def _repr_html_(self) -> str:
+        from .notebook import found_sheet
+
+        return found_sheet(self)
+
+
+def found(number: int, trace: Trace) -> Found:
+    """Judges whether the trace shows the bug of that exercise, and tells what it was. A ValueError says why not."""
+    if not isinstance(trace, Trace):
+        raise TypeError(f"a bug is shown by a trace, such as result.violations[…], and not by {trace!r:.60}")
+    sessions = len(trace.start.sessions)
+    calls = [call_text(step.call, sessions) for step in trace.steps]
+    states = trace.states
+    try:
+        replay(exercise(number), calls, sessions, agrees=lambda at, server: server == states[at])
+    except ValueError as error:
+        raise ValueError(f"this is no trace of exercise {number}: {error}") from error
+    for length, step in enumerate(trace.steps, 1):
+        try:
+            usual = replay(REFERENCE, calls[:length], sessions).steps[-1]
+        except ValueError:  # the reference does not allow this call
+            break
+        if (usual.effects, usual.after) != (step.effects, step.after):
+            break
+    else:
+        raise ValueError(f"the reference does all of this too, so these {len(calls)} steps do not show the bug of "
+                         f"exercise {number}")
+    FOUND.add(number)
+    return Found(number, length, calls[length - 1], _hidden(number).name)

@@ -1,0 +1,79 @@
+"""The life of one prompt as a diagram, drawn from the rows that it is given and from nothing else."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import pydot
+
+from cancelmark.model.lifecycle import INITIAL, ROWS, Outcome, Row, State
+
+from . import graph
+from .paths import Path, mermaid_legend
+
+TITLE = "The life of one prompt"
+
+
+def path_of(row: Row) -> Path:
+    """Which path a row is on. Its outcome says so, or the state that it leads to."""
+    if row.outcome is Outcome.CANCELED or row.dest is State.CANCELED_ON_ENTRY:
+        return Path.CANCEL
+    if row.outcome is Outcome.ERROR:
+        return Path.FAULT
+    if row.outcome is Outcome.END_TURN or (row.source is INITIAL and row.dest is State.ACTIVE):
+        return Path.HAPPY
+    return Path.ORDINARY
+
+
+def label_of(row: Row) -> str:
+    """`enter [covered]`, `settle / canceled`: a trigger, its guards, and the outcome of a row into done."""
+    guards = f" [{row.condition}]" if row.condition else ""
+    outcome = f" / {row.outcome.value}" if row.outcome else ""
+    return f"{row.trigger.value}{guards}{outcome}"
+
+
+class Edge(NamedTuple):
+    """The rows between the same two states on the same path."""
+
+    source: State
+    dest: State
+    path: Path
+    rows: list[Row]
+
+
+def _edges(rows: Iterable[Row]) -> list[Edge]:
+    """In the order of the states; the rows of one edge as they were given."""
+    states, paths = list(State), list(Path)
+
+    def place(row: Row) -> tuple[int, int, int]:
+        return states.index(row.source), states.index(row.dest), paths.index(path_of(row))
+
+    return [Edge(states[s], states[d], paths[p], list(group))
+            for (s, d, p), group in groupby(sorted(rows, key=place), key=place)]
+
+
+def lifecycle_graph(rows: Sequence[Row] = ROWS) -> pydot.Dot:
+    """The rows as a Graphviz graph. The same rows give the same text, byte for byte."""
+    dot = graph.digraph(TITLE, rankdir="LR", nodesep="0.35", ranksep="0.6")
+    graph.add_start(dot, INITIAL.value, "accept")
+    for state in State:
+        room = {"height": "1.6"} if state is State.DONE else {}  # most edges end there
+        dot.add_node(graph.node(state.value, [state.value], state.value, **room))
+    edges = _edges(rows)
+    for source, dest, path, group in edges:
+        lines = [f"{label_of(row)} {graph.small(row.rule)}".strip() for row in group]
+        straight = {"tailport": "e", "headport": "w"} if path is Path.HAPPY else {}
+        dot.add_edge(graph.edge(source.value, dest.value, lines, path, **straight))
+    graph.add_legend(dot, {edge.path for edge in edges})
+    return dot
+
+
+def lifecycle_mermaid(rows: Sequence[Row] = ROWS) -> str:
+    """The rows as a Mermaid state diagram, with the same labels and a sign where the graph has a line style."""
+    lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {INITIAL.value} : accept"]
+    edges = _edges(rows)
+    for source, dest, path, group in edges:
+        label = "<br/>".join(path.signed(label_of(row)) for row in group)
+        lines.append(f"    {source.value} --> {dest.value} : {label}")
+    lines += [f"    {State.DONE.value} --> [*]", *mermaid_legend({edge.path for edge in edges}, beside=INITIAL.value)]
+    return "\n".join(lines) + "\n"

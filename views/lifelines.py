@@ -1,0 +1,150 @@
+"""A trace as a sequence diagram: what clients call and are told, beside the states that the prompts go through.
+
+Time goes down. Between two lines is one atomic step: everything there happens at once. What clients do is an arrow to
+the server, what they are told an arrow back, and what the server does by itself is written at its side. A prompt's
+lifeline is a bar for as long as it is in one state. The dashed line across prompts is a cancel: it crosses just those
+that it reaches.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import Acknowledge, Actor, End, Fold, label
+from cancelmark.model.trace import Trace
+
+from . import telling
+from .render import svg_document
+from .svg import LETTER, arrow, box, line, text
+
+EDGE = 14
+TOP = 82  # room for the title, what it says, and the names of lifelines
+CLIENTS = 74  # where the lifeline of the clients is
+SERVER = CLIENTS + 200
+MARK = 44
+LANE = 138
+LINE = 22  # the height of one message
+PAD = 12
+
+CSS = {Outcome.END_TURN: "happy", Outcome.ERROR: "fault", Outcome.CANCELED: "cancel"}
+
+
+class Grid(NamedTuple):
+    """Where things are: the left edges of columns, and the top edges of steps with the bottom of the last."""
+
+    marks: list[float]  # by session
+    lanes: dict[int, float]  # by seq
+    width: float
+    steps: list[float]
+
+
+def sequence_svg(trace: Trace, title: str, says: str = "") -> str:
+    """The trace as an SVG that stands alone, under its title and a sentence that says what there is to see."""
+    scenes = [scene for scene in telling.scenes(trace) if scene.call]
+    lanes = telling.lanes(trace)
+    grid = _grid(trace, scenes, lanes, says)
+    body = [
+        text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint"),
+        *_bands(scenes, grid), *_names(lanes, grid),
+        *(line(x, grid.steps[0], x, grid.steps[-1], "lifeline") for x in (CLIENTS, SERVER)),
+        *(bar for lane in lanes for bar in _bars(scenes, lane, grid)),
+        *(part for scene, top in zip(scenes, grid.steps) for part in _step(scene, top, grid)),
+    ]
+    return svg_document(title, grid.width, grid.steps[-1] + PAD, "\n".join(body))
+
+
+def _called(scene: telling.Scene) -> bool:
+    """Whether a client did it."""
+    return scene.call is not None and scene.call.action.actor is Actor.CLIENT
+
+
+def _told(scene: telling.Scene) -> list[tuple[str, str]]:
+    """What clients get to see, and the class of the arrow that brings it."""
+    told = []
+    for effect in scene.effects:
+        if isinstance(effect, Acknowledge):
+            told.append((f"202: {label(effect.seq)} is accepted", "ordinary"))
+        elif isinstance(effect, End) and effect.outcome in CSS:
+            told.append((f"{label(effect.seq)} done: {effect.outcome.value}", CSS[effect.outcome]))
+    return told
+
+
+def _grid(
+    trace: Trace, scenes: Sequence[telling.Scene], lanes: Sequence[telling.Lane], says: str,
+) -> Grid:
+    marks, places = [], {}
+    x = SERVER + PAD + max([len(scene.title) for scene in scenes if not _called(scene)] + [6]) * LETTER + PAD
+    for session in range(len(trace.start.sessions)):
+        marks.append(x)
+        x += MARK
+        for lane in lanes:
+            if lane.session == session:
+                places[lane.prompt.seq] = x
+                x += LANE
+        x = max(x + 2 * PAD, marks[-1] + 11 * LETTER)  # room for its name, if it has no prompts
+    heights = [max(1, _called(scene) + len(_told(scene))) * LINE + PAD for scene in scenes]
+    top = TOP + (LINE if len(marks) > 1 else 0)  # and of sessions
+    return Grid(marks, places, max(x - PAD, len(says) * LETTER * 0.9 + 2 * EDGE), [*accumulate(heights, initial=top)])
+
+
+def _bands(scenes: Sequence[telling.Scene], grid: Grid) -> Iterator[str]:
+    """A line above each step, and a band while the server is down."""
+    for i, scene in enumerate(scenes):
+        top, bottom = grid.steps[i:i + 2]
+        if telling.is_down(scene.after):
+            yield box(EDGE, top, grid.width - 2 * EDGE, bottom - top, "down")
+        yield line(EDGE, top, grid.width - EDGE, top, "guide")
+        yield text(EDGE + 2 * LETTER, top + LINE, str(scene.number), "faint", "end")
+
+
+def _names(lanes: Sequence[telling.Lane], grid: Grid) -> Iterator[str]:
+    y = grid.steps[0] - PAD
+    yield text(CLIENTS, y, "clients", "strong", "middle")
+    yield text(SERVER, y, "server", "strong", "middle")
+    for session, x in enumerate(grid.marks):
+        yield text(x, y, "mark", "faint")
+        if len(grid.marks) > 1:
+            yield text(x, y - LINE, f"session {session + 1}", "strong")
+    for lane in lanes:
+        yield text(grid.lanes[lane.prompt.seq] + LANE / 2, y, lane.title, "strong", "middle")
+
+
+def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> Iterator[str]:
+    """A bar from each change of the prompt to the next. A prompt that is done stays so, and a short bar will do."""
+    x = grid.lanes[lane.prompt.seq]
+    cells = [scene.cells.get(lane.prompt.seq) for scene in scenes]
+    starts = [i for i, cell in enumerate(cells) if cell and cell.changed]
+    for start, end in zip(starts, [*starts[1:], len(scenes)]):
+        cell = cells[start]
+        assert cell is not None
+        top = grid.steps[start]
+        bottom = top + LINE + PAD if cell.kind == State.DONE.value else grid.steps[end]
+        yield box(x + 5, top + 4, LANE - 10, bottom - top - 8, cell.kind)
+        yield text(x + LANE / 2, top + LINE, cell.text, anchor="middle")
+
+
+def _step(scene: telling.Scene, top: float, grid: Grid) -> Iterator[str]:
+    assert scene.call is not None
+    y = top + LINE
+    if _called(scene):
+        yield arrow(CLIENTS, SERVER, y + 2, "ordinary")
+        yield text(CLIENTS + PAD, y - 4, scene.title)
+        y += LINE
+    else:
+        yield text(SERVER + PAD, y, scene.title, "strong" if scene.call.session is None else "")
+    for words, css in _told(scene):
+        yield arrow(SERVER, CLIENTS, y + 2, css, dashed=True)
+        yield text(CLIENTS + PAD, y - 4, words)
+        y += LINE
+    for effect in scene.effects:
+        if isinstance(effect, Fold):
+            inside = grid.lanes[effect.into] + LANE / 2 + 3 * LETTER
+            yield arrow(grid.lanes[effect.seq] + 5, inside, top + LINE - 4, "ordinary")
+            yield text(grid.lanes[effect.into] + LANE / 2, top + LINE, f"+ {label(effect.seq)}", "strong", "middle")
+    for session, x in enumerate(grid.marks):
+        if mark := scene.new_mark(session):
+            yield text(x, top + LINE, mark, "strong")
+            yield line(x - 4, top, x + MARK, top, "cancel")
+        for seq in scene.newly_canceled(session):
+            yield line(grid.lanes[seq], top, grid.lanes[seq] + LANE, top, "cancel")

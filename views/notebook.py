@@ -1,0 +1,269 @@
+"""How the model's objects look in a notebook: their `_repr_svg_` and `_repr_html_` come here.
+
+A notebook's page may be light while the machine prefers dark, and the other way round. So whatever is shown here brings
+its own paper: a background that changes together with its text.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from cancelmark.model.check.explore import Result
+from cancelmark.model.properties import Property
+from cancelmark.model.revisions.matrix import JUDGED, Column
+from cancelmark.model.server import Server
+from cancelmark.model.session import AnySession, Protocol
+from cancelmark.model.trace import Trace
+
+from . import telling, theme
+from .exercises import Comparison, Found
+from .export import Graph
+from .history import history_svg
+from .lifecycle import lifecycle_graph
+from .lifelines import sequence_svg
+from .plots import columns, growth
+from .recording import History
+from .render import render_svg
+from .space import space_graph
+from .trace import trace_text
+
+if TYPE_CHECKING:
+    from cancelmark.conformance.report import (  # which loads an event loop, where nothing else here needs one
+        Report,
+        Verdict,
+    )
+
+PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
+LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An SVG that a notebook shows."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A piece of HTML that a notebook shows."""
+
+    html: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+# --- pictures
+
+def on_paper(svg: str, says: str) -> str:
+    """The SVG with a background of its own, never wider than the page, and with the same in words for who cannot see
+    it."""
+    described = f"</title>\n<desc>{escape(says, quote=False)}</desc>"
+    root = f'class="{theme.ROOT_CLASS}"'
+    return (svg.replace(root, f'class="{theme.ROOT_CLASS} paper"', 1)
+            .replace("</title>", described, 1)
+            .replace("\n</style>", f"\n{_paper()}\n</style>", 1))
+
+
+def _paper() -> str:
+    root = f".{theme.ROOT_CLASS}.paper"
+
+    def rules(palette: theme.Palette, paper: str) -> str:
+        plots = "".join(f"{root} .line{i} polyline {{ stroke: {palette.lines[name]}; }}\n"
+                        f"{root} .line{i} circle {{ fill: {palette.lines[name]}; }}\n" for i, name in enumerate(LINES))
+        bar, border = palette.fills["accepted"]
+        return (f"{root} {{ background: {paper}; }}\n{plots}"
+                f"{root} .bar rect {{ fill: {bar}; stroke: {border}; }}\n"
+                f"{root} .cross path {{ stroke: {palette.lines['cancel']}; }}\n"
+                f"{root} .complaint {{ fill: {palette.lines['fault']}; }}")
+
+    return "\n".join([
+        f"{root} {{ max-width: 100%; height: auto; border-radius: 6px; }}",
+        f"{root} .line polyline {{ stroke-width: 2.2; }}",
+        f"{root} .cross path {{ stroke-width: 3; }}",
+        rules(theme.LIGHT, PAPER_LIGHT),
+        f"@media (prefers-color-scheme: dark) {{ {rules(theme.DARK, PAPER_DARK)} }}",
+        f"@media print {{ {rules(theme.PAPER, '#fff')} }}",
+    ])
+
+
+def trace_picture(trace: Trace) -> str:
+    """A trace as a sequence diagram."""
+    loop = telling.loop_text(trace)
+    title = f"A trace of {len(trace)} step{'s' * (len(trace) != 1)}"
+    return on_paper(sequence_svg(trace, title, loop or ""), trace_text(trace))
+
+
+def history_picture(history: History) -> str:
+    """A history as a timeline."""
+    ends = [f"{name} ends {outcome}" for name, outcome in history.ends.items()]
+    return on_paper(history_svg(history), ". ".join([*ends, *history.complaints()]) or "Nothing has ended.")
+
+
+def protocol_picture(protocol: Protocol) -> str:
+    """A protocol as the life of one of its prompts."""
+    rows = (f"{r.trigger.value} takes {r.source.value} to {r.dest.value}" for r in protocol.rows)
+    return on_paper(render_svg(lifecycle_graph(protocol.rows)), ". ".join(rows))
+
+
+def space_picture(space: Graph) -> str:
+    """A state graph, whole."""
+    steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
+    return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
+
+
+def verdict_picture(verdict: "Verdict") -> str:
+    """The shortest history that breaks a guarantee."""
+    return on_paper(verdict.svg, verdict.story)
+
+
+def growth_picture(series: Mapping[str, Sequence[int]], across: str = "prompts", up: str = "states") -> Picture:
+    """How numbers grow, on a scale of powers of ten: a line for each series, over 1, 2, 3, …"""
+    says = ". ".join(f"{name}: {', '.join(f'{n:,}' for n in values)}" for name, values in series.items())
+    return Picture(on_paper(growth(f"{up} by {across}", series, across, up), says))
+
+
+def columns_picture(values: Sequence[int], across: str, up: str) -> Picture:
+    """A column for each value, over 0, 1, 2, …"""
+    return Picture(on_paper(columns(f"{up} by {across}", values, across, up), ", ".join(f"{n:,}" for n in values)))
+
+
+# --- sheets
+
+def sheet(html: str) -> str:
+    """The HTML with the colours that it needs, which apply to nothing else on the page."""
+    def colours(palette: theme.Palette, paper: str) -> str:
+        named = {"paper": paper, "text": palette.text, "faint": palette.faint, **palette.lines}
+        for state, (fill, border) in palette.fills.items():
+            named |= {state: fill, f"{state}-border": border}
+        return f".cancelmark-sheet {{ {' '.join(f'--{name}: {colour};' for name, colour in named.items())} }}"
+
+    dark, paper = colours(theme.DARK, PAPER_DARK), colours(theme.PAPER, "#fff")
+    return (f"<style>{colours(theme.LIGHT, PAPER_LIGHT)}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"
+            f"@media print {{ {paper} }}\n{SHEET}</style>\n"
+            f'<div class="cancelmark-sheet">{html}</div>')
+
+
+_SCOPE = ".cancelmark-sheet" * 3  # heavier than what JupyterLab says about tables
+SHEET = f"""
+{_SCOPE} {{ background: var(--paper); color: var(--text); font: 13px/1.5 {theme.FONT_STACK};
+  padding: 10px 12px; border-radius: 6px; display: inline-block; max-width: 100%; overflow-x: auto; }}
+{_SCOPE} table {{ border-collapse: collapse; border: 0; margin: 0; min-width: 18rem; }}
+{_SCOPE} :is(table, tr, td, th) {{ background: none; color: inherit; font-size: 13px; text-align: left; }}
+{_SCOPE} caption {{ text-align: left; color: var(--faint); padding: 0 10px 6px; caption-side: top; }}
+{_SCOPE} tr :is(td, th) {{ padding: 3px 10px; vertical-align: top; max-width: none;
+  border-bottom: 1px solid color-mix(in srgb, var(--faint) 35%, transparent); }}
+{_SCOPE} thead th {{ color: var(--faint); font-weight: normal; }}
+{_SCOPE} tr .number {{ text-align: right; font-variant-numeric: tabular-nums; }}
+{_SCOPE} :is(td:first-child, span) {{ white-space: nowrap; }}
+{_SCOPE} .bad {{ color: var(--fault); font-weight: bold; }}
+{_SCOPE} .good {{ color: var(--happy); }}
+{_SCOPE} .state {{ display: inline-block; padding: 0 8px; border: 1px solid; border-radius: 5px; }}
+""" + "\n".join(
+    f"{_SCOPE} .state.{state} {{ background: var(--{state}); border-color: var(--{state}-border); }}"
+    for state in theme.LIGHT.fills)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A cell that is not plain text: a class, and the words."""
+
+    css: str
+    words: str
+
+    @property
+    def html(self) -> str:
+        return f'<span class="{self.css}">{escape(self.words)}</span>'
+
+
+def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Sheet:
+    """A table with a caption. Numbers are aligned to the right."""
+    def cell(value: object, tag: str) -> str:
+        if isinstance(value, Word):
+            return f"<{tag}>{value.html}</{tag}>"
+        number = ' class="number"' if isinstance(value, int | float) and not isinstance(value, bool) else ""
+        words = f"{value:,}" if number else str(value)
+        return f"<{tag}{number}>{escape(words)}</{tag}>"
+
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    body = "\n".join(f"<tr>{''.join(cell(value, 'td') for value in row)}</tr>" for row in rows)
+    return Sheet(sheet(f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>\n"
+                       f"<tbody>{body}</tbody></table>"))
+
+
+def session_sheet(session: AnySession) -> str:
+    """A session as a card: its mark, and what each prompt is."""
+    return _card("a session", [session])
+
+
+def server_sheet(server: Server) -> str:
+    """A server as a card: each of its sessions, and the latest seq."""
+    closing = ", closing" * server.closing
+    return _card(f"a server: latest seq {server.seq}{closing}", server.sessions)
+
+
+def _card(caption: str, sessions: Sequence[AnySession]) -> str:
+    rows: list[Sequence[object]] = []
+    for number, session in enumerate(sessions, 1):
+        where = [number] if len(sessions) > 1 else []
+        mark = telling.mark_text(session) + ", down" * session.down
+        for i, p in enumerate(session.prompts or [None]):
+            here = [mark if i == 0 else ""]
+            if p is None:
+                rows.append([*where, *here, "", "", "", ""])
+                continue
+            words, kind = telling.prompt_text(session, p)
+            rows.append([*where, *here, p.label, p.seq, "yes" if p.run_id else "no",
+                         Word(f"state {kind}", words.replace("_", " "))])
+    heads = [*(["session"] if len(sessions) > 1 else []), "mark", "prompt", "seq", "run id", "state"]
+    return table(caption, heads, rows).html
+
+
+def result_sheet(result: Result) -> str:
+    """What a search found: the counts, and each property that it broke with the length of the shortest trace."""
+    verdict = Word("good" if result.verdict == "holds" else "bad", result.verdict)
+    rows: list[Sequence[object]] = [
+        ("states", result.states), ("edges", result.edges), ("depth", result.depth), ("verdict", verdict)]
+    rows += [(f"breaks {id}", f"after {len(trace)} steps") for id, trace in result.violations.items()]
+    rows += [("never happens", goal) for goal in result.unmet]
+    rows += [("stopped", result.stopped)] if result.stopped else []
+    return table(f"{result.protocol.name}: every interleaving within {result.bounds}", ("what", "found"), rows).html
+
+
+def comparison_sheet(comparison: Comparison) -> str:
+    """A prediction beside what happened."""
+    rows = []
+    for name, said in comparison.said.items():
+        was = comparison.was.get(name, "no end")
+        right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "surprised")
+        rows.append((name, "you did not say" if said is ... else said, was, right))
+    return table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
+
+
+def found_sheet(found: Found) -> str:
+    """A bug that was found."""
+    rows = [("first difference", f"step {found.step}, {found.call}"), ("what was changed", Word("good", found.bug))]
+    return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
+
+
+def report_sheet(report: "Report") -> str:
+    """What the conformance kit says of a server."""
+    css = {"kept": "good", "broken": "bad"}
+    return table(f"{report.name}, judged in {report.histories:,} histories", ("guarantee", "verdict", "why"), (
+        (v.guarantee, Word(css.get(v.status.value, ""), v.status.value), v.about) for v in report.verdicts)).html
+
+
+def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDGED) -> Sheet:
+    """The verdict matrix: properties down, protocols across."""
+    def verdict(column: Column, id: str) -> Word:
+        says = column.cell(id)
+        return Word({"h": "good", "f": "bad"}.get(says[0], ""), says)
+
+    return table("Property by protocol. A number is the length of the shortest counterexample.",
+                 ("property", "what it says", *(c.name for c in judged)),
+                 ((p.id, p.sentence, *(verdict(c, p.id) for c in judged)) for p in properties))

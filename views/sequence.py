@@ -1,0 +1,128 @@
+"""A trace as a sequence diagram: who called whom, and which events reached the client."""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple, assert_never
+
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.server import Call, Server
+from cancelmark.model.session import Acknowledge, Actor, Effect, End, Fold, Record, Report, Start, Stop, label
+from cancelmark.model.trace import Trace
+
+from . import telling
+
+CLIENT = "Client"
+
+
+class Line(Enum):
+    """How a message is drawn: an arrow for a call, a dashed one for what the client is told, or a note."""
+
+    CALL = "->>"
+    TOLD = "-->>"
+    NOTE = ""
+    EVERYONE = "everyone"  # a note across all lanes
+
+    __hash__ = object.__hash__
+
+
+class Message(NamedTuple):
+    """One line of a sequence diagram, from one lane to another. A note is over its source."""
+
+    line: Line
+    source: str
+    dest: str
+    text: str
+
+
+def session_lane(index: int) -> str:
+    return f"S{index + 1}"
+
+
+def prompt_lane(seq: int) -> str:
+    return f"P{seq}"
+
+
+def call_message(call: Call, title: str) -> Message:
+    """Who calls whom: a client, the session itself, or the task of a prompt."""
+    if call.session is None:
+        return Message(Line.EVERYONE, "", "", title)
+    home = session_lane(call.session)
+    outside = call.action.actor in (Actor.CLIENT, Actor.OPERATOR)
+    caller = CLIENT if outside else home if call.seq is None else prompt_lane(call.seq)
+    return Message(Line.CALL, caller, home, title)
+
+
+def effect_message(server: Server, effect: Effect) -> Message:
+    home, prompt = session_lane(server.home(effect.seq)), prompt_lane(effect.seq)
+    match effect:
+        case Acknowledge():
+            return Message(Line.TOLD, home, CLIENT, f"202 for {label(effect.seq)}")
+        case Start():
+            return Message(Line.CALL, home, prompt, "start")
+        case Stop():
+            return Message(Line.CALL, home, prompt, "stop")
+        case Fold():
+            return Message(Line.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
+        case Record():
+            return Message(Line.NOTE, prompt, "", "recorded as canceled")
+        case End(outcome=Outcome.FOLDED):
+            return Message(Line.NOTE, prompt, "", "done: folded, no event of its own")
+        case End():
+            return Message(Line.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
+        case Report():
+            return Message(Line.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
+    assert_never(effect)
+
+
+def _under(server: Server, event: End | Report) -> str:
+    """The run id that an event is published under, and whose text it carries if not its own prompt's."""
+    named = server.sessions[server.home(event.seq)].prompt(event.seq).run_id
+    run_id = f"run id {label(event.seq)}" if named else "no run id"
+    return run_id if event.of == event.seq else f"{run_id}, text of {label(event.of)}"
+
+
+# --- Mermaid
+
+def trace_mermaid(trace: Trace) -> str:
+    """The trace as a `sequenceDiagram`. A prompt's bar is its turn; arrows to the client are what it is told."""
+    lanes = telling.lanes(trace)
+    several = len(trace.start.sessions) > 1
+    lines = ["sequenceDiagram", f"    actor {CLIENT}"]
+    for index in range(len(trace.start.sessions)):
+        lines.append(f"    participant {session_lane(index)} as Session{f' {index + 1}' if several else ''}")
+        lines += [f"    participant {prompt_lane(lane.prompt.seq)} as {lane.title}"
+                  for lane in lanes if lane.session == index]
+    everyone = f"{CLIENT},{prompt_lane(lanes[-1].prompt.seq) if lanes else session_lane(0)}"
+    for scene in telling.scenes(trace):
+        if scene.number - 1 == trace.loop:
+            lines.append("    loop for ever")
+        lines += [f"    {line}" for line in _statements(scene, everyone)]
+    if trace.loop is not None:
+        lines.append("    end")
+    return "\n".join(lines) + "\n"
+
+
+def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
+    if scene.call is None:
+        return
+    yield statement(call_message(scene.call, scene.title), everyone)
+    for index in range(len(scene.after.sessions)):
+        if mark := scene.new_mark(index):
+            yield f"Note over {session_lane(index)}: mark {mark}"
+    for effect in scene.effects:
+        yield statement(effect_message(scene.after, effect), everyone)
+    told = {effect.seq for effect in scene.effects}
+    was_active = {p.seq for p in scene.before.prompts if p.state is State.ACTIVE}
+    for prompt in scene.after.prompts:
+        name = prompt_lane(prompt.seq)
+        if scene.cells[prompt.seq].changed and prompt.seq not in told:
+            yield f"Note over {name}: {scene.cells[prompt.seq].text}"
+        if (prompt.seq in was_active) != (prompt.state is State.ACTIVE):
+            yield f"{'deactivate' if prompt.seq in was_active else 'activate'} {name}"
+
+
+def statement(message: Message, everyone: str) -> str:
+    """One line of a `sequenceDiagram`."""
+    if message.line in (Line.NOTE, Line.EVERYONE):
+        return f"Note over {message.source or everyone}: {message.text}"
+    return f"{message.source}{message.line.value}{message.dest}: {message.text}"

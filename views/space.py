@@ -1,0 +1,46 @@
+"""A whole state graph as a picture: a node a state, an arrow for each step that leads to another state.
+
+A few states are told in words. Many are dots: what there is to see then is how many they are, and how tangled.
+"""
+
+import pydot
+
+from cancelmark.model.trace import call_text
+
+from . import graph, telling
+from .export import Graph
+from .paths import Path
+from .session import node_of
+
+MOST_IN_WORDS = 16
+KINDS = {"idle": "idle", "running": "active", "stopping": "stopping", "down": "down"}
+
+
+def space_graph(space: Graph) -> pydot.Dot:
+    """Every state of the graph and the steps between them. Steps that change nothing are left out."""
+    words = len(space.states) <= MOST_IN_WORDS
+    dot = graph.digraph(f"{len(space.states)} states of {space.behaviour.name}", rankdir="TB",
+                        ranksep="0.5" if words else "0.3", nodesep="0.4" if words else "0.08")
+    for number, server in enumerate(space.states):
+        kind = KINDS[node_of(server.sessions[0]).turn]
+        dot.add_node(graph.node(str(number), _lines(space, number), kind) if words else graph.node(
+            str(number), [""], kind, shape="circle", style="filled", width="0.14", fixedsize="true"))
+    for number, edges in enumerate(space.edges):
+        calls: dict[int, list[str]] = {}
+        for edge in edges:
+            if edge.target != number:
+                calls.setdefault(edge.target, []).append(call_text(edge.change.call, space.sessions))
+        for target, names in calls.items():
+            lines = list(dict.fromkeys(names)) if words else []
+            more = {} if words else {"arrowhead": "none", "penwidth": "0.5"}
+            dot.add_edge(graph.edge(str(number), str(target), lines, Path.ORDINARY, **more))
+    return dot
+
+
+def _lines(space: Graph, number: int) -> list[str]:
+    lines = []
+    for session in space.states[number].sessions:
+        lines.append(f"mark {telling.mark_text(session)}")
+        lines += [f"{p.label} {telling.prompt_text(session, p)[0]}" for p in session.prompts]
+        lines += [] if session.prompts else ["nothing to do"]
+    return lines

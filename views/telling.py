@@ -1,0 +1,155 @@
+"""What a trace tells: for each step what was called, what the world was asked for, and what every prompt became.
+
+The views of a trace (text, timeline, sequence diagram, chain) differ in how they set this out and in nothing else.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, assert_never
+
+from cancelmark.model.lifecycle import State
+from cancelmark.model.server import Call, Server
+from cancelmark.model.session import (
+    Acknowledge,
+    AnySession,
+    Effect,
+    End,
+    Fold,
+    Prompt,
+    Reach,
+    Record,
+    Report,
+    Session,
+    Start,
+    Stop,
+    label,
+)
+from cancelmark.model.trace import Trace, call_text
+
+
+class Cell(NamedTuple):
+    """One prompt after one step."""
+
+    seq: int
+    text: str  # its state, and its outcome once it is done
+    kind: str  # its state, or `stopping`; the CSS class of the picture
+    changed: bool
+
+
+class Scene(NamedTuple):
+    """One step, and the state that it led to. Scene 0 is the start: nothing was called."""
+
+    number: int
+    call: Call | None
+    title: str
+    effects: tuple[Effect, ...]
+    before: Server
+    after: Server
+    happened: tuple[str, ...]  # in words
+    cells: dict[int, Cell]  # by seq; a prompt that is not accepted yet has none
+
+    def new_mark(self, session: int) -> str | None:
+        """The mark that the step set in a session, if it moved it."""
+        before, after = self.before.sessions[session], self.after.sessions[session]
+        return None if before.mark == after.mark else mark_text(after)
+
+    def newly_canceled(self, session: int) -> list[int]:
+        """The seqs of the prompts in a session that a cancel reached in this step."""
+        known = {p.seq for p in self.before.sessions[session].prompts if p.reach is Reach.CANCEL}
+        return [p.seq for p in self.after.sessions[session].prompts if p.reach is Reach.CANCEL and p.seq not in known]
+
+
+class Lane(NamedTuple):
+    """The place of one prompt in a picture: its session, its name, and whether its caller gave it a run id."""
+
+    session: int
+    prompt: Prompt
+
+    @property
+    def title(self) -> str:
+        return f"{self.prompt.label} (run id)" if self.prompt.run_id else self.prompt.label
+
+
+def mark_text(session: AnySession) -> str:
+    """`≤ B`: the mark covers B and what was accepted before. Older protocols number prompts otherwise: just `2`."""
+    if not session.mark:
+        return "–"
+    return f"≤ {label(session.mark)}" if isinstance(session, Session) else str(session.mark)
+
+
+def lanes(trace: Trace) -> list[Lane]:
+    """Every prompt of the trace, grouped by session, in order of acceptance."""
+    return [Lane(i, p) for i, session in enumerate(trace.states[-1].sessions)
+            for p in sorted(session.prompts, key=lambda p: p.seq)]
+
+
+def effect_text(effect: Effect) -> str:
+    name = label(effect.seq)
+    match effect:
+        case Acknowledge():
+            return f"{name} acknowledged"
+        case Start():
+            return f"{name} starts"
+        case Stop():
+            return f"{name} asked to stop"
+        case Fold():
+            return f"{name} folds into {label(effect.into)}"
+        case Record():
+            return f"{name} recorded as canceled"
+        case End():
+            return f"{name} ends: {effect.outcome.value}{_borrowed(effect)}"
+        case Report():
+            return f"{name} reports an error{_borrowed(effect)}"
+    assert_never(effect)
+
+
+def _borrowed(event: End | Report) -> str:
+    return "" if event.of == event.seq else f" with the text of {label(event.of)}"
+
+
+def scenes(trace: Trace) -> Iterator[Scene]:
+    """The start and then every step."""
+    before, cells = trace.start, _cells(trace.start, {})
+    yield Scene(0, None, "", (), before, before, (), cells)
+    for number, step in enumerate(trace.steps, 1):
+        cells = _cells(step.after, cells)
+        title = call_text(step.call, len(step.after.sessions))
+        happened = (*map(effect_text, step.effects), *_turns(before, step.after))
+        yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells)
+        before = step.after
+
+
+def _cells(server: Server, before: Mapping[int, Cell]) -> dict[int, Cell]:
+    cells = {}
+    for session in server.sessions:
+        for p in session.prompts:
+            text, kind = prompt_text(session, p)
+            cells[p.seq] = Cell(p.seq, text, kind, changed=p.seq not in before or before[p.seq].text != text)
+    return cells
+
+
+def prompt_text(session: AnySession, p: Prompt) -> tuple[str, str]:
+    """What a prompt is, in words, and its kind."""
+    if p.outcome:
+        return f"{p.state.value}: {p.outcome.value}", p.state.value
+    stopping = p.state is State.ACTIVE and session.covered(p)
+    return p.state.value + ", stopping" * stopping, "stopping" if stopping else p.state.value
+
+
+def is_down(server: Server) -> bool:
+    return any(session.down for session in server.sessions)
+
+
+def _turns(before: Server, after: Server) -> Iterator[str]:
+    """What became of the server itself."""
+    if is_down(before) != is_down(after):
+        yield "server down" if is_down(after) else "server up"
+    if before.closing != after.closing:
+        yield "accepts no more" if after.closing else "accepts again"
+
+
+def loop_text(trace: Trace) -> str | None:
+    """Which steps repeat for ever, in words."""
+    if trace.loop is None:
+        return None
+    first, last = trace.loop + 1, len(trace)
+    return f"step {last} repeats for ever" if first == last else f"steps {first} to {last} repeat for ever"
