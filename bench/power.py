@@ -11,11 +11,11 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 def measure(rounds: int) -> Report:
     """Looks for each flaw with as many seeds as there are rounds."""
-    if not (TESTS / "power.py").exists():
+    if not (TESTS / "tools" / "power.py").exists():
         return Report(remarks=["not measured: the tests are not there; run this from a checkout"])
     sys.path.insert(0, str(TESTS))
     try:
-        power = import_module("power")
+        power = import_module("tools.power")
     except ModuleNotFoundError as missing:
         return Report(remarks=[f"not measured: {missing.name} is not installed; pip install 'cancelmark[test]'"])
     finally:

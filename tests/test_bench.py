@@ -1,6 +1,5 @@
 """Benchmarks report what they measured; the figures themselves depend on the machine, and no test asserts them."""
 
-import argparse
 import json
 import xml.etree.ElementTree as ElementTree
 from importlib import import_module
@@ -15,9 +14,7 @@ from cancelmark.model.properties import Bounds
 
 
 def bench(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    command.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["bench", *arguments])
+    parsed = command.parser().parse_args(arguments)
     return int(parsed.run(parsed))
 
 

@@ -54,7 +54,8 @@ def project(directory: Path, *, protocol: str = PROTOCOL, test: str = "", module
     """A project with another specification, or with one test and one module of the runtime only."""
     (directory / "specs").mkdir()
     (directory / "specs" / "protocol.md").write_text(protocol)
-    (directory / "model").symlink_to(ROOT / "model")
+    for room in ("model", "conformance"):
+        (directory / room).symlink_to(ROOT / room)
     for name, file, text in (("tests", "test_it.py", test), ("impl", "it.py", module)):
         if text:
             (directory / name).mkdir()
@@ -73,8 +74,8 @@ def test_a_rule_that_nothing_carries_is_three_gaps(tmp_path: Path) -> None:
 def test_a_clause_that_was_taken_away_is_missed_wherever_it_is_cited(tmp_path: Path) -> None:
     unknown = traced(project(tmp_path, protocol=PROTOCOL.replace("- **R9c** ", "  "))).unknown
     assert {line.split(" cites ")[0] for line in unknown} >= {
-        "action step", "property no-poisoning", "session.Session.step",
-        "test_clauses::test_a_turn_that_is_covered_folds_nothing_and_a_run_id_is_never_folded"}
+        "action step", "property no-poisoning", "runtime.session.Session.step",
+        "model/test_clauses::test_a_turn_that_is_covered_folds_nothing_and_a_run_id_is_never_folded"}
 
 
 def test_only_marked_tests_and_cited_docstrings_carry_anything(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def in_model(root: Path) -> Carried:
     for name, clauses in said:
         yield from ((clause, name) for clause in clauses)
     yield from in_docstrings(root, "model")
+    yield from ((clause, f"conformance.{name}") for clause, name in in_docstrings(root, "conformance"))
 
 
 def in_docstrings(root: Path, package: str) -> Carried:
@@ -88,10 +89,11 @@ def _documented(
 
 def in_tests(root: Path) -> Carried:
     """What the tests are marked with, by file and name."""
-    for path in sorted((root / "tests").glob("test_*.py")):
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        file = path.relative_to(root / "tests").with_suffix("").as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from ((clause, f"{path.stem}::{node.name}") for clause in _marked(node))
+                yield from ((clause, f"{file}::{node.name}") for clause in _marked(node))
 
 
 def _marked(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
@@ -160,7 +162,8 @@ def _section(trace: Traceability, rule: Rule) -> str:
 def _test(name: str) -> str:
     """A test's name as the sentence that it is, and a link to its file."""
     file, _, test = name.partition("::")
-    return f"[{file.removeprefix('test_')}](../tests/{file}.py): {test.removeprefix('test_').replace('_', ' ')}"
+    subject = file.rpartition("/")[2].removeprefix("test_")
+    return f"[{subject}](../tests/{file}.py): {test.removeprefix('test_').replace('_', ' ')}"
 
 
 _NAMED: Mapping[str, Callable[[str], str]] = {"model": str, "runtime": "`{}`".format, "tests": _test}

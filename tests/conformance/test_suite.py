@@ -34,7 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(built), str(source)], check=True, timeout=300)
     (wheel,) = built.glob("cancelmark-*.whl")
     with zipfile.ZipFile(wheel) as file:
-        assert "cancelmark/model/conformance/suite.py" in file.namelist()
+        assert "cancelmark/conformance/suite.py" in file.namelist()
         file.extractall(target)
     return target
 
@@ -66,7 +66,7 @@ def test_five_lines_are_a_suite(installed: Path, tmp_path: Path) -> None:
 
 def test_it_is_the_wheel_that_was_tested(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_where.py").write_text(
-        "from cancelmark.model import conformance\n\n"
+        "from cancelmark import conformance\n\n"
         f"def test_where():\n    assert conformance.__file__.startswith({str(installed)!r})\n")
     assert "1 passed" in run(installed, tmp_path, "-q")
 

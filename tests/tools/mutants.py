@@ -5,8 +5,8 @@ loaded, it imports the changed module from memory, so no file is touched, and ru
 fails. Tests that have killed many mutants in little time go first. A mutant that spends several times the processor
 time of the whole suite is dead too: it hangs.
 
-A survivor must be explained in tests/survivors.toml, and an explanation must be of a survivor; otherwise this exits 1.
-The score and the survivors are written into specs/mutation.md.
+A survivor must be explained in tests/tools/survivors.toml, and an explanation must be of a survivor; otherwise this
+exits 1. The score and the survivors are written into specs/mutation.md.
 """
 
 import argparse
@@ -225,6 +225,12 @@ def source_of(module: str) -> Source:
     return Source(module, ROOT / f"{module}.py")
 
 
+def judge_file(name: str) -> Path:
+    """The test file of that name, in whichever room."""
+    [file] = (ROOT / "tests").rglob(f"test_{name}.py")
+    return file
+
+
 def explained() -> dict[Key, str]:
     """Why each survivor survives, by hand."""
     entries = tomllib.loads(EXPLAINED.read_text(encoding="utf-8"))["survivor"]
@@ -281,8 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for module in options.modules or SUITES:
             source = source_of(module)
             task = progress.add_task(module, total=len(source.mutants))
-            stages = [[ROOT / "tests" / f"test_{name}.py" for name in stage.split()]
-                      for stage in SUITES[module].split("|")]
+            stages = [[judge_file(name) for name in stage.split()] for stage in SUITES[module].split("|")]
             known = dict(found.get(module, {})) if options.again else {}
             verdicts = found[module] = {}
             for mutant, verdict in campaign(source, f"cancelmark.{module.replace('/', '.')}", stages, known):

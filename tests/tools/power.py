@@ -151,22 +151,22 @@ def page(rows: Iterable[Sequence[object]]) -> str:
 TEXT = """\
 # The power of the random tests
 
-Every known flaw of the original is seeded into the runtime, by a few changed lines (`tests/flawed_sessions.py`,
-`tests/flawed_runtimes.py`), and the random tests must find it within the budget that they have on any day, for the
-reason that the model gives: only a complaint of the property that the flaw breaks counts.
+Every known flaw of the original is seeded into the runtime, by a few changed lines (`tests/support/flawed_sessions.py`,
+`tests/support/flawed_runtimes.py`), and the random tests must find it within the budget that they have on any day, for
+the reason that the model gives: only a complaint of the property that the flaw breaks counts.
 
-- **histories**: `tests/test_impl_session_stateful.py`, {histories} random histories of two sessions, step by step. The
-  flaw is in one step of the session.
-- **schedules**: `tests/test_schedules.py`, {schedules} runs of a whole runtime, in memory and on SQLite, in which
-  Hypothesis chooses the clients, the moments of their calls, and which ready task runs next. The flaw is a race: what
-  should be one step is two.
+- **histories**: `tests/impl/runtime/test_impl_session_stateful.py`, {histories} random histories of two sessions, step
+  by step. The flaw is in one step of the session.
+- **schedules**: `tests/conformance/test_schedules.py`, {schedules} runs of a whole runtime, in memory and on SQLite, in
+  which Hypothesis chooses the clients, the moments of their calls, and which ready task runs next. The flaw is a race:
+  what should be one step is two.
 
 *Examples* is how many were tried up to the first that shows the flaw, over {seeds} seeds. *Steps* is how many steps the
 sessions take in the example that Hypothesis shrank it to.
 
 {table}
 {out_of_reach}
-`make power` measures this again, and `cancelmark bench power` reports it. The model's own bugs are in
+`make power` measures this again, and `python -m cancelmark.bench power` reports it. The model's own bugs are in
 `model/seeded.py`, which the explorer and the oracle must find.
 """
 

@@ -15,6 +15,7 @@ from tools.mutants import (
     TOO_LONG,
     Verdict,
     explained,
+    judge_file,
     report,
     score_table,
     source_of,
@@ -43,8 +44,8 @@ def test_the_others():
 RUN = '''
 import json, sys
 from pathlib import Path
-import mutants
-from mutating import Source
+from tools import mutants
+from tools.mutating import Source
 
 mutants.LOADED, mutants.LEAST = (), 1
 source = Source("tiny", Path("tiny.py"))
@@ -158,7 +159,7 @@ def test_the_page_has_the_explained_survivors_and_no_others() -> None:
 def test_every_judge_exists() -> None:
     for stages in SUITES.values():
         for name in stages.replace("|", " ").split():
-            assert (ROOT / "tests" / f"test_{name}.py").exists()
+            assert judge_file(name).exists()
     assert TOO_LONG
 
 

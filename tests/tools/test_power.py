@@ -21,7 +21,7 @@ def test_every_flaw_is_seeded_or_out_of_reach() -> None:
 
 def test_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search can say no: a session without a flaw."""
-    monkeypatch.setattr("power.HISTORIES", 20)
+    monkeypatch.setattr("tools.power.HISTORIES", 20)
     monkeypatch.setitem(STEPS, "run-id-folded", Session)
     with pytest.raises(NotFound, match=r"not found in \d+ examples with seed 0"):
         find("run-id-folded")

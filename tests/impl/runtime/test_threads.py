@@ -1,6 +1,6 @@
 """One session under many real threads: what its callers saw is a history that the oracle has no complaint about.
 
-Threads call the sessions of `impl.session` as a server would: whoever is told that a turn starts runs it. Each call is
+Threads call the sessions of `impl.runtime` as a server would: whoever is told that a turn starts runs it. Each call is
 written down with the real times at which it began and returned, and with what it brought about; the oracle judges that
 (`model.oracle`), and an exception is a complaint too. The interpreter switches threads as often as it can. The runtime
 promises nothing of the kind: all of it belongs to one event loop.
