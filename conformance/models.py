@@ -48,7 +48,7 @@ class ModelAdapter(Adapter):
     name: ClassVar[str]
 
     def __init__(self) -> None:
-        self.state: dict[str, AnySession] = {}
+        self.states: dict[str, AnySession] = {}
         self.latest = 0
         self.sent: dict[int, Sent] = {}  # by seq
         self.tasks: set[asyncio.Task[Any]] = set()
@@ -59,7 +59,7 @@ class ModelAdapter(Adapter):
 
     async def session(self) -> str:
         id = await super().session()
-        self.state[id], self.spoken[id] = self.behaviour.start, []
+        self.states[id], self.spoken[id] = self.behaviour.start, []
         return id
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class ModelAdapter(Adapter):
         await self.called(session, "clear_queue")
 
     async def queued(self, session: str) -> int:
-        entries = getattr(self.state[session], "queue_entries", self.state[session].queue)
+        entries = getattr(self.states[session], "queue_entries", self.states[session].queue)
         return len(entries)
 
     async def messages(self, session: str) -> Sequence[Spoken]:
@@ -95,7 +95,7 @@ class ModelAdapter(Adapter):
 
     async def _close_server(self) -> None:
         self.closing = True
-        await asyncio.gather(*(self.called(session, "close") for session in self.state))
+        await asyncio.gather(*(self.called(session, "close") for session in self.states))
 
     async def called(self, session: str, name: str) -> None:
         """A call, and what is left of it to do after a moment in which others may act."""
@@ -114,9 +114,9 @@ class ModelAdapter(Adapter):
             await checkpoint()
             if (move := self.own(session, seq)) is not None:
                 self.apply(session, move)
-            elif any(p.seq == seq and p.state is ACTIVE for p in self.state[session].prompts):
+            elif any(p.seq == seq and p.state is ACTIVE for p in self.states[session].prompts):
                 await self.turn(session, seq)
-            elif not any(p.seq == seq for p in self.state[session].prompts):
+            elif not any(p.seq == seq for p in self.states[session].prompts):
                 return
             else:
                 await self.next_move()
@@ -158,7 +158,7 @@ class ModelAdapter(Adapter):
     # --- the model
 
     def moves(self, session: str) -> tuple[Move, ...]:
-        return moves_of(self.name, self.state[session], self.latest)
+        return moves_of(self.name, self.states[session], self.latest)
 
     def find(self, session: str, name: str, seq: int | None = None, variant: Variant = None) -> Move | None:
         return next((m for m in self.moves(session) if (m.action.name, m.seq) == (name, seq)
@@ -171,7 +171,7 @@ class ModelAdapter(Adapter):
 
     def apply(self, session: str, move: Move) -> None:
         label(f"{move.action.name} {move.seq or ''}")
-        self.state[session] = move.live
+        self.states[session] = move.live
         if move.action.name == "finish":  # the models leave a turn's own messages out
             assert isinstance(move.variant, Outcome)
             self.spoken[session].append(Spoken("assistant", "", move.variant.value))

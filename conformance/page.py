@@ -1,5 +1,4 @@
-"""What the conformance kit finds in our own models, as a page of specs/: which flaws show from outside, and which
-do not."""
+"""Pages of specs/ about judging others: what the kit finds in our own models, and what a line of a trace can have."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -13,6 +12,7 @@ from .models import BEHAVIOURS, model_adapter
 from .naive import NaiveAdapter
 from .report import ORDER, Finding, Report, Status
 from .scenarios import HIDDEN, SCENARIOS, UNSEEN
+from .trace.records import FIELDS, NEEDED
 
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
@@ -73,3 +73,12 @@ def _shown() -> Iterable[tuple[str, str, str, str]]:
         if s.name in flaws:
             where = [r for r in BEHAVIOURS if shows(flaws[s.name], r)]
             yield f"[{s.name}](flaws.md#{s.name})", s.guarantee, f"`{s.text}`", ", ".join(where)
+
+
+def fields_table() -> str:
+    """What a line of a trace can have."""
+    def needed_by(name: str) -> str:
+        return ", ".join(f"`{kind}`" for kind, names in NEEDED.items() if name in names) or "–"
+
+    return table(("field", "what it says", "what it is", "needed by"), (
+        (f"`{name}`", field.meaning, field.expected, needed_by(name)) for name, field in FIELDS.items()))

@@ -76,11 +76,6 @@ class Verdict:
         """The same as a picture."""
         return heard_svg(self.finding.history.lines, f"{self.guarantee} is broken", self.about) if self.finding else ""
 
-    def _repr_svg_(self) -> str | None:
-        from cancelmark.views.notebook import verdict_picture
-
-        return verdict_picture(self) if self.finding else None
-
 
 @dataclass(frozen=True)
 class Report:
@@ -144,8 +139,3 @@ class Report:
                           for name, shown in self.scenarios.items()},
             "notes": list(self.notes),
         }
-
-    def _repr_html_(self) -> str:
-        from cancelmark.views.notebook import report_sheet
-
-        return report_sheet(self)

@@ -27,11 +27,6 @@ class Server(NamedTuple):
         """The index of the session that has the prompt of that seq."""
         return next(i for i, s in enumerate(self.sessions) if any(p.seq == seq for p in s.prompts))
 
-    def _repr_html_(self) -> str:
-        from cancelmark.views.notebook import server_sheet
-
-        return server_sheet(self)
-
 
 class Call(NamedTuple):
     """An action as it was applied: `enter(A)`, `finish(A, error)`, `cancel`."""

@@ -87,11 +87,6 @@ class AnySession:
         same: Self = self._replace(prompts=tuple(sorted(prompts, key=lambda p: p.seq)))  # type: ignore[attr-defined]
         return same
 
-    def _repr_html_(self) -> str:
-        from cancelmark.views.notebook import session_sheet
-
-        return session_sheet(self)
-
 
 class _Fields(NamedTuple):
     mark: int = 0
@@ -491,11 +486,6 @@ class Protocol:
         after = witnessed(session, action, step)
         live, ended = after.retire()
         return Move(action, prompt and prompt.seq, variant, after, tuple(step.effects), tuple(step.rows), live, ended)
-
-    def _repr_svg_(self) -> str:
-        from cancelmark.views.notebook import protocol_picture
-
-        return protocol_picture(self)
 
 
 def witnessed(before: Session, action: Action, step: Step) -> Session:

@@ -36,11 +36,6 @@ class Trace:
     def states(self) -> list[Server]:
         return [self.start, *(step.after for step in self.steps)]
 
-    def _repr_svg_(self) -> str:
-        from cancelmark.views.notebook import trace_picture
-
-        return trace_picture(self)
-
 
 def call_text(call: Call, sessions: int) -> str:
     """The call as people read it and as `replay` understands it, on a server with so many sessions."""

@@ -81,9 +81,10 @@ class ChatServer:
 #
 # A *story* says what clients do and when. `play` runs a story on a server. It uses an event loop whose clock jumps:
 # when everybody sleeps, it is simply later. So nobody waits, and every run is the same. The names come from this
-# project: `History` writes down what was seen, and can be looked at.
+# project: `History` writes down what was seen, and can be looked at (the first line tells the notebook how).
 
 # %%
+# %load_ext cancelmark.views.notebook
 from concurrent.futures import ThreadPoolExecutor
 
 from IPython.display import display

@@ -82,6 +82,7 @@ class MarkServer:
 # We also need `play` and its helper, which are as they were last night:
 
 # %%
+# %load_ext cancelmark.views.notebook
 from concurrent.futures import ThreadPoolExecutor
 
 from IPython.display import display

@@ -26,6 +26,7 @@
 # prompts.” In this project it is a `Property`: an id, one plain sentence, and a function that looks at one step.
 
 # %% tags=["picture"]
+# %load_ext cancelmark.views.notebook
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.session import REFERENCE

@@ -19,6 +19,7 @@
 # something which the reference does not do.
 
 # %%
+# %load_ext cancelmark.views.notebook
 from IPython.display import display
 
 from cancelmark.model.check.explore import explore

@@ -27,6 +27,7 @@
 # half a sentence and then waits for ever, so that we can cancel it in the middle; anything else it just repeats.
 
 # %%
+# %load_ext cancelmark.conformance.notebook
 import os
 import tempfile
 

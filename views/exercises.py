@@ -40,11 +40,6 @@ class Comparison:
     said: Mapping[str, str | EllipsisType]
     was: Mapping[str, str]
 
-    def _repr_html_(self) -> str:
-        from .notebook import comparison_sheet
-
-        return comparison_sheet(self)
-
 
 def predict(**ends: str | EllipsisType) -> Prediction:
     """`predict(A="canceled", B=...)`: how prompts will end, before it is seen."""
@@ -92,11 +87,6 @@ class Found:
     step: int
     call: str
     bug: str
-
-    def _repr_html_(self) -> str:
-        from .notebook import found_sheet
-
-        return found_sheet(self)
 
 
 def found(number: int, trace: Trace) -> Found:

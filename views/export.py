@@ -60,11 +60,6 @@ class Graph:
                 raise LookupError(f"step {len(walk) + 1}, {step.call}, is not in the graph of {self.behaviour.name}")
         return walk
 
-    def _repr_svg_(self) -> str:
-        from .notebook import space_picture
-
-        return space_picture(self)
-
 
 class Ended(NamedTuple):
     """The prompts that have ended on a walk, each with the index of its session."""

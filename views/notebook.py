@@ -1,13 +1,13 @@
-"""How the model's objects look in a notebook: their `_repr_svg_` and `_repr_html_` come here.
+"""How the model's objects look in a notebook, after `%load_ext cancelmark.views.notebook`.
 
 A notebook's page may be light while the machine prefers dark, and the other way round. So whatever is shown here brings
 its own paper: a background that changes together with its text.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cancelmark.model.check.explore import Result
 from cancelmark.model.properties import Property
@@ -27,12 +27,6 @@ from .recording import History
 from .render import render_svg
 from .space import space_graph
 from .trace import trace_text
-
-if TYPE_CHECKING:
-    from cancelmark.conformance.report import (  # which loads an event loop, where nothing else here needs one
-        Report,
-        Verdict,
-    )
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
 LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot
@@ -115,11 +109,6 @@ def space_picture(space: Graph) -> str:
     """A state graph, whole."""
     steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
     return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
-
-
-def verdict_picture(verdict: "Verdict") -> str:
-    """The shortest history that breaks a guarantee."""
-    return on_paper(verdict.svg, verdict.story)
 
 
 def growth_picture(series: Mapping[str, Sequence[int]], across: str = "prompts", up: str = "states") -> Picture:
@@ -251,13 +240,6 @@ def found_sheet(found: Found) -> str:
     return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
 
 
-def report_sheet(report: "Report") -> str:
-    """What the conformance kit says of a server."""
-    css = {"kept": "good", "broken": "bad"}
-    return table(f"{report.name}, judged in {report.histories:,} histories", ("guarantee", "verdict", "why"), (
-        (v.guarantee, Word(css.get(v.status.value, ""), v.status.value), v.about) for v in report.verdicts)).html
-
-
 def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDGED) -> Sheet:
     """The verdict matrix: properties down, protocols across."""
     def verdict(column: Column, id: str) -> Word:
@@ -267,3 +249,26 @@ def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDG
     return table("Property by protocol. A number is the length of the shortest counterexample.",
                  ("property", "what it says", *(c.name for c in judged)),
                  ((p.id, p.sentence, *(verdict(c, p.id) for c in judged)) for p in properties))
+
+
+# --- registration
+
+PICTURES: Mapping[type, Callable[[Any], str]] = {
+    Trace: trace_picture, History: history_picture, Protocol: protocol_picture, Graph: space_picture}
+SHEETS: Mapping[type, Callable[[Any], str]] = {
+    AnySession: session_sheet, Server: server_sheet, Result: result_sheet, Comparison: comparison_sheet,
+    Found: found_sheet}
+
+
+def register(
+    shell: Any, pictures: Mapping[type, Callable[[Any], str | None]], sheets: Mapping[type, Callable[[Any], str]],
+) -> None:
+    """Tells IPython to show objects of these types by these functions: as SVG, or as HTML."""
+    for mime, shows in (("image/svg+xml", pictures), ("text/html", sheets)):
+        for shown, function in shows.items():
+            shell.display_formatter.formatters[mime].for_type(shown, function)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext cancelmark.views.notebook`."""
+    register(shell, PICTURES, SHEETS)

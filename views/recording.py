@@ -55,8 +55,3 @@ class History:
     def _moment(self) -> Span:
         self._now = max(self._clock(), nextafter(self._now, inf))
         return Span(self._now, self._now)
-
-    def _repr_svg_(self) -> str:
-        from .notebook import history_picture
-
-        return history_picture(self)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from cancelmark.conformance.trace.records import FIELDS, NEEDED
 from cancelmark.model.check.explore import Result
 from cancelmark.model.lifecycle import GUARD_MEANING, ROWS
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
@@ -77,14 +76,6 @@ def finish_reasons_table() -> str:
 
 def seen_table() -> str:
     return table(("state", "how a client can tell"), ((state.value, how) for state, how in SEEN.items()))
-
-
-def fields_table() -> str:
-    def needed_by(name: str) -> str:
-        return ", ".join(f"`{kind}`" for kind, names in NEEDED.items() if name in names) or "–"
-
-    return table(("field", "what it says", "what it is", "needed by"), (
-        (f"`{name}`", field.meaning, field.expected, needed_by(name)) for name, field in FIELDS.items()))
 
 
 def counts_table(results: Iterable[Result]) -> str:

@@ -64,8 +64,3 @@ class Result:
         if self.stopped:
             return "interrupted" if self.interrupted else "incomplete"
         return "holds"
-
-    def _repr_html_(self) -> str:
-        from cancelmark.views.notebook import result_sheet
-
-        return result_sheet(self)

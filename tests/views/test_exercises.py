@@ -1,6 +1,7 @@
 """The hidden bugs of the course: each can be found, and nothing else passes for it."""
 
 import pytest
+from support.notebook_shell import html_of
 
 from cancelmark.model.check.comparison import compare
 from cancelmark.model.check.explore import explore
@@ -33,7 +34,7 @@ def test_each_can_be_found_and_is_told_only_then(number: int) -> None:
     solved = found(number, shown(number))
     assert solved.bug == HIDDEN[number].name
     assert 1 <= solved.step <= len(shown(number))
-    assert solved.bug in solved._repr_html_()
+    assert solved.bug in html_of(solved)
     assert {number} == FOUND
 
 

@@ -5,7 +5,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from support.notebook_shell import html_of, svg_of
 
+from cancelmark.conformance.kit import Profile, judge
+from cancelmark.conformance.naive import NaiveAdapter
 from cancelmark.model.check.explore import explore
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.oracle import Span
@@ -47,7 +50,7 @@ def pictures() -> list[Any]:
 
 @pytest.mark.parametrize("shown", pictures())
 def test_a_picture_brings_its_paper_and_says_in_words_what_it_shows(shown: Any) -> None:
-    svg = shown._repr_svg_()
+    svg = svg_of(shown)
     root = ElementTree.fromstring(svg)
     assert root.get("class") == "cancelmark paper"
     assert root[0].tag == f"{SVG}title"
@@ -57,20 +60,20 @@ def test_a_picture_brings_its_paper_and_says_in_words_what_it_shows(shown: Any) 
     assert style is not None
     assert style.text
     assert style.text.count(".cancelmark.paper { background:") == 3, "on a light page, on a dark one, and on paper"
-    assert svg == shown._repr_svg_()
+    assert svg == svg_of(shown)
 
 
 def test_cards_and_tables_say_what_there_is() -> None:
     state = replay(REFERENCE, ["accept A", "enter A", "accept B", "cancel"]).states[-1]
-    for html in (state._repr_html_(), state.sessions[0]._repr_html_()):
+    for html in (html_of(state), html_of(state.sessions[0])):
         assert "active, stopping" in html
         assert "≤ B" in html
         assert "<caption>" in html
     result = explore(REVISIONS[1], Bounds(2, cancels=1))
-    assert "breaks no-poisoning" in result._repr_html_()
-    assert "after 4 steps" in result._repr_html_()
+    assert "breaks no-poisoning" in html_of(result)
+    assert "after 4 steps" in html_of(result)
     held = explore(REFERENCE, Bounds(2, cancels=1))
-    assert 'class="good">holds' in held._repr_html_()
+    assert 'class="good">holds' in html_of(held)
     matrix = matrix_sheet([Column(r.protocol.name, "", r.violations, r.states) for r in (result, held)]).html
     assert 'class="bad">fails 4' in matrix
     assert 'class="good">holds' in matrix
@@ -92,7 +95,7 @@ def test_a_history_complains_of_a_lost_cancel_and_draws_it() -> None:
     assert history.ends == {"A": "end_turn"}
     [complaint] = history.complaints()
     assert "A has start after 0 starts; allowed: canceled" in complaint
-    svg = history._repr_svg_()
+    svg = svg_of(history)
     assert "the cancel must reach A" in svg
     assert "✗ A has start" in svg
 
@@ -103,8 +106,8 @@ def test_a_cancel_crosses_only_who_is_accepted_before_it() -> None:
     history.end("A", "error")
     history.call("cancel")
     history.accept("B")
-    assert "must reach" not in history._repr_svg_()
-    assert "no end" in history._repr_svg_()
+    assert "must reach" not in svg_of(history)
+    assert "no end" in svg_of(history)
 
 
 def test_a_history_refuses_what_cannot_be() -> None:
@@ -119,7 +122,16 @@ def test_a_history_refuses_what_cannot_be() -> None:
 @pytest.mark.parametrize(("said", "shown"), [
     ("end_turn", ">right<"), ("canceled", ">surprised<"), (..., "you did not say")])
 def test_a_prediction_is_held_against_what_happened(said: Any, shown: str) -> None:
-    assert shown in predict(A=said).against(lost())._repr_html_()
+    assert shown in html_of(predict(A=said).against(lost()))
     trace = replay(REFERENCE, ["accept A", "enter A", "finish A end_turn"])
-    assert shown in predict(A=said).against(trace)._repr_html_()
-    assert "no end" in predict(Z=said).against(trace)._repr_html_()
+    assert shown in html_of(predict(A=said).against(trace))
+    assert "no end" in html_of(predict(Z=said).against(trace))
+
+
+def test_a_report_of_the_kit_is_a_table_and_what_broke_a_guarantee_a_picture() -> None:
+    few = Profile("few", histories=0, schedules=1, inside=0, repeats=1, shrinks=0, seconds=0)
+    report = judge(NaiveAdapter, only=["all-done", "closed"], profile=few, scenarios={"queue-stranded-by-error"})
+    assert 'class="bad">broken' in html_of(report)
+    assert "all-done is broken" in svg_of(report.verdict("all-done"))
+    with pytest.raises(KeyError, match="svg"):
+        svg_of(report.verdict("closed"))
