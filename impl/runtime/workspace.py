@@ -85,6 +85,8 @@ class Index:
         try:
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("BEGIN EXCLUSIVE")
+            if self._database.execute("PRAGMA user_version").fetchone()[0]:  # today's index has 0
+                raise sqlite3.DatabaseError("a newer Cancelmark has written it")
             self._database.execute("CREATE TABLE IF NOT EXISTS workspaces (id TEXT PRIMARY KEY, path TEXT NOT NULL,"
                                    " log TEXT NOT NULL, open INTEGER NOT NULL, ready INTEGER NOT NULL)")
             self._database.execute("COMMIT")

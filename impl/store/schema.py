@@ -1,7 +1,9 @@
 """The schema of a database file: whose it is, which version it has, and how it becomes the next one."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from shutil import copymode
 
 from .interface import StoreError
 
@@ -82,11 +84,27 @@ def check_identity(path: Path, db: sqlite3.Connection) -> None:
                          "use a newer Cancelmark, or choose another file")
 
 
-def migrate(db: sqlite3.Connection) -> None:
-    """Brings the schema up to date, one version at a time; a step that fails or is interrupted leaves no trace."""
+def migrate(path: Path, db: sqlite3.Connection) -> None:
+    """Brings the schema up to date, one version at a time; a step that fails or is interrupted leaves no trace. A
+    database of an older version is copied first: to FILE-v1, if it had version 1."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     db.execute("BEGIN IMMEDIATE")
     db.execute(f"PRAGMA user_version = {version}")  # finds out now whether the file can be written
     db.execute("ROLLBACK")
+    if 0 < version < len(MIGRATIONS):
+        _copy(path, db, Path(f"{path}-v{version}"))
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+
+
+def _copy(path: Path, db: sqlite3.Connection, copy: Path) -> None:
+    """Copies the database. A copy that is not complete never has its name."""
+    incomplete = Path(f"{copy}-incomplete")
+    incomplete.unlink(missing_ok=True)
+    try:
+        with closing(sqlite3.connect(incomplete)) as target:
+            copymode(path, incomplete)
+            db.backup(target)
+        incomplete.replace(copy)
+    finally:
+        incomplete.unlink(missing_ok=True)

@@ -151,7 +151,7 @@ class SqliteStore(Store):
                 lock = connections.enter_context(closing(_connect(Path(f"{self.path}-lock"), timeout=0)))
                 _hold(self.path, lock)
                 _prepare(self._writer)
-                migrate(self._writer)
+                migrate(self.path, self._writer)
                 self._reader = connections.enter_context(closing(_connect(self.path, timeout)))
                 self._reader.execute("PRAGMA query_only = ON")
                 self._connections = connections.pop_all()
