@@ -25,7 +25,7 @@ POLL = 0.004  # seconds between two looks at a server outside
 SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if nothing is wrong
 CALL = 10.0  # seconds for a call to be answered
 UNSTEERED = 60.0  # seconds without news in which a turn that nobody steers has certainly ended
-PAUSE = 0.05  # seconds after which such a turn may have begun
+PAUSE = 0.05  # seconds after which a turn that nobody sees may have begun, or ended
 LIMIT = 26  # prompts in a history: there are no more letters
 
 T = TypeVar("T")
@@ -278,7 +278,9 @@ class Player:
 
     async def _rest(self) -> None:
         """Comes back when the server owes nothing, or has been silent for too long; then it says what is owed."""
-        if self._reading is None:  # nobody would see it
+        if self._reading is None:  # nobody would see it: the server gets a moment to do it
+            if self.adapter.outside:
+                await asyncio.sleep(PAUSE)
             self._look()
             return
         if not self.adapter.outside:

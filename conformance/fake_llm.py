@@ -27,25 +27,21 @@ import json
 import re
 import socket
 import time
+from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self
-
-import uvicorn
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from typing import Any, NamedTuple, Self
 
 TURN, SIDE = "turn", "side"
 WORD = re.compile(r"[\w-]+")
 LINGER = 2  # seconds for the last bytes to go out
+MODELS = "/v1/models"
+METHODS = {MODELS: "GET", "/v1/chat/completions": "POST"}
 
 
 @dataclass(frozen=True)
@@ -121,6 +117,8 @@ class FakeModel:
         self._failing: set[str] = set()
         self._leaving = False
         self._changed = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._reading: set[StreamWriter] = set()  # of the connections whose request has not arrived yet
 
     # --- steering
 
@@ -194,16 +192,7 @@ class FakeModel:
                           ) from error
         self._port = listener.getsockname()[1]
         self._leaving = False
-        routes = [
-            Route("/v1/models", _models),
-            Route("/v1/chat/completions", self._complete, methods=["POST"]),
-        ]
-        self._server = _Server(Starlette(routes=routes, exception_handlers={HTTPException: _refused}))
-        self._serving = asyncio.create_task(self._server.serve([listener]))
-        while not self._server.started and not self._serving.done():
-            await asyncio.sleep(0.001)
-        if self._serving.done():
-            self._serving.result()
+        self._server = await asyncio.start_server(self._connect, sock=listener)
         return self
 
     async def __aexit__(
@@ -211,17 +200,55 @@ class FakeModel:
     ) -> None:
         self._leaving = True
         self._tell()
-        self._server.should_exit = True
-        await self._serving
+        self._server.close()
+        for writer in self._reading:
+            writer.transport.abort()
+        while self._connections:
+            _, late = await asyncio.wait(self._connections, timeout=LINGER)
+            for connection in late:
+                connection.cancel()
 
-    async def _complete(self, request: Request) -> Response:
+    def _connect(self, reader: StreamReader, writer: StreamWriter) -> None:
+        if self._leaving:
+            writer.transport.abort()
+            return
+        self._reading.add(writer)
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        """One connection, which carries one request: so nothing that the client sends later can be a request."""
         try:
-            asked = _read(await request.body())
-        except ClientDisconnect:  # it was dropped before it was asked
-            return Response()
+            with suppress(ConnectionError, IncompleteReadError):  # the client has left
+                try:
+                    request = await _read_request(reader, writer)
+                    self._reading.discard(writer)
+                    await self._answer(request, reader, writer)
+                except _Refused as no:
+                    await _send(writer, _error(no.status, str(no)))
+                writer.close()
+                await writer.wait_closed()
+        finally:
+            self._reading.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, request: "_Request", reader: StreamReader, writer: StreamWriter) -> None:
+        method = METHODS.get(request.path)
+        if method != request.method:
+            status = HTTPStatus.METHOD_NOT_ALLOWED if method else HTTPStatus.NOT_FOUND
+            raise _Refused(status, f"{request.method} {request.path}: {status.phrase}")
+        if request.path == MODELS:
+            await _send(writer, _models())
+            return
+        asked = _read_asked(request)
         self.asked.append(asked)
-        if not self._is_turn(asked):
-            return _answer(asked, "A side answer.")
+        if self._is_turn(asked):
+            await self._take_turn(self._begin_turn(asked), reader, writer)
+        else:
+            await _send(writer, _answer(asked, "A side answer."))
+
+    def _begin_turn(self, asked: Asked) -> Turn:
         turn = Turn(asked, time.monotonic())
         self.turns.append(turn)
         words = WORD.findall(asked.prompt)
@@ -232,7 +259,30 @@ class FakeModel:
         if own:
             self.taken_in |= dict.fromkeys(before - self._by_token.keys() - self.taken_in.keys(), own[-1])
         self._tell()
-        return _Steered(self, turn)
+        return turn
+
+    async def _take_turn(self, turn: Turn, reader: StreamReader, writer: StreamWriter) -> None:
+        """Responds as the test decides, when it does, unless the server under test leaves before that."""
+        responding = asyncio.create_task(self._respond(turn, writer))
+        leaving = asyncio.create_task(_until_left(reader))
+        ending = Ending.CLOSED
+        try:
+            await asyncio.wait({responding, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if responding.done():
+                ending = responding.result()
+        finally:
+            turn.end, turn.ending = time.monotonic(), ending
+            self._tell()
+            responding.cancel()
+            leaving.cancel()
+            await asyncio.gather(responding, leaving, return_exceptions=True)
+
+    async def _respond(self, turn: Turn, writer: StreamWriter) -> Ending:
+        if await self._decision(turn):
+            await _send(writer, _answer(turn.asked, f"I heard: {turn.asked.prompt}"))
+            return Ending.ANSWERED
+        await _send(writer, _error(HTTPStatus.BAD_REQUEST, f"I was told to fail at: {turn.asked.prompt}"))
+        return Ending.FAILED
 
     async def _decision(self, turn: Turn) -> bool:
         """Whether the turn is to be answered, once it is held no more."""
@@ -240,57 +290,72 @@ class FakeModel:
         await self._until(lambda: self._leaving or not self._held & tokens)
         return not (self._leaving or self._failing & tokens)
 
-    def _ended(self, turn: Turn, ending: Ending) -> None:
-        turn.end, turn.ending = time.monotonic(), ending
-        self._tell()
+
+# --- HTTP: as much of it as clients of this wire use
+
+class _Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
-class _Steered(Response):
-    """The response to a turn: what the test decides, when it does, unless the server under test leaves before that."""
-
-    def __init__(self, fake: FakeModel, turn: Turn) -> None:
-        super().__init__()
-        self._fake, self._turn = fake, turn
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        responding = asyncio.create_task(self._respond(scope, receive, send))
-        leaving = asyncio.create_task(_disconnect(receive))
-        ending = Ending.CLOSED
-        try:
-            await asyncio.wait({responding, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if responding.done():
-                ending = responding.result()
-        finally:
-            self._fake._ended(self._turn, ending)
-            responding.cancel()
-            leaving.cancel()
-            await asyncio.gather(responding, leaving, return_exceptions=True)
-
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> Ending:
-        if await self._fake._decision(self._turn):
-            await _answer(self._turn.asked, f"I heard: {self._turn.asked.prompt}")(scope, receive, send)
-            return Ending.ANSWERED
-        await _error(400, f"I was told to fail at: {self._turn.asked.prompt}")(scope, receive, send)
-        return Ending.FAILED
+class _Request(NamedTuple):
+    method: str
+    path: str
+    body: bytes
 
 
-class _Server(uvicorn.Server):
-    """Serves on sockets that are bound already. Signals are not its affair."""
-
-    def __init__(self, app: Starlette) -> None:
-        super().__init__(uvicorn.Config(
-            app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=LINGER))
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+class _Response(NamedTuple):
+    status: HTTPStatus
+    kind: str
+    pieces: list[bytes]
+    """The body, each piece of which goes out by itself."""
 
 
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _read_request(reader: StreamReader, writer: StreamWriter) -> _Request:
+    try:
+        first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").splitlines()
+        method, target, _ = first.split(" ")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        if headers.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if "chunked" in headers.get("transfer-encoding", "").lower():
+            body = await _read_chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", "0")))
+    except (ValueError, LimitOverrunError) as error:
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"this is no HTTP request ({error})") from error
+    return _Request(method, target.partition("?")[0], body)
 
+
+async def _read_chunks(reader: StreamReader) -> bytes:
+    chunks = []
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        chunks.append(await reader.readexactly(size))
+        await reader.readexactly(2)
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        """A trailer, which says nothing to us."""
+    return b"".join(chunks)
+
+
+async def _send(writer: StreamWriter, response: _Response) -> None:
+    status, kind, pieces = response
+    writer.write(f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {kind}\r\n"
+                 f"content-length: {sum(map(len, pieces))}\r\nconnection: close\r\n\r\n".encode())
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+
+
+async def _until_left(reader: StreamReader) -> None:
+    with suppress(ConnectionError):
+        while await reader.read(65_536):
+            """Whatever comes after the request is none."""
+
+
+# --- the OpenAI-compatible wire
 
 def _checked(token: str) -> str:
     if not WORD.fullmatch(token):
@@ -298,10 +363,10 @@ def _checked(token: str) -> str:
     return token
 
 
-def _read(body: bytes) -> Asked:
+def _read_asked(request: _Request) -> Asked:
     """The request. What clients of this wire differ in is read liberally, and what is not of this wire is refused."""
     try:
-        told = json.loads(body)
+        told = json.loads(request.body)
         messages = [(message["role"], _text(message.get("content"))) for message in told["messages"]]
         options = told.get("stream_options") or {}
         return Asked(
@@ -309,8 +374,8 @@ def _read(body: bytes) -> Asked:
             texts=tuple(text for _, text in messages), tools=len(told.get("tools") or ()),
             stream=bool(told.get("stream")), usage=bool(options.get("include_usage")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"this is no request for chat completions ({type(error).__name__}: {error})"
-        raise HTTPException(400, why) from error
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for chat "
+                       f"completions ({type(error).__name__}: {error})") from error
 
 
 def _text(content: object) -> str:
@@ -320,43 +385,33 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _answer(asked: Asked, text: str) -> Response:
+def _answer(asked: Asked, text: str) -> _Response:
     head = {"id": "chatcmpl-fake", "created": int(time.time()), "model": asked.model}
     spent = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
     if not asked.stream:
         message = {"role": "assistant", "content": text}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": spent})
+        return _json({**head, "object": "chat.completion", "choices": [choice], "usage": spent})
 
-    def event(delta: Mapping[str, str], finish: str | None = None) -> bytes:
-        return _event({**head, "object": "chat.completion.chunk",
-                       "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+    def event(delta: Mapping[str, str] | None, finish: str | None = None, **more: Any) -> bytes:
+        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+        chunk = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
+        return f"data: {json.dumps(chunk)}\n\n".encode()
 
-    async def events() -> AsyncIterator[bytes]:
-        yield event({"role": "assistant", "content": ""})
-        for piece in re.findall(r"\S*\s*", text)[:-1]:
-            yield event({"content": piece})
-        yield event({}, "stop")
-        if asked.usage:
-            yield _event({**head, "object": "chat.completion.chunk", "choices": [], "usage": spent})
-        yield b"data: [DONE]\n\n"
-
-    return StreamingResponse(events(), media_type="text/event-stream")
+    pieces = [event({"content": piece}) for piece in re.findall(r"\S*\s*", text)[:-1]]
+    usage = [event(None, usage=spent)] if asked.usage else []
+    return _Response(HTTPStatus.OK, "text/event-stream; charset=utf-8", [
+        event({"role": "assistant", "content": ""}), *pieces, event({}, "stop"), *usage, b"data: [DONE]\n\n"])
 
 
-def _event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + json.dumps(data).encode() + b"\n\n"
+def _error(status: HTTPStatus, message: str) -> _Response:
+    return _json({"error": {"message": message, "type": "invalid_request_error", "code": None}}, status)
 
 
-def _error(status: int, message: str) -> Response:
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "code": None}}, status)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
-
-
-async def _models(request: Request) -> Response:
+def _models() -> _Response:
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "cancelmark"} for name in (TURN, SIDE)]
-    return JSONResponse({"object": "list", "data": models})
+    return _json({"object": "list", "data": models})
+
+
+def _json(value: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> _Response:
+    return _Response(status, "application/json", [json.dumps(value).encode()])

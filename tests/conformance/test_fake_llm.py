@@ -251,6 +251,64 @@ def test_what_is_no_request_is_refused_and_counts_for_nothing(body: bytes) -> No
     play(scene())
 
 
+CHUNKED = (b"POST /v1/chat/completions?a=b HTTP/1.1\r\nhost: x\r\nTransfer-Encoding: chunked\r\n"
+           b"Expect: 100-continue\r\n\r\n")
+BODY = b'{"messages": [{"role": "user", "content": "one t1"}]}'
+
+
+async def exchange(fake: FakeModel, *pieces: bytes) -> bytes:
+    """All that is answered on one connection to these pieces, each sent by itself."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(fake.url).port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+def test_a_body_may_come_in_chunks_after_the_head_was_taken() -> None:
+    async def scene() -> None:
+        async with FakeModel() as fake:
+            chunks = (b"%x;why=not\r\n%b\r\n" % (len(piece), piece) for piece in (BODY[:7], BODY[7:]))
+            answer = await exchange(fake, CHUNKED[:9], CHUNKED[9:], *chunks, b"0\r\nTrailer: 1\r\n\r\n", b"more")
+            assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
+            assert b"I heard: one t1" in answer
+            assert fake.started("t1") == 1
+    play(scene())
+
+
+@pytest.mark.parametrize("sent", [
+    b"\r\n\r\n", b"nonsense\r\n\r\n", b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+    CHUNKED + b"nothing\r\n"])
+def test_what_is_no_http_is_refused(sent: bytes) -> None:
+    async def scene() -> None:
+        async with FakeModel() as fake:
+            assert b"HTTP/1.1 400 Bad Request\r\n" in await exchange(fake, sent)
+            assert not fake.asked
+    play(scene())
+
+
+def test_who_has_asked_for_nothing_does_not_hold_up_the_leaving() -> None:
+    async def scene() -> None:
+        for sent in (b"", CHUNKED + b"5\r\n"):
+            async with FakeModel() as fake:
+                reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(fake.url).port)
+                writer.write(sent)
+                assert (await ask_once(fake)).status_code == 200
+                leaving = asyncio.create_task(reader.read())
+            await leaving
+            writer.close()
+    play(scene())
+
+
+async def ask_once(fake: FakeModel) -> httpx.Response:
+    async with web(fake.url) as http:
+        return await ask(http, "hello")
+
+
 def test_leaving_ends_what_is_held_and_frees_the_port() -> None:
     async def scene() -> None:
         fake = FakeModel()
