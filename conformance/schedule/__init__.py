@@ -4,6 +4,7 @@ A *schedule* is one run, decided by a list of choices: which of the callbacks th
 test is ordinary asyncio; `label` says in a trace what a step did, `checkpoint` is a place where others may run. Here a
 cancel sets a flag, and the first prompt that enters consumes it:
 
+>>> import asyncio
 >>> async def main():
 ...     accepted, active, flag = {"A", "B"}, set(), set()
 ...     async def enter(name):
@@ -18,14 +19,14 @@ cancel sets a flag, and the first prompt that enters consumes it:
 ...     assert not active, f"{active} survives the cancel"
 >>> print(find_failure(main))
 step  task     what
-   1  main     main
+   1  main     main:1
    2* cancel   stops the active, sets the flag
    3  enter    canceled on entry
    4  enter-2  active
    5  cancel   gather._done_callback
    6  enter    gather._done_callback
    7  enter-2  gather._done_callback
-   8  main     main
+   8  main     main:11
 AssertionError: {'B'} survives the cancel
 again: run(main(), replay([2]))
 

@@ -149,4 +149,4 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
 
 def _is_plumbing(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__"))
-    return module.startswith("asyncio.") or module == f"{__package__}.schedule"
+    return module.startswith("asyncio.") or module == f"{__package__}.search"

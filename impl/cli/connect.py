@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..discovery import NAME, data_directory, find
 from ..files import UsageError
-from ..runtime.discovery import NAME, data_directory, find
 from .text import plain
 
 if TYPE_CHECKING:

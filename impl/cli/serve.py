@@ -9,8 +9,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..discovery import Running, announce, data_directory, withdraw
 from ..files import UsageError
-from ..runtime.discovery import Running, announce, data_directory, withdraw
 
 if TYPE_CHECKING:
     import socket

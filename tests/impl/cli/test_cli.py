@@ -35,7 +35,7 @@ def refused(*arguments: str) -> str:
 
 def test_version_and_help() -> None:
     assert re.fullmatch(r"cancelmark \d+\.\d+\.\d+\n", run("--version").stdout)
-    for command in ("check", "diagram", "revisions", "explain", "bench"):
+    for command in ("check", "diagram", "revisions", "explain"):
         assert command in run("--help").stdout
         assert "cancelmark" in run(command, "--help").stdout
 

@@ -21,7 +21,7 @@ from support.servers import COMMAND, Process
 
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.client import Client, Workspace
-from cancelmark.impl.runtime.discovery import find
+from cancelmark.impl.discovery import find
 
 PATIENCE = 60.0
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -67,7 +67,7 @@ def test_what_the_solver_does_not_answer_is_no_proof(
         return Judged(obligation, Verdict.UNKNOWN if silent else Verdict.PROVED)
 
     monkeypatch.setattr(Prover, "judge", judge)
-    assert cli.main(["prove"]) == 2
+    assert cli(["prove"]) == 2
     out = capsys.readouterr().out
     assert re.search(r"isolation +unknown", out)
     assert "apart after cancel: no answer, and no small counterexample" in out
@@ -79,7 +79,7 @@ def test_what_the_solver_does_not_answer_is_no_proof(
 def test_an_empty_proof_is_no_proof(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Prover, "judge", lambda self, obligation: Judged(obligation, Verdict.PROVED))
     monkeypatch.setattr(Prover, "impossible_moves", lambda self: iter(["finish: active → done"]))
-    assert cli.main(["prove"]) == 1
+    assert cli(["prove"]) == 1
     assert "the proof is empty: never happens: finish: active → done" in capsys.readouterr().out
 
 

@@ -19,7 +19,7 @@ import pytest
 from support.paths import ROOT
 
 from cancelmark.impl.client import Client
-from cancelmark.impl.runtime.discovery import find
+from cancelmark.impl.discovery import find
 
 README = (ROOT / "README.md").read_text()
 TRANSCRIPTS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)

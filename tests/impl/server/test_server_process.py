@@ -20,8 +20,8 @@ import pytest
 from support.servers import PATIENCE, Place, Process, Server, Watch, web
 
 from cancelmark.impl.cli.main import main
+from cancelmark.impl.discovery import NAME, Running, announce, data_directory, find, withdraw
 from cancelmark.impl.files import UsageError
-from cancelmark.impl.runtime.discovery import NAME, Running, announce, data_directory, find, withdraw
 from cancelmark.impl.server import logs
 
 SESSIONS, PROMPTS = 20, 200

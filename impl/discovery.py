@@ -12,7 +12,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from ..files import UsageError, write
+from .files import UsageError, write
 
 ENVIRONMENT = "CANCELMARK_DATA_DIR"
 NAME = "server.json"
