@@ -235,6 +235,8 @@ class Bounds:
         return " ".join(f"{name}={n}" for name, n in vars(self).items() if n > (name == "sessions"))
 
 
+BOUND_NAMES = tuple(name for name in vars(Bounds()) if name != "sessions")  # what can be spent
+
 _CANCELED = (Bounds(1, cancels=1), Bounds(1, closes=1))
 _QUEUED = (Bounds(2), Bounds(1, crashes=1))
 _REQUEUED = (Bounds(1, requeues=1),)

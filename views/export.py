@@ -10,20 +10,17 @@ Whoever walks keeps what has ended: each step says which prompts it ends, and no
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
+from cancelmark.model.check.graph import NOTHING_SPENT, Search, StateGraph
 from cancelmark.model.check.judging import at_rest, broken_at_rest, broken_by, properties_of
-from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.model.server import Call, Change, Server, changes
+from cancelmark.model.server import Change, Server
 from cancelmark.model.session import AnySession, Behaviour, Prompt, label
 from cancelmark.model.trace import Trace, call_text
 
 from . import sequence, telling
 from .facts import facts
-
-BOUND_NAMES = [name for name in vars(Bounds()) if name != "sessions"]
 
 
 class Edge(NamedTuple):
@@ -76,98 +73,44 @@ class Ended(NamedTuple):
             for i, session in enumerate(server.sessions)))
 
 
-class Way(NamedTuple):
-    """One thing that can happen next, and the number of the state it leads to."""
+def states_within(graph: StateGraph, profile: Profile) -> Iterator[int]:
+    """Every state within the profile."""
+    def onward(point: tuple[int, tuple[int, ...]]) -> Iterator[tuple[Change, tuple[int, tuple[int, ...]]]]:
+        number, spent = point
+        for change, after in graph.ways(number):
+            if (left := profile.spend(spent, change.call)) is not None:
+                yield change, (after, left)
 
-    change: Change
-    after: int
+    return (number for number, _ in Search([(0, NOTHING_SPENT)], onward))
 
 
-class Search:
-    """States by number, without their finished prompts, and the ways on from each, worked out once."""
-
-    def __init__(self, behaviour: Behaviour, sessions: int) -> None:
-        self.behaviour = behaviour
-        self.states = [Server(sessions=(behaviour.start,) * sessions)]
-        self.numbers = {self.states[0]: 0}
-        self.known: dict[int, list[Way]] = {}
-
-    def on_from(self, number: int) -> list[Way]:
-        if number not in self.known:
-            self.known[number] = [
-                Way(c, self.number(_unfinished(c))) for c in changes(self.behaviour, self.states[number])]
-        return self.known[number]
-
-    def number(self, server: Server) -> int:
-        number = self.numbers.setdefault(server, len(self.states))
-        if number == len(self.states):
-            self.states.append(server)
-        return number
-
-    def within(self, profile: Profile) -> Iterator[int]:
-        """Every state within the profile."""
-        first = (0, (0,) * len(BOUND_NAMES))
-        seen, todo = {first}, [first]
-        while todo:
-            number, spent = todo.pop()
-            yield number
-            for change, after in self.on_from(number):
-                left = spend(profile, spent, change.call)
-                if left is not None and (after, left) not in seen:
-                    seen.add((after, left))
-                    todo.append((after, left))
-
-    def along(self, trace: Trace) -> Iterator[int]:
-        """Every state of the trace."""
-        number, ended = 0, Ended()
+def states_along(graph: StateGraph, trace: Trace) -> Iterator[int]:
+    """Every state of the trace."""
+    number, ended = 0, Ended()
+    yield number
+    for step in trace.steps:
+        number, ended = next(
+            (after, so_far) for change, after in graph.ways(number) if change.call == step.call
+            and (so_far := ended.and_by(change)).added_to(graph.states[after]) == step.after)
         yield number
-        for step in trace.steps:
-            number, ended = next(
-                (after, so_far) for change, after in self.on_from(number) if change.call == step.call
-                and (so_far := ended.and_by(change)).added_to(self.states[after]) == step.after)
-            yield number
-
-
-def _unfinished(change: Change) -> Server:
-    sessions = list(change.after.sessions)
-    for i, move in change.moves:
-        sessions[i] = move.live
-    return change.after._replace(sessions=tuple(sessions))
-
-
-def spend(profile: Profile, spent: tuple[int, ...], call: Call) -> tuple[int, ...] | None:
-    """What is spent of the bounds after the call, or None if the profile does not allow it."""
-    if call.action.bound is None:
-        return spent
-    i = BOUND_NAMES.index(call.action.bound)
-    if spent[i] == getattr(profile.bounds, call.action.bound):
-        return None
-    if call.action.bound == "prompts" and call.variant not in profile.accepts:
-        return None
-    return (*spent[:i], spent[i] + 1, *spent[i + 1:])
 
 
 def graph_of(
     behaviour: Behaviour, profiles: Sequence[Profile], traces: Iterable[Trace] = (), sessions: int = 1,
 ) -> Graph:
     """The states within any of the profiles or along any of the traces, and every step between them."""
-    search = Search(behaviour, sessions)
-    wanted = set(chain.from_iterable([*map(search.within, profiles), *map(search.along, traces)]))
+    known = StateGraph(behaviour, sessions, whole=False)
+    wanted = {number for profile in profiles for number in states_within(known, profile)}
+    wanted |= {number for trace in traces for number in states_along(known, trace)}
+    order = list(Search([0], lambda number: (way for way in known.ways(number) if way.after in wanted)))
+    numbers = {number: place for place, number in enumerate(order)}
     properties = properties_of(behaviour)
     graph = Graph(behaviour, sessions, [], [], [], [])
-    order, numbers = [0], {0: 0}
-    for found in order:  # which grows as states are met
-        server = search.states[found]
-        ways = search.on_from(found)
-        edges = []
-        for change, after in ways:
-            if after in wanted:
-                if after not in numbers:
-                    numbers[after] = len(order)
-                    order.append(after)
-                edges.append(Edge(change, numbers[after], broken_by(properties, server, change)))
+    for number in order:
+        server, ways = known.states[number], known.ways(number)
         graph.states.append(server)
-        graph.edges.append(edges)
+        graph.edges.append([Edge(change, numbers[after], broken_by(properties, server, change))
+                            for change, after in ways if after in wanted])
         graph.omitted.append(tuple(dict.fromkeys(
             call_text(change.call, sessions) for change, after in ways if after not in wanted)))
         graph.quiet.append(at_rest(way.change for way in ways))

@@ -1,13 +1,15 @@
 """What prompts are doing in all the states of a search, depth by depth."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from cancelmark.model.check.graph import NOTHING_SPENT, Search, StateGraph
 from cancelmark.model.lifecycle import State
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.model.session import Behaviour
+from cancelmark.model.server import Change
+from cancelmark.model.session import Behaviour, Prompt
 
-from .export import BOUND_NAMES, Search, spend
 from .telling import prompt_text
 
 
@@ -18,25 +20,31 @@ class Level(NamedTuple):
     prompts: Counter[str]
 
 
+class Point(NamedTuple):
+    """A whole state within bounds: what is unfinished, what is spent, and what has ended in which session."""
+
+    state: int
+    spent: tuple[int, ...]
+    ended: frozenset[tuple[int, Prompt]]
+
+
 def census(behaviour: Behaviour, profile: Profile) -> list[Level]:
     """Every state within the profile, whole, as the explorer counts them, by depth."""
-    search = Search(behaviour, profile.bounds.sessions)
-    start = (0, (0,) * len(BOUND_NAMES), frozenset[object]())
-    seen, frontier, levels = {start}, [start], []
-    while frontier:
-        prompts: Counter[str] = Counter()
-        following = []
-        for number, spent, ended in frontier:
-            prompts.update(prompt_text(s, p)[1] for s in search.states[number].sessions for p in s.prompts)
-            prompts[State.DONE.value] += len(ended)
-            for change, after in search.on_from(number):
-                left = spend(profile, spent, change.call)
-                if left is not None:
-                    done = ended.union((i, p) for i, move in change.moves for p in move.ended)
-                    state = (after, left, done)
-                    if state not in seen:
-                        seen.add(state)
-                        following.append(state)
-        levels.append(Level(len(frontier), prompts))
-        frontier = following
+    graph = StateGraph(behaviour, profile.bounds.sessions, whole=False)
+
+    def onward(point: Point) -> Iterator[tuple[Change, Point]]:
+        for change, after in graph.ways(point.state):
+            if (spent := profile.spend(point.spent, change.call)) is not None:
+                ended = point.ended.union((i, p) for i, move in change.moves for p in move.ended)
+                yield change, Point(after, spent, ended)
+
+    search = Search([Point(0, NOTHING_SPENT, frozenset())], onward)
+    levels: list[Level] = []
+    for point in search:
+        if search.depths[point] == len(levels):
+            levels.append(Level(0, Counter()))
+        states, prompts = levels[-1]
+        prompts.update(prompt_text(s, p)[1] for s in graph.states[point.state].sessions for p in s.prompts)
+        prompts[State.DONE.value] += len(point.ended)
+        levels[-1] = Level(states + 1, prompts)
     return levels

@@ -5,12 +5,12 @@ edge is an action that led from a state of one node to a state of another somewh
 node hides (who is accepted, where the mark is) decides which of several edges an action takes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pydot
 
-from cancelmark.model.server import Server, changes
+from cancelmark.model.check.graph import Search, StateGraph, Way
 from cancelmark.model.session import REACHES, REFERENCE, Action, AnySession, Protocol
 
 from . import graph
@@ -93,21 +93,20 @@ def quotient(protocol: Protocol = REFERENCE, prompts: int = PROMPTS) -> Quotient
     """Runs the protocol with up to `prompts` prompts and any number of cancels, requeues, crashes and closes."""
     stays: dict[Node, set[Action]] = {}
     edges: dict[Edge, set[Action]] = {}
-    start = Server(sessions=(protocol.start,))
-    seen, todo = {start}, [start]
-    while todo:
-        server = todo.pop()
-        source = node_of(server.sessions[0])
+    graph = StateGraph(protocol, whole=False)
+
+    def onward(number: int) -> list[Way]:
+        return [way for way in graph.ways(number) if graph.states[way.after].seq <= prompts]
+
+    for number in Search([0], onward):
+        source = node_of(graph.states[number].sessions[0])
         stays.setdefault(source, set())
-        for action, after in _successors(protocol, server, prompts):
-            dest = node_of(after.sessions[0])
+        for change, after in onward(number):
+            action, dest = change.call.action, node_of(graph.states[after].sessions[0])
             if source == dest:
                 stays[source].add(action)
             else:
                 edges.setdefault(Edge(source, dest, path_of(source, dest, action)), set()).add(action)
-            if after not in seen:
-                seen.add(after)
-                todo.append(after)
 
     up = [actions for node, actions in stays.items() if node != DOWN]
     everywhere = set.intersection(*up)
@@ -130,12 +129,6 @@ def _from_all(edges: Mapping[Edge, set[Action]], sources: set[Node], dest: Node)
     leading = [set().union(*(found for edge, found in edges.items() if (edge.source, edge.dest) == (source, dest)))
                for source in sources]
     return set.intersection(*leading) if len(leading) > 2 else set()
-
-
-def _successors(protocol: Protocol, server: Server, prompts: int) -> Iterator[tuple[Action, Server]]:
-    """What can happen next, without finished prompts: no action looks at them."""
-    for change in changes(protocol, server, allowed=lambda a: a.bound != "prompts" or server.seq < prompts):
-        yield change.call.action, change.after._replace(sessions=tuple(move.live for _, move in change.moves))
 
 
 def session_graph(protocol: Protocol = REFERENCE) -> pydot.Dot:

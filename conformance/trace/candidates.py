@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
+from cancelmark.model.check.graph import Search
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import (
     REFERENCE,
@@ -270,19 +271,17 @@ def imagined(
 ) -> Iterator[Possible]:
     """The possibilities, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
     `about`, and only as long as the first to owe an end is in `owing`."""
-    seen = set(possibles)
-    most = len(seen) + MOST
-    for start in possibles:
-        waiting = [start]
-        for possible in waiting:
-            yield possible
-            if limit.hit or (owing is not None and possible.ends_owed):
-                continue
-            for after in left_out(possible, about):
-                if after not in seen and (owing is None or after.ends_owed[:1] in ([], owing)):
-                    seen.add(after)
-                    waiting.append(after)
-            limit.hit = len(seen) >= most
+    def onward(possible: Possible) -> Iterator[tuple[None, Possible]]:
+        if limit.hit or (owing is not None and possible.ends_owed):
+            return
+        for after in left_out(possible, about):
+            if owing is None or after.ends_owed[:1] in ([], owing):
+                yield None, after
+        limit.hit = len(search.depths) >= most
+
+    search = Search(possibles, onward)
+    most = len(search.depths) + MOST
+    return iter(search)
 
 
 def _scope(line: Line) -> tuple[list[int] | None, Collection[int] | None]:

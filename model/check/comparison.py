@@ -5,7 +5,6 @@ keeps its books. Two protocols are walked through side by side: both take the sa
 of both, so the first difference that is found for an action comes after a shortest history.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from ..properties import Bounds
 from ..server import Change, Server, changes
 from ..session import Behaviour, Effect, Variant
 from ..trace import Trace, TraceStep, call_text
+from .graph import Search
 
 
 class Seen(NamedTuple):
@@ -68,14 +68,13 @@ def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 400
     kinds = [_kinds(protocol) for protocol in (a, b)]
     differences: dict[str, Difference] = {}
     start = (Server(sessions=(a.start,)), Server(sessions=(b.start,)))
-    histories: dict[tuple[Server, Server], tuple[Trace, Trace]] = {start: (Trace(start[0], ()), Trace(start[1], ()))}
-    todo = deque([start])
-    looked = 0
-    while todo and looked < most and len(differences) < len(shared):
-        pair = todo.popleft()
-        looked += 1
+
+    def onward(pair: tuple[Server, Server]) -> Iterator[tuple[tuple[TraceStep, TraceStep], tuple[Server, Server]]]:
+        """The steps that look the same in both. What does not is a difference."""
+        path = search.path(pair)
+        histories = Trace(start[0], tuple(here for here, _ in path)), Trace(start[1], tuple(there for _, there in path))
         answers = [_answers(protocol, server, bounds, history)
-                   for protocol, server, history in zip((a, b), pair, histories[pair])]
+                   for protocol, server, history in zip((a, b), pair, histories)]
         for call in dict.fromkeys([*answers[0], *answers[1]]):
             here, there = (answer.get(call, {}) for answer in answers)
             some = next(iter((here or there).values()))
@@ -83,17 +82,23 @@ def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 400
                 continue
             if set(here) != set(there):
                 differences.setdefault(some.call.name, Difference(
-                    call, histories[pair], (_first(here, there), _first(there, here))))
-            for what in here.keys() & there.keys():
-                following = (here[what].after, there[what].after)
-                if following not in histories:
-                    histories[following] = (_extended(histories[pair][0], here[what]),
-                                            _extended(histories[pair][1], there[what]))
-                    todo.append(following)
+                    call, histories, (_first(here, there), _first(there, here))))
+            for what in here:
+                if what in there:
+                    yield (here[what], there[what]), (here[what].after, there[what].after)
+
+    search = Search([start], onward)
+    looked, complete = 0, False
+    for _ in search:
+        if looked == most or len(differences) == len(shared):
+            break
+        looked += 1
+    else:
+        complete = True
     return Comparison(
         ([n for n in names[0] if n not in names[1]], [n for n in names[1] if n not in names[0]]),
         ([k for k in kinds[0] if k not in kinds[1]], [k for k in kinds[1] if k not in kinds[0]]),
-        {name: differences[name] for name in shared if name in differences}, looked, not todo)
+        {name: differences[name] for name in shared if name in differences}, looked, complete)
 
 
 def _kinds(protocol: Behaviour) -> list[Variant]:
@@ -120,10 +125,6 @@ def _answers(protocol: Behaviour, server: Server, bounds: Bounds, history: Trace
 def _first(mine: dict[Seen, TraceStep], other: dict[Seen, TraceStep]) -> TraceStep | None:
     """What is only mine, if there is such a thing."""
     return next((step for what, step in mine.items() if what not in other), next(iter(mine.values()), None))
-
-
-def _extended(trace: Trace, step: TraceStep) -> Trace:
-    return Trace(trace.start, (*trace.steps, step))
 
 
 # --- traces

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..lifecycle import Outcome, Row, State
-from ..properties import PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
+from ..properties import BOUND_NAMES, PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
 from ..server import Change, Server, changes
 from ..session import Action, AnySession, Behaviour, Move, Prompt, Reach
 from ..trace import Trace, TraceStep
@@ -25,7 +25,6 @@ from .result import Progress, Result, Watch
 
 SITUATION_BITS = 24
 SITUATION_MASK = (1 << SITUATION_BITS) - 1
-BOUND_NAMES = ("prompts", "cancels", "clears", "requeues", "crashes", "closes")
 PAUSE_MASK = 0x3FF  # how often a search looks up from its work, in states
 
 

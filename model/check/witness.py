@@ -10,16 +10,15 @@ search. A key step is one of
     leave(A)   hand_off(A)   summarize(A)                                               an action, as traces print it
 """
 
-from collections.abc import Sequence
-from heapq import heappop, heappush
-from itertools import count
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..lifecycle import Outcome
 from ..properties import Property, ServerStep, SessionStep
-from ..server import Change, Server, changes
+from ..server import Change, Server
 from ..session import Behaviour, End, label
 from ..trace import Trace, TraceStep
+from .graph import Search, StateGraph
 
 
 def observed(before: Server, change: Change) -> set[str]:
@@ -36,7 +35,7 @@ def observed(before: Server, change: Change) -> set[str]:
     return seen
 
 
-class Way(NamedTuple):
+class Judged(NamedTuple):
     """One change of a state, and what the search wants to know of it."""
 
     change: Change
@@ -46,35 +45,31 @@ class Way(NamedTuple):
     by_itself: bool  # the system does it without being told, and a turn that is not told otherwise ends well
 
 
-class Search:
-    """States by number, and the ways on from each, worked out once."""
+class JudgedGraph:
+    """The states of a behaviour, and the ways on from each, judged once."""
 
     def __init__(self, behaviour: Behaviour, broken: Property) -> None:
-        self.behaviour, self.broken = behaviour, broken
-        self.servers = [Server(sessions=(behaviour.start,))]
-        self.numbers = {self.servers[0]: 0}
-        self.ways: dict[int, list[Way]] = {}
+        self.graph, self.broken = StateGraph(behaviour, whole=True), broken
+        self._judged: dict[int, list[Judged]] = {}
 
-    def on_from(self, number: int) -> list[Way]:
-        if number not in self.ways:
-            server = self.servers[number]
-            self.ways[number] = [self.way(server, change) for change in changes(self.behaviour, server)]
-        return self.ways[number]
-
-    def way(self, server: Server, change: Change) -> Way:
-        after = self.numbers.setdefault(change.after, len(self.servers))
-        if after == len(self.servers):
-            self.servers.append(change.after)
-        call = change.call
-        badly = call.name == "fail" or call.variant in (Outcome.ERROR, Outcome.CANCELED)
-        return Way(change, after, observed(server, change), _breaks(self.broken, server, change),
-                   call.action.system and not badly)
+    def ways(self, number: int) -> list[Judged]:
+        if number not in self._judged:
+            server = self.graph.states[number]
+            self._judged[number] = [
+                Judged(change, after, observed(server, change), _breaks(self.broken, server, change),
+                       change.call.action.system and not _ends_badly(change))
+                for change, after in self.graph.ways(number)]
+        return self._judged[number]
 
     def left_behind(self, number: int, victim: int | None) -> bool:
         """Whether the system has come to rest in this state with a liveness property broken."""
         at_rest = self.broken.at_rest
-        return (at_rest is not None and not any(way.change.call.action.system for way in self.on_from(number))
-                and any(not at_rest(p) for p in self.servers[number].prompts if victim in (None, p.seq)))
+        return (at_rest is not None and not any(way.change.call.action.system for way in self.ways(number))
+                and any(not at_rest(p) for p in self.graph.states[number].prompts if victim in (None, p.seq)))
+
+
+def _ends_badly(change: Change) -> bool:
+    return change.call.name == "fail" or change.call.variant in (Outcome.ERROR, Outcome.CANCELED)
 
 
 class Point(NamedTuple):
@@ -95,42 +90,31 @@ def find(
     Best first: one step can be at most `MOST_AT_ONCE` key steps, so a state that lacks n of them is at least that
     fraction of n away from the end, and the first trace that is complete is a shortest one.
     """
-    search = Search(behaviour, broken)
+    graph = JudgedGraph(behaviour, broken)
     # A call that takes several steps is not interrupted unless the story names its later step.
     later = {a.name for a in behaviour.actions if a.name.endswith("…")} - set(story)
-    start = Point(0, 0, False)
-    depths = {start: 0}
-    came: dict[Point, tuple[Point, Change]] = {}
-    order = count()
-    todo = [(len(story) / MOST_AT_ONCE, next(order), start)]
-    settled: set[Point] = set()
-    while todo:
-        _, _, point = heappop(todo)
-        if point in settled:
-            continue
-        settled.add(point)
-        if len(search.servers) > max_states:
-            raise RuntimeError(f"the search for a trace of {behaviour.name} gave up after {max_states:,} states")
-        if point.told == len(story) and (point.broken or search.left_behind(point.state, victim)):
-            return _trace(search, came, point)
-        ways = search.on_from(point.state)
-        ways = [way for way in ways if way.change.call.name in later] or ways
-        for way in ways:
+
+    def onward(point: Point) -> Iterator[tuple[Change, Point]]:
+        ways = graph.ways(point.state)
+        for way in [way for way in ways if way.change.call.name in later] or ways:
             told = _told(way, story, point.told)
-            if told == point.told and not way.by_itself:
-                continue
-            after, depth = Point(way.after, told, point.broken or way.breaks), depths[point] + 1
-            if depth < depths.get(after, depth + 1):
-                depths[after] = depth
-                came[after] = (point, way.change)
-                heappush(todo, (depth + (len(story) - told) / MOST_AT_ONCE, next(order), after))
+            if told > point.told or way.by_itself:
+                yield way.change, Point(way.after, told, point.broken or way.breaks)
+
+    search = Search([Point(0, 0, False)], onward, left=lambda point: (len(story) - point.told) / MOST_AT_ONCE)
+    for point in search:
+        if len(graph.graph.states) > max_states:
+            raise RuntimeError(f"the search for a trace of {behaviour.name} gave up after {max_states:,} states")
+        if point.told == len(story) and (point.broken or graph.left_behind(point.state, victim)):
+            return Trace(graph.graph.states[0],
+                         tuple(TraceStep(c.call, c.effects, c.after) for c in search.path(point)))
     return None
 
 
 MOST_AT_ONCE = 3
 
 
-def _told(way: Way, story: Sequence[str], told: int) -> int:
+def _told(way: Judged, story: Sequence[str], told: int) -> int:
     """How much of the story is told after this change. A call from outside happens only if the story calls it."""
     call = way.change.call
     if call.action.bound is not None and not (told < len(story) and story[told] in (str(call), call.name)):
@@ -147,11 +131,3 @@ def _breaks(broken: Property, server: Server, change: Change) -> bool:
     check = broken.on_session
     return check is not None and not all(
         check(SessionStep.of(server.sessions[i], move)) for i, move in change.moves)
-
-
-def _trace(search: Search, came: dict[Point, tuple[Point, Change]], point: Point) -> Trace:
-    path = []
-    while point in came:
-        point, change = came[point]
-        path.append(change)
-    return Trace(search.servers[0], tuple(TraceStep(c.call, c.effects, c.after) for c in reversed(path)))

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..check.explore import Result, Watch, explored
+from ..check.graph import spend
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES, Bounds
 from ..revisions import REVISIONS
+from ..server import Call
 from ..session import REFERENCE, Behaviour, Variant
 from ..trace import Trace
 from .flaws import FLAWS
@@ -26,6 +28,11 @@ class Profile:
     bounds: Bounds
     accepts: tuple[Variant, ...]  # kinds of prompts
     why: str
+
+    def spend(self, spent: tuple[int, ...], call: Call) -> tuple[int, ...] | None:
+        """What is spent of the bounds after a call, or None if the profile does not allow the call."""
+        refused = call.action.bound == "prompts" and call.variant not in self.accepts
+        return None if refused else spend(self.bounds, spent, call)
 
 
 ANY: tuple[Variant, ...] = (False, True, "in process")

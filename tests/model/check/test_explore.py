@@ -5,9 +5,8 @@ from collections import deque
 import pytest
 
 from cancelmark.model.check.explore import Explorer, Progress, explore
-from cancelmark.model.check.plain import BOUND_NAMES
 from cancelmark.model.lifecycle import State
-from cancelmark.model.properties import Bounds
+from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.server import Server, changes
 from cancelmark.model.session import REFERENCE, Session
 

@@ -1,0 +1,112 @@
+"""The one search of a graph: views, witnesses, comparisons and the trace check all use it.
+
+Only the two engines have inner loops of their own: they keep states as integers, and count them by the million.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
+from math import inf
+from typing import Generic, NamedTuple, TypeVar
+
+from ..properties import BOUND_NAMES, Bounds
+from ..server import Call, Change, Server, changes
+from ..session import Behaviour
+
+Node = TypeVar("Node")
+Edge = TypeVar("Edge")
+
+NOTHING_SPENT = (0,) * len(BOUND_NAMES)
+
+
+class Search(Generic[Node, Edge]):
+    """The nodes that can be reached, nearest first, and a shortest path to each.
+
+    `onward` says by which edges a node leads to which nodes. The search asks when it goes on after a node, so a caller
+    who leaves the loop asks for no more. `left` is how far at least a node is from what the caller looks for: nodes
+    come in order of the distance from the start plus what is left.
+    """
+
+    def __init__(
+        self, starts: Iterable[Node], onward: Callable[[Node], Iterable[tuple[Edge, Node]]],
+        left: Callable[[Node], float] = lambda node: 0,
+    ) -> None:
+        self.onward, self.left = onward, left
+        self.depths: dict[Node, int] = dict.fromkeys(starts, 0)
+        self.came: dict[Node, tuple[Node, Edge]] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        order = count()  # of two nodes that are as good, the one that was met first
+        todo = [(self.left(node), next(order), node) for node in self.depths]
+        heapify(todo)
+        done: set[Node] = set()
+        while todo:
+            _, _, node = heappop(todo)
+            if node in done:  # a shorter path to it was found meanwhile
+                continue
+            done.add(node)
+            yield node
+            depth = self.depths[node] + 1
+            for edge, after in self.onward(node):
+                if depth < self.depths.get(after, inf):
+                    self.depths[after] = depth
+                    self.came[after] = (node, edge)
+                    heappush(todo, (depth + self.left(after), next(order), after))
+
+    def path(self, node: Node) -> list[Edge]:
+        """The edges of a shortest path to a node that the search has met."""
+        path = []
+        while node in self.came:
+            node, edge = self.came[node]
+            path.append(edge)
+        return path[::-1]
+
+
+class Way(NamedTuple):
+    """One thing that can happen next, and the number of the state that it leads to."""
+
+    change: Change
+    after: int
+
+
+class StateGraph:
+    """The states of a protocol by number, the start first, and the ways on from each, worked out once.
+
+    `whole`: states keep their finished prompts. Without them histories that lead to the same place share a state: no
+    action looks at a finished prompt.
+    """
+
+    def __init__(self, behaviour: Behaviour, sessions: int = 1, *, whole: bool) -> None:
+        self.behaviour, self.whole = behaviour, whole
+        self.states = [Server(sessions=(behaviour.start,) * sessions)]
+        self._numbers = {self.states[0]: 0}
+        self._ways: dict[int, list[Way]] = {}
+
+    def ways(self, number: int) -> list[Way]:
+        """Everything that can happen in a state."""
+        if number not in self._ways:
+            self._ways[number] = [Way(change, self._number(change.after if self.whole else live_after(change)))
+                                  for change in changes(self.behaviour, self.states[number])]
+        return self._ways[number]
+
+    def _number(self, server: Server) -> int:
+        number = self._numbers.setdefault(server, len(self.states))
+        if number == len(self.states):
+            self.states.append(server)
+        return number
+
+
+def live_after(change: Change) -> Server:
+    """The state after a change, without its finished prompts."""
+    sessions = list(change.after.sessions)
+    for i, move in change.moves:
+        sessions[i] = move.live
+    return change.after._replace(sessions=tuple(sessions))
+
+
+def spend(bounds: Bounds, spent: tuple[int, ...], call: Call) -> tuple[int, ...] | None:
+    """What is spent of the bounds after a call, by BOUND_NAMES; None if the bounds do not allow the call."""
+    if call.action.bound is None:
+        return spent
+    i = BOUND_NAMES.index(call.action.bound)
+    return (*spent[:i], spent[i] + 1, *spent[i + 1:]) if spent[i] < getattr(bounds, call.action.bound) else None
