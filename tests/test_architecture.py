@@ -188,6 +188,12 @@ def test_the_oracle_shares_no_code_with_the_model() -> None:
     assert {name.split(".")[0] for name in imports((ROOT / path).read_text(), path)} <= sys.stdlib_module_names
 
 
+def test_the_proof_shares_no_code_with_the_model() -> None:
+    for path in (ROOT / "model" / "proof").glob("*.py"):
+        ours = {name for name in imports(path.read_text(), relative(path)) if name.startswith("cancelmark")}
+        assert all(name.startswith("cancelmark.model.proof") for name in ours), path
+
+
 def test_no_state_is_assigned_outside_the_machine() -> None:
     """A prompt's state is set where a prompt is made, and otherwise by the machine alone."""
     found = {(relative(path), where) for path in SOURCES for where, _ in state_changes(path.read_text())}

@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from support.commands import run_command
 from support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -24,8 +25,7 @@ def test_an_example_runs_and_says_what_it_should(example: str, says: str, tmp_pa
 
 def test_the_trace_in_the_readme_is_what_the_command_prints() -> None:
     calls = ["accept A", "cancel", "accept B", "enter B", "enter A"]
-    printed = subprocess.run([sys.executable, "-m", "cancelmark.impl.cli.main", "diagram", "trace", *calls],
-                             capture_output=True, text=True, check=True).stdout
+    printed = run_command("diagram", "trace", *calls).stdout
     assert all(f"    {line}\n" in README for line in printed.splitlines())
 
 

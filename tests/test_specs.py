@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.budget import DEEP
+from support.counts import PINNED
 from support.paths import ROOT
-from test_explore import PINNED
 
 from cancelmark.impl.specs import pages as specs
 from cancelmark.impl.specs.pages import COUNTED, FILES, HEADER, SECTIONS, SLOW, filled

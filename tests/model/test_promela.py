@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.budget import DEEP
-from test_explore import PINNED
+from support.counts import PINNED
 
 from cancelmark.bench import spin
 from cancelmark.model.check.explore import explore

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 import httpx2 as httpx
+from support.commands import COMMAND
 
 from cancelmark.impl.models import Model
 from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, Wait, say
@@ -33,7 +33,6 @@ from cancelmark.impl.server.serving import bind, served
 from cancelmark.impl.server.site import Limits, Site
 
 PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
-COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main"]
 
 
 def web(url: str, **options: Any) -> httpx.AsyncClient:

@@ -19,9 +19,9 @@ from rich.progress import track
 from support.flawed_runtimes import FLAWED as RACES
 from support.flawed_sessions import FLAWED as STEPS
 from support.paths import ROOT
+from support.random_clients import CHOICES, CLIENTS, SCHEDULES, STORE
 from support.scheduled import Do, Parts, play
 from test_impl_session_stateful import HISTORIES, STEP_COUNT, RuntimeSessions
-from test_schedules import CHOICES, CLIENTS, SCHEDULES, STORE
 
 from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.files import write

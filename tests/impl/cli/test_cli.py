@@ -1,49 +1,41 @@
-"""The command line as people and programs meet it: in a process of its own."""
+"""The command line as people and programs meet it."""
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-
-COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main"]
-LAST_LINE = re.compile(r"states=(\d+) edges=(\d+) depth=(\d+) seconds=[\d.]+ verdict=(\w+)")
-
-
-def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    return done
-
-
-def refused(*arguments: str) -> str:
-    """The one line with which bad usage is refused."""
-    done = run(*arguments, code=2)
-    assert done.stdout == ""
-    [line] = done.stderr.splitlines()
-    assert line.startswith("cancelmark")
-    return line
+from support.commands import COMMAND, LAST_LINE, read_refusal, run_command, run_on_terminal, run_process
 
 
 def test_version_and_help() -> None:
-    assert re.fullmatch(r"cancelmark \d+\.\d+\.\d+\n", run("--version").stdout)
+    assert re.fullmatch(r"cancelmark \d+\.\d+\.\d+\n", run_command("--version").stdout)
     for command in ("check", "diagram", "revisions", "explain"):
-        assert command in run("--help").stdout
-        assert "cancelmark" in run(command, "--help").stdout
+        assert command in run_command("--help").stdout
+        assert "cancelmark" in run_command(command, "--help").stdout
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (["check", "--prompts", "1", "--property", "fifo"], 0),
+    (["check", "--revision", "r0", "--prompts", "1", "--cancels", "1", "--property", "no-lost-cancel"], 1),
+    (["check", "--prompts", "0"], 2),
+    (["nonsense"], 2),
+])
+def test_a_process_says_and_returns_what_the_command_does(arguments: list[str], code: int) -> None:
+    there, here = run_process(*arguments, code=code), run_command(*arguments, code=code)
+    assert there.stderr == here.stderr
+    assert re.sub(r"[\d.,]+", "", there.stdout) == re.sub(r"[\d.,]+", "", here.stdout), "but for figures"
 
 
 # --- check
 
 def test_check_ends_with_the_figures_and_says_what_holds() -> None:
-    done = run("check", "--prompts", "2", "--cancels", "1", "--clears", "1")
+    done = run_command("check", "--prompts", "2", "--cancels", "1", "--clears", "1")
     last = LAST_LINE.fullmatch(done.stdout.splitlines()[-1])
     assert last
     assert last.groups() == ("1236", "2640", "8", "holds")
@@ -53,7 +45,7 @@ def test_check_ends_with_the_figures_and_says_what_holds() -> None:
 
 
 def test_check_json_has_the_same_figures_and_each_property() -> None:
-    report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--clears", "1", "--json").stdout)
+    report = json.loads(run_command("check", "--prompts", "2", "--cancels", "1", "--clears", "1", "--json").stdout)
     assert (report["states"], report["edges"], report["depth"], report["verdict"]) == (1236, 2640, 8, "holds")
     assert {p["verdict"] for p in report["properties"] if p["id"] != "isolation"} == {"holds"}
     assert {p["verdict"] for p in report["properties"] if p["id"] == "isolation"} == {"–"}, "one session: no claim"
@@ -63,32 +55,33 @@ def test_check_json_has_the_same_figures_and_each_property() -> None:
 
 
 def test_check_of_a_broken_revision_exits_1_and_shows_a_trace() -> None:
-    done = run("check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
+    done = run_command(
+        "check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
     assert "no-poisoning is violated; a shortest trace, 4 steps" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("verdict=violated")
 
 
 def test_check_of_a_revision_judges_what_it_says_and_no_goals_of_the_reference() -> None:
-    run("check", "--revision", "r4", "--prompts", "2", "--property", "record")
+    run_command("check", "--revision", "r4", "--prompts", "2", "--property", "record")
 
 
 def test_traces_of_several_sessions_say_which() -> None:
-    report = json.loads(run("check", "--prompts", "2", "--cancels", "1", "--sessions", "2", "--json").stdout)
+    report = json.loads(run_command("check", "--prompts", "2", "--cancels", "1", "--sessions", "2", "--json").stdout)
     witness = next(g["witness"]["calls"] for g in report["goals"] if g["id"] == "action cancel")
     assert witness == ["cancel@1"]
 
 
 def test_check_of_one_property_judges_only_that() -> None:
-    report = json.loads(run("check", "--prompts", "1", "--property", "fifo", "--json").stdout)
+    report = json.loads(run_command("check", "--prompts", "1", "--property", "fifo", "--json").stdout)
     assert [p["id"] for p in report["properties"]] == ["fifo"]
 
 
 def test_a_limit_stops_the_check_without_a_verdict() -> None:
-    done = run("check", "--prompts", "3", "--cancels", "2", "--max-states", "1000", code=2)
+    done = run_command("check", "--prompts", "3", "--cancels", "2", "--max-states", "1000", code=2)
     assert done.stdout.splitlines()[-1].endswith("verdict=incomplete")
     assert "more than 1,000 states" in done.stdout
     assert "holds" not in done.stdout
-    done = run("check", "--prompts", "3", "--cancels", "2", "--max-memory", "1", code=2)
+    done = run_command("check", "--prompts", "3", "--cancels", "2", "--max-memory", "1", code=2)
     assert "more than 1 MiB of memory" in done.stdout
 
 
@@ -104,17 +97,7 @@ def test_an_interrupt_stops_the_check_with_what_it_has() -> None:
 
 
 def test_progress_and_colour_on_a_terminal() -> None:
-    master, slave = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "check", "--prompts", "3", "--cancels", "2"], stdout=slave, stderr=slave,
-                               env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"})
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 4096)
-        except OSError:  # the other end is closed
-            break
-    assert process.wait() == 0
+    shown = run_on_terminal("check", "--prompts", "3", "--cancels", "2")
     assert b"states/s" in shown
     assert b"frontier" in shown
     assert b"\x1b[32mholds" in shown
@@ -150,7 +133,7 @@ def test_progress_and_colour_on_a_terminal() -> None:
     (["explain", "run-id-folded", "--format", "bmp"], "bmp"),
 ])
 def test_bad_usage_is_one_clear_line(arguments: list[str], named: str) -> None:
-    assert named in refused(*arguments)
+    assert named in read_refusal(*arguments)
 
 
 # --- diagrams
@@ -158,39 +141,39 @@ def test_bad_usage_is_one_clear_line(arguments: list[str], named: str) -> None:
 @pytest.mark.parametrize("what", ["lifecycle", "session"])
 def test_a_diagram_is_written_in_every_form(what: str, tmp_path: Path) -> None:
     svg = tmp_path / "x.svg"
-    run("diagram", what, "-o", str(svg))
+    run_command("diagram", what, "-o", str(svg))
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
-    assert run("diagram", what, "--format", "dot").stdout.startswith("digraph")
-    assert "-->" in run("diagram", what, "--format", "mermaid").stdout
+    assert run_command("diagram", what, "--format", "dot").stdout.startswith("digraph")
+    assert "-->" in run_command("diagram", what, "--format", "mermaid").stdout
 
 
 @pytest.mark.usefixtures("font")
 @pytest.mark.parametrize("what", ["lifecycle", "session"])
 def test_a_diagram_is_written_as_a_picture(what: str, tmp_path: Path) -> None:
     png = tmp_path / "x.png"
-    run("diagram", what, "-o", str(png))
+    run_command("diagram", what, "-o", str(png))
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_trace_is_drawn_from_calls_and_from_a_goal(tmp_path: Path) -> None:
     calls = ["accept A", "cancel", "accept B", "enter B", "enter A"]
-    text = run("diagram", "trace", *calls).stdout
+    text = run_command("diagram", "trace", *calls).stdout
     assert "canceled_on_entry" in text.splitlines()[-1]
-    assert run("diagram", "trace", *calls, "--format", "mermaid").stdout.startswith("sequenceDiagram")
-    assert "digraph" in run("diagram", "trace", *calls, "--format", "dot").stdout
-    itf = json.loads(run("diagram", "trace", "--goal", "row fold→done", "--format", "itf").stdout)
+    assert run_command("diagram", "trace", *calls, "--format", "mermaid").stdout.startswith("sequenceDiagram")
+    assert "digraph" in run_command("diagram", "trace", *calls, "--format", "dot").stdout
+    itf = json.loads(run_command("diagram", "trace", "--goal", "row fold→done", "--format", "itf").stdout)
     assert len(itf["states"]) == 6
     out = tmp_path / "t.svg"
-    run("diagram", "trace", "accept A", "accept B@2", "cancel@2", "--sessions", "2", "-o", str(out))
+    run_command("diagram", "trace", "accept A", "accept B@2", "cancel@2", "--sessions", "2", "-o", str(out))
     ElementTree.parse(out)
 
 
 def test_an_unwritable_file_is_refused_and_nothing_is_left_half_written(tmp_path: Path) -> None:
-    assert "cannot write" in refused("diagram", "lifecycle", "-o", str(tmp_path / "no" / "such" / "x.svg"))
-    assert "cannot write" in refused("diagram", "lifecycle", "-o", str(tmp_path), "--format", "svg")
+    assert "cannot write" in read_refusal("diagram", "lifecycle", "-o", str(tmp_path / "no" / "such" / "x.svg"))
+    assert "cannot write" in read_refusal("diagram", "lifecycle", "-o", str(tmp_path), "--format", "svg")
     old = tmp_path / "old.svg"
     old.write_text("old")
-    refused("diagram", "trace", "accept A", "nonsense", "-o", str(old))
+    read_refusal("diagram", "trace", "accept A", "nonsense", "-o", str(old))
     assert old.read_text() == "old"
     assert os.listdir(tmp_path) == ["old.svg"]
 
@@ -222,13 +205,13 @@ def test_a_file_is_replaced_through_a_link_and_keeps_its_mode(tmp_path: Path) ->
     real.write_text("old")
     real.chmod(0o600)
     link.symlink_to(real)
-    run("diagram", "lifecycle", "-o", str(link))
+    run_command("diagram", "lifecycle", "-o", str(link))
     assert link.is_symlink()
     assert real.read_text().startswith("stateDiagram")
     assert real.stat().st_mode & 0o777 == 0o600
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
-        run("diagram", "lifecycle", "--format", "mermaid", "-o", str(pipe))
+        run_command("diagram", "lifecycle", "--format", "mermaid", "-o", str(pipe))
         assert reader.communicate()[0].startswith(b"stateDiagram")
     assert pipe.is_fifo()
 
@@ -236,15 +219,16 @@ def test_a_file_is_replaced_through_a_link_and_keeps_its_mode(tmp_path: Path) ->
 # --- the history
 
 def test_explain_lists_the_flaws_and_tells_one(tmp_path: Path) -> None:
-    assert "queue-stranded-by-error" in run("explain").stdout
-    told = run("explain", "later-prompt-eats-cancel").stdout
+    assert "queue-stranded-by-error" in run_command("explain").stdout
+    told = run_command("explain", "later-prompt-eats-cancel").stdout
     assert "breaks no-poisoning" in told
     assert "The shortest interleaving in r1, 5 steps" in told
-    assert run("explain", "later-prompt-eats-cancel", "--format", "mermaid").stdout.startswith("sequenceDiagram")
-    report = json.loads(run("explain", "queue-stranded-by-error", "--revision", "r2", "--json").stdout)
+    drawn = run_command("explain", "later-prompt-eats-cancel", "--format", "mermaid").stdout
+    assert drawn.startswith("sequenceDiagram")
+    report = json.loads(run_command("explain", "queue-stranded-by-error", "--revision", "r2", "--json").stdout)
     assert report["revision"] == "r2"
     assert report["calls"][-1].startswith("return")
     out = tmp_path / "f.svg"
-    run("explain", "later-prompt-eats-cancel", "--format", "svg", "-o", str(out))
+    run_command("explain", "later-prompt-eats-cancel", "--format", "svg", "-o", str(out))
     ElementTree.parse(out)
-    assert len(json.loads(run("explain", "--json").stdout)) > 20
+    assert len(json.loads(run_command("explain", "--json").stdout)) > 20

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import pytest
+from support.commands import COMMAND
 from support.hostile import ACCEPTED, EVENTS, POST, Hostile, open_stream, says
 from support.hostile import ended as terminal_event
 from support.openai_server import Act, Framing, Received, Reply
-from support.servers import COMMAND, Process
+from support.servers import Process
 
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.client import Client, Workspace

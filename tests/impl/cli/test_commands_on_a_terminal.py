@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import COMMAND
 from support.hostile import EVENTS, STATUS, Hostile, open_stream, place, says, stream
 from support.openai_server import Act, Reply
-from support.servers import COMMAND, Process
+from support.servers import Process
 from support.terminals import Terminal
 
 from cancelmark.impl.cli.board import KEPT, Board, drawn

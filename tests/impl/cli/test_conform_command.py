@@ -15,7 +15,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.servers import COMMAND, PATIENCE, Process, threaded
+from support.commands import COMMAND
+from support.servers import PATIENCE, Process, threaded
 
 from cancelmark.conformance import driver as player
 from cancelmark.conformance import kit

@@ -1,12 +1,11 @@
 """Two revisions or two traces side by side."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import run_command
 
 from cancelmark.impl.cli.itf import load, save
 from cancelmark.impl.cli.main import main
@@ -20,10 +19,8 @@ R0, R1, R2, R3, R4 = REVISIONS
 
 
 def diff(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run([sys.executable, "-m", "cancelmark.impl.cli.main", "diff", *arguments], capture_output=True,
-                          text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stdout if code == 0 else done.stderr
+    said = run_command("diff", *arguments, code=code)
+    return said.stderr if code else said.stdout
 
 
 @pytest.fixture

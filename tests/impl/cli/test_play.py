@@ -2,13 +2,12 @@
 
 import json
 import re
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 import pytest
+from support.commands import COMMAND, run_command
 from support.terminals import Terminal
 
 from cancelmark.impl.cli.quiz import CHOICES, Question, ask, questions
@@ -18,15 +17,13 @@ from cancelmark.model.session import REFERENCE
 from cancelmark.model.trace import replay
 from cancelmark.views import trace_itf
 
-PLAY = [sys.executable, "-m", "cancelmark.impl.cli.main", "play"]
+PLAY = [*COMMAND, "play"]
 
 
 def play(*lines: str, arguments: tuple[str, ...] = (), code: int = 0) -> str:
-    done = subprocess.run([*PLAY, *arguments], input="".join(f"{line}\n" for line in lines), capture_output=True,
-                          text=True, check=False)
-    assert done.returncode == code, done.stderr
-    assert "\x1b" not in done.stdout
-    return done.stdout if code == 0 else done.stderr
+    said = run_command("play", *arguments, code=code, given="".join(f"{line}\n" for line in lines).encode())
+    assert "\x1b" not in said.stdout
+    return said.stderr if code else said.stdout
 
 
 def last_screen(said: str) -> str:

@@ -2,13 +2,12 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
 
 import pytest
-from test_cli import COMMAND, refused, run
+from support.commands import read_refusal, run_command, run_on_terminal
 
 from cancelmark.impl.cli.main import main as cli
 from cancelmark.model.properties import PROPERTIES
@@ -25,7 +24,7 @@ OBLIGATIONS = len(INVARIANT) + len(ACTIONS) * (len(INVARIANT) + len(STEPS)) + le
 
 
 def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claimed_beside() -> None:
-    done = run("prove", "--json")
+    done = run_command("prove", "--json")
     report = json.loads(done.stdout)
     assert done.stderr == "", "no progress bar in a pipe"
     assert (report["verdict"], report["obligations"], report["proved"]) == ("proved", OBLIGATIONS, OBLIGATIONS)
@@ -36,18 +35,7 @@ def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claim
 
 
 def test_without_a_conjunct_a_person_at_a_terminal_sees_what_it_was_good_for() -> None:
-    master, slave = pty.openpty()
-    process = subprocess.Popen([*COMMAND, "prove", "--without", "queue-has-a-turn"], stdout=slave, stderr=slave,
-                               env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"})
-    os.close(slave)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(master, 4096)
-        except OSError:  # the other end is closed
-            break
-    os.close(master)
-    assert process.wait() == 1
+    shown = run_on_terminal("prove", "--without", "queue-has-a-turn", code=1)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r\n", "\n")
     assert f"/{OBLIGATIONS - len(ACTIONS) - 1}" in text, "a bar, out of so many"
     assert b"\x1b[1;31mbroken" in shown
@@ -84,10 +72,10 @@ def test_an_empty_proof_is_no_proof(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_bad_usage_is_refused_with_the_remedy() -> None:
-    assert "--without nope: no such conjunct; choose one of seq-given, " in refused("prove", "--without", "nope")
+    assert "--without nope: no such conjunct; choose one of seq-given, " in read_refusal("prove", "--without", "nope")
     for seconds in ("0", "nan", "inf"):
-        assert "give a number of seconds from 0.001 to 86400" in refused("prove", "--timeout", seconds)
-    assert "cancelmark prove --without queue-has-a-turn" in run("prove", "--help").stdout
+        assert "give a number of seconds from 0.001 to 86400" in read_refusal("prove", "--timeout", seconds)
+    assert "cancelmark prove --without queue-has-a-turn" in run_command("prove", "--help").stdout
 
 
 def test_without_the_solver_the_command_says_how_to_get_it() -> None:

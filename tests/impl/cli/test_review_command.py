@@ -9,15 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from support.commands import COMMAND, read_refusal
 
-from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.review.workers import crew
 from cancelmark.impl.files import UsageError
 from cancelmark.model.check.explore import StoppedError, explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.session import REFERENCE
 
-COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main", "review"]
 WORK = """\
 from cancelmark.impl.cli.review.workers import crew
 if __name__ == "__main__":
@@ -79,7 +78,7 @@ def children(pid: int) -> list[int]:
 
 def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     path = tmp_path / "review.html"
-    running = subprocess.Popen([*COMMAND, "-o", str(path), "--jobs", "2"], stdout=subprocess.PIPE,
+    running = subprocess.Popen([*COMMAND, "review", "-o", str(path), "--jobs", "2"], stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while len(started := children(running.pid)) < 3 and time.monotonic() < deadline:  # two, and one that tracks them
@@ -98,9 +97,5 @@ def test_ctrl_c_ends_every_process(tmp_path: Path) -> None:
     (("--jobs", "0"), "--jobs 0: give at least 1"),
     (("-o", "no/such/directory/review.html"), "there is no directory no/such/directory; make it first"),
 ])
-def test_bad_usage_is_refused_before_any_work(
-    arguments: tuple[str, ...], problem: str, capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["review", *arguments]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert problem in line
+def test_bad_usage_is_refused_before_any_work(arguments: tuple[str, ...], problem: str) -> None:
+    assert problem in read_refusal("review", *arguments)

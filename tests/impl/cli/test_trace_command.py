@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import redirect_stderr, redirect_stdout
 from enum import Enum
 from pathlib import Path
 from random import Random
@@ -17,21 +16,20 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from support.commands import COMMAND, run_command
+from support.kills import Observer
 from support.long_trace import text
 from support.paths import ROOT
+from support.runtime_traces import do_everything, echo, write_trace
 from support.runtimes import tool
 from support.servers import Process
-from test_recovery import Observer
-from test_trace import everything, read, traced
 
 from cancelmark.conformance.trace.check import TraceCheck
 from cancelmark.conformance.trace.records import FIELDS, NEEDED, lines_of, parsed
-from cancelmark.impl.cli.main import main
 from cancelmark.impl.client import Client
 from cancelmark.impl.runtime.trace import Trace
 from cancelmark.impl.store import SqliteStore
 
-COMMAND = [sys.executable, "-m", "cancelmark.impl.cli.main", "trace", "check"]
 GOOD = [
     {"action": "accept", "session": "s", "seq": 1, "run_id": "a"},
     {"action": "accept", "session": "s", "seq": 2, "run_id": "b"},
@@ -47,14 +45,10 @@ def ndjson(lines: Iterable[Any]) -> bytes:
 
 def run(content: bytes | Path, *options: str, code: int = 0) -> str:
     """What the command says of a file, or of what it reads."""
-    out, err = io.StringIO(), io.StringIO()
-    data = content if isinstance(content, bytes) else b""
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))  # type: ignore[arg-type]
-        returned = main(["trace", "check", str(content) if isinstance(content, Path) else "-", *options])
-    assert returned == code, out.getvalue() + err.getvalue()
-    assert (out.getvalue() == "") is (err.getvalue() != ""), "a report, or one line that says why there is none"
-    return out.getvalue() or err.getvalue()
+    path, data = (str(content), b"") if isinstance(content, Path) else ("-", content)
+    said = run_command("trace", "check", path, *options, code=code, given=data)
+    assert (said.stdout == "") is (said.stderr != ""), "a report, or one line that says why there is none"
+    return said.stdout or said.stderr
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------
@@ -70,7 +64,8 @@ def test_a_behaviour_is_accepted_from_a_file_from_a_pipe_and_compressed(tmp_path
 
 
 def test_a_pipe_between_processes() -> None:
-    done = subprocess.run([*COMMAND, "-"], input=gzip.compress(ndjson(GOOD)), capture_output=True, check=True)
+    done = subprocess.run([*COMMAND, "trace", "check", "-"], input=gzip.compress(ndjson(GOOD)), capture_output=True,
+                          check=True)
     assert done.stdout.endswith(b"verdict=accepted\n")
     assert done.stderr == b"", "no progress in a pipe"
 
@@ -110,9 +105,9 @@ def test_what_cannot_be_decided_exits_2() -> None:
 
 
 def test_help_teaches_and_its_example_is_good() -> None:
-    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True)
+    shown = run_command("trace", "check", "--help").stdout
     accept, cancel, requeue, end = examples = [
-        json.loads(found) for found in re.findall(r"^  (\{.*?\})", done.stdout, re.MULTILINE)]
+        json.loads(found) for found in re.findall(r"^  (\{.*?\})", shown, re.MULTILINE)]
     assert requeue["action"] == "requeue"
     assert run(ndjson([accept, cancel, end])).splitlines()[-1].endswith("verdict=accepted")
     for example in examples:
@@ -189,7 +184,7 @@ def test_a_torn_last_line_is_said_so_and_not_judged() -> None:
 # --- traces of real servers -----------------------------------------------------------------------------------------
 
 def test_the_trace_of_a_runtime_in_which_everything_happens_is_accepted(tmp_path: Path) -> None:
-    path = traced(tmp_path, SqliteStore(tmp_path / "test.db"), everything, tools=[tool("read", read)])
+    path = write_trace(tmp_path, SqliteStore(tmp_path / "test.db"), do_everything, tools=[tool("read", echo)])
     assert "is a behaviour of the model (complete)" in run(path)
 
 

@@ -15,13 +15,13 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from support.budget import effort
 from support.paths import ROOT
-from support.runtimes import Held, World, calls, fails, tool, until, world
+from support.runtime_traces import do_everything, echo, write_trace
+from support.runtimes import Held, World, tool, until, world
 
-from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.trace import SCHEMA, Trace, _told, schema
-from cancelmark.impl.store import MemoryStore, SqliteStore, Store
+from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 from cancelmark.model.session import ACTIONS, REFERENCE, Look, Move, Prompt, Session
 
@@ -114,53 +114,8 @@ def replayed(path: Path) -> Replay:
     return replay
 
 
-def traced(tmp_path: Path, store: Store, story: Callable[[World], Awaitable[None]], **options: Any) -> Path:
-    """The trace of a story."""
-    path = tmp_path / "trace.ndjson"
-
-    async def main() -> None:
-        with Trace(path) as trace:
-            async with world(store, **options) as w:
-                w.runtime.trace = trace
-                await story(w)
-
-    asyncio.run(main())
-    return path
-
-
-async def read(arguments: str) -> str:
-    return arguments
-
-
-async def everything(w: World) -> None:
-    """A story in which every action happens."""
-    w.plays("a", (Wait("a"), *calls("c1")), say("done"))
-    a = await w.accept("a", "run-a")
-    await w.model.gate("a").reached()
-    await w.queued("folds")
-    w.plays("long", fails(Failure.CONTEXT_TOO_LONG), say("at last"))
-    long = await w.queued("long", "run-long")
-    w.model.gate("a").open()
-    await asyncio.gather(a, long)
-    _, _ = await w.active("b", "run-b")
-    await w.queued("c", "run-c")
-    await w.runtime.clear_queue("s")
-    w.runtime.holding = True
-    late = await w.accept("late", "run-late")
-    await w.runtime.cancel("s")
-    w.runtime.door("late").set()
-    await late
-
-    async def not_ready(session_id: str) -> None:
-        raise LookupError("not ready")
-
-    w.runtime.holding, w.runtime.ready = False, not_ready
-    await (await w.accept("d", "run-d", "t"))
-    w.runtime.ready = None
-
-
 def test_every_line_is_as_the_schema_says_and_the_model_does_the_same(tmp_path: Path) -> None:
-    path = traced(tmp_path, SqliteStore(tmp_path / "test.db"), everything, tools=[tool("read", read)])
+    path = write_trace(tmp_path, SqliteStore(tmp_path / "test.db"), do_everything, tools=[tool("read", echo)])
     replay = replayed(path)
     assert {line["action"] for line in lines_of(path)} == set(BY_NAME) - {"crash", "recover"}
     assert set(replay.states.values()) == {State.DONE}
@@ -231,7 +186,7 @@ def test_random_histories_replay(tmp_path: Path, seed: int) -> None:
                 await asyncio.sleep(0)
         await asyncio.gather(*working)
 
-    path = traced(tmp_path, Suspending(random), story)
+    path = write_trace(tmp_path, Suspending(random), story)
     assert set(replayed(path).states.values()) == {State.DONE}
 
 
@@ -252,7 +207,7 @@ def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: P
         go_on.set()
         assert (await (await accepting)).outcome is Outcome.CANCELED
 
-    path = traced(tmp_path, Slow(), story)
+    path = write_trace(tmp_path, Slow(), story)
     actions = [(line["action"], line.get("after")) for line in lines_of(path)]
     assert actions[:2] == [("cancel", None), ("accept", 0)]
     replayed(path)
@@ -273,7 +228,7 @@ def test_the_replay_complains_of_a_changed_line(tmp_path: Path, change: str) -> 
     async def story(w: World) -> None:
         await (await w.accept("a", "run-a"))
 
-    lines = lines_of(traced(tmp_path, MemoryStore(), story))
+    lines = lines_of(write_trace(tmp_path, MemoryStore(), story))
     CHANGES[change](next(line for line in lines if line["action"] == "enter"))
     with pytest.raises((AssertionError, LookupError)):
         Replay().play(lines)
@@ -313,7 +268,7 @@ def test_the_schema_refuses_what_is_no_line(tmp_path: Path, line: Line) -> None:
     async def story(w: World) -> None:
         await (await w.accept("a", "run-a"))
 
-    good = lines_of(traced(tmp_path, MemoryStore(), story))[0]
+    good = lines_of(write_trace(tmp_path, MemoryStore(), story))[0]
     with pytest.raises(ValidationError):
         VALIDATOR.validate({**good, **line} if line else {})
 

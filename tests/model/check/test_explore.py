@@ -3,25 +3,13 @@
 from collections import deque
 
 import pytest
+from support.counts import PINNED
 
 from cancelmark.model.check.explore import Explorer, Progress, explore
 from cancelmark.model.lifecycle import State
 from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.server import Server, changes
 from cancelmark.model.session import REFERENCE, Session
-
-# A changed count is a changed protocol: say in the commit what changed and why.
-PINNED = {
-    Bounds(1, cancels=1): (34, 41, 4),
-    Bounds(2, cancels=1, clears=1): (1_236, 2_640, 8),
-    Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1): (29_566, 76_879, 13),
-    Bounds(2, cancels=1, clears=1, sessions=2): (5_540, 16_112, 8),
-    Bounds(2, cancels=1, crashes=1, closes=1, sessions=2): (19_950, 45_166, 10),
-    Bounds(3, cancels=2, clears=1): (42_282, 124_573, 12),
-    Bounds(3, cancels=1, clears=1, sessions=2): (174_380, 599_528, 11),
-    Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1): (542_262, 1_614_723, 16),
-    Bounds(4, cancels=2, clears=1): (722_026, 2_459_421, 15),
-}
 
 
 @pytest.mark.parametrize("bounds", PINNED, ids=str)

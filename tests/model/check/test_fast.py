@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.budget import DEEP
-from test_explore import PINNED
+from support.counts import PINNED
 
 from cancelmark.model import session as s
 from cancelmark.model.check.estimate import deepest, estimate

@@ -5,7 +5,6 @@ import os
 
 import pytest
 from support.budget import DEEP
-from test_architecture import ROOT, imports
 
 from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 
@@ -188,9 +187,3 @@ def test_no_term_is_left_to_the_garbage_collector() -> None:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
-
-
-def test_the_proof_shares_no_code_with_the_model() -> None:
-    for path in (ROOT / "model" / "proof").glob("*.py"):
-        ours = {name for name in imports(path) if name.startswith("cancelmark")}
-        assert all(name.startswith("cancelmark.model.proof") for name in ours), path

@@ -1,11 +1,11 @@
-"""`cancelmark check` with its engines and reductions, in a process of its own."""
+"""`cancelmark check` with its engines and reductions."""
 
 import json
 import os
 from pathlib import Path
 
 import pytest
-from test_cli import LAST_LINE, refused, run
+from support.commands import LAST_LINE, read_refusal, run_command, run_process
 
 from cancelmark.impl.cli.check import DEEP_BOUNDS, DEFAULT_BOUNDS
 from cancelmark.model.properties import Bounds
@@ -17,7 +17,7 @@ SMALL = ("--prompts", "2", "--cancels", "1", "--clears", "1")
 
 
 def test_both_engines_report_alike_and_say_which_they_are() -> None:
-    plain, fast = (json.loads(run("check", *SMALL, "--engine", engine, "--json").stdout)
+    plain, fast = (json.loads(run_command("check", *SMALL, "--engine", engine, "--json").stdout)
                    for engine in ("plain", "fast"))
     assert (plain.pop("engine"), fast.pop("engine")) == ("plain", "fast")
     for figure in ("seconds", "processor_seconds", "states_per_second", "bytes_per_state"):
@@ -27,21 +27,21 @@ def test_both_engines_report_alike_and_say_which_they_are() -> None:
 
 
 def test_a_reduced_search_says_so_and_keeps_the_last_line() -> None:
-    done = run("check", *SMALL, "--reduce", "finished,symmetry")
+    done = run_command("check", *SMALL, "--reduce", "finished,symmetry")
     assert "reduced by finished, symmetry: the counts below are of the reduced search" in done.stdout
     assert "fast engine" in done.stdout
     last = LAST_LINE.fullmatch(done.stdout.splitlines()[-1])
     assert last
     assert int(last[1]) < 1236
     assert last[4] == "holds"
-    report = json.loads(run("check", *SMALL, "--reduce", "all", "--json").stdout)
+    report = json.loads(run_command("check", *SMALL, "--reduce", "all", "--json").stdout)
     assert (report["engine"], report["reductions"]) == ("fast", ["finished", "symmetry", "commuting"])
 
 
 def test_a_trace_that_may_not_be_shortest_is_not_called_that() -> None:
     broken = ("check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning")
-    assert "a shortest trace, 4 steps" in run(*broken, "--reduce", "finished", code=1).stdout
-    assert "is violated; a trace, " in run(*broken, "--reduce", "commuting", code=1).stdout
+    assert "a shortest trace, 4 steps" in run_command(*broken, "--reduce", "finished", code=1).stdout
+    assert "is violated; a trace, " in run_command(*broken, "--reduce", "commuting", code=1).stdout
 
 
 def test_deep_covers_what_it_promises() -> None:
@@ -58,11 +58,11 @@ def test_deep_covers_what_it_promises() -> None:
     (["--engine", "fast", "--prompts", "8", "--cancels", "9", "--crashes", "9", "--sessions", "4"],
      "needs more than 63 bits"),
 ])
-def test_bad_usage_is_refused(arguments: list[str], named: str) -> None:
-    assert named in refused("check", *arguments)
+def test_bad_usage_is_read_refusal(arguments: list[str], named: str) -> None:
+    assert named in read_refusal("check", *arguments)
 
 
 def test_without_numba_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "numba.py").write_text("raise ModuleNotFoundError('hidden', name='numba')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "pip install 'cancelmark[fast]'" in refused("check", "--deep")
+    assert "pip install 'cancelmark[fast]'" in run_process("check", "--deep", code=2).stderr
