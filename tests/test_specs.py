@@ -73,15 +73,3 @@ def test_the_published_counts_are_the_pinned_ones() -> None:
 
 def test_every_section_is_asked_for_once() -> None:
     assert sorted(re.findall(r"<!-- generated: (\w+) -->", PROTOCOL)) == sorted(SECTIONS)
-
-
-@pytest.mark.parametrize("document", [*sorted(SPECS.glob("*.md")), SPECS.parent / "README.md"], ids=lambda p: p.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)]+)\)", text):
-        path, _, anchor = target.partition("#")
-        there = document.parent / path if path else document
-        assert there.exists(), target
-        if anchor:
-            headings = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {h.lower().replace(" ", "-") for h in headings}, target

@@ -1,4 +1,4 @@
-"""The transcripts in the README are what happens: each is replayed, in as many shells as it has terminals.
+"""The transcripts in the pages are what happens: each is replayed, in as many shells as it has terminals.
 
 In a transcript `NAME$ COMMAND` is typed in the terminal NAME, and below it is what that terminal shows next. `NAME:` is
 what it shows later. A line `…` stands for any lines or none; an id, a time and a port for any other.
@@ -16,13 +16,12 @@ from queue import Empty, Queue
 from threading import Thread
 
 import pytest
-from support.paths import ROOT
+from support.docs import PAGES, code_blocks
 
 from cancelmark.impl.client import Client
 from cancelmark.impl.discovery import find
 
-README = (ROOT / "README.md").read_text()
-TRANSCRIPTS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+TERMINALS, *OTHERS = sorted((block for page in PAGES for block in code_blocks(page, "console")), key=len, reverse=True)
 STEP = re.compile(r"(\w+)(?:\$ (.*)|:)")
 PATIENCE = 60.0
 
@@ -111,7 +110,7 @@ def replayed(transcript: str, tmp_path: Path) -> None:
             more = {**more, name: skipping}
     finally:
         rest = {name: shell.rest() for name, shell in reversed(shells.items())}
-    assert not any(lines for name, lines in rest.items() if not more[name]), f"more than the README says: {rest}"
+    assert not any(lines for name, lines in rest.items() if not more[name]), f"more than the page says: {rest}"
 
 
 async def busy(directory: Path, data: Path) -> None:
@@ -124,18 +123,18 @@ async def busy(directory: Path, data: Path) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("transcript", TRANSCRIPTS)
-def test_a_transcript_in_the_readme_is_what_happens(transcript: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transcript", [TERMINALS, *OTHERS])
+def test_a_transcript_is_what_happens(transcript: str, tmp_path: Path) -> None:
     replayed(transcript, tmp_path)
 
 
 def test_there_is_a_transcript_of_two_terminals_and_a_third() -> None:
-    assert {name for name, _, _ in steps(TRANSCRIPTS[0])} == {"first", "second", "third"}
+    assert {name for name, _, _ in steps(TERMINALS)} == {"first", "second", "third"}
 
 
 @pytest.mark.parametrize(("change", "into"), [
     ("exit code 3", "exit code 0"), ("You said: hello\n", "")])
 def test_a_transcript_that_is_wrong_is_noticed(change: str, into: str, tmp_path: Path) -> None:
-    assert change in TRANSCRIPTS[0]
+    assert change in TERMINALS
     with pytest.raises(AssertionError):
-        replayed(TRANSCRIPTS[0].replace(change, into), tmp_path)
+        replayed(TERMINALS.replace(change, into), tmp_path)

@@ -1,0 +1,88 @@
+"""The pages: their examples run as they stand, their links lead somewhere, and the index lists every page."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from support.docs import PAGES, code_blocks, commands_with_output, heading_anchors, matches
+from support.paths import ROOT
+
+README = ROOT / "README.md"
+SAYS = {
+    "README.md": ["single-active is broken", "Outcome.CANCELED"],
+    "docs/judge.md": ["a test class: TestMine"],
+    "docs/review.md": ["holds"],
+}
+EXAMPLES = [(name, example, says) for name, said in SAYS.items()
+            for example, says in zip(code_blocks(ROOT / name, "python"), said, strict=True)]
+COMMANDS = [(page, command, shown) for page in PAGES for command, shown in commands_with_output(page)]
+
+
+def run_example(example: str, directory: Path) -> str:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", example], cwd=directory, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("name", "example", "says"), EXAMPLES, ids=[says for _, _, says in EXAMPLES])
+def test_an_example_runs_and_says_what_it_should(name: str, example: str, says: str, tmp_path: Path) -> None:
+    assert says in run_example(example, tmp_path)
+
+
+def test_no_example_is_left_out() -> None:
+    assert {str(page.relative_to(ROOT)) for page in PAGES if code_blocks(page, "python")} == SAYS.keys()
+
+
+@pytest.mark.parametrize(("page", "command", "shown"), COMMANDS, ids=[command for _, command, _ in COMMANDS])
+def test_a_command_prints_what_the_page_shows(page: Path, command: str, shown: list[str]) -> None:
+    done = subprocess.run(["bash", "-c", f'PATH="{Path(sys.executable).parent}:$PATH"; {command}'],
+                          capture_output=True, text=True, check=True)
+    assert matches(done.stdout.rstrip("\n").splitlines(), shown), done.stdout
+
+
+def test_a_command_that_prints_something_else_is_noticed() -> None:
+    assert matches(["a", "b", "seconds=1.5 c"], ["…", "seconds=… c"])
+    assert not matches(["a", "b", "seconds=1.5 d"], ["…", "seconds=… c"])
+    assert not matches(["a", "b"], ["a"])
+
+
+def test_the_history_in_the_readme_is_what_the_example_prints(tmp_path: Path) -> None:
+    (told,) = re.findall(r"^    some-terminal is broken.*?within 3 s$", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert dedent(told) in run_example(code_blocks(README, "python")[0], tmp_path)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 1100
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), target
+        assert not anchor or there.suffix != ".md" or anchor in heading_anchors(there), target
+
+
+def test_the_index_lists_every_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
+    others = [*(ROOT / "specs").glob("*.json"), *(ROOT / "specs").glob("*.pml"), *(ROOT / "notebooks").glob("*.py")]
+    assert {*PAGES, *others} - {index} - listed == set()
+
+
+def test_the_page_on_installing_names_every_extra_and_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
+    told = {package for packages, _ in rows[1:] for package in packages.split(", ")} - {"---"}
+    required = {re.split(r"[\[>=<;!~ ]", requirement)[0]
+                for requirements in (project["dependencies"], *project["optional-dependencies"].values())
+                for requirement in requirements} - {"cancelmark"}
+    assert told == required
+    text = (ROOT / "docs" / "install.md").read_text()
+    assert all(f"`{extra}`" in text or f"[{extra}]" in text for extra in project["optional-dependencies"])
