@@ -38,7 +38,7 @@ lint: $(READY) ## ruff and mypy --strict
 
 diagrams: specs ## draw the diagrams in specs/diagrams
 
-specs: $(READY) ## write everything in specs/ that is generated
+specs: $(READY) ## write everything in specs/ and docs/ that is generated
 	@$(BIN)/python -m cancelmark.impl.specs
 
 serve: review ## look at the review in a browser (this machine only)

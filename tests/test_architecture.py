@@ -13,17 +13,9 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-# The rooms, from the inside to the outside. A file may import its own room and those before it, wherever in the file
-# the import is. A room's folders belong to the room, unless they are rooms themselves.
-ROOMS = (
-    "model", "model/check", "model/revisions", "model/proof",
-    "views",
-    "conformance/schedule", "conformance/trace", "conformance",
-    "impl", "impl/store", "impl/models", "impl/runtime", "impl/server", "impl/client", "impl/adapters", "impl/specs",
-    "impl/cli",
-    "bench",
-)
-SOURCES = sorted(path for top in {room.split("/")[0] for room in ROOMS} for path in (ROOT / top).rglob("*.py"))
+from cancelmark.impl.specs.rooms import ROOMS, imported_rooms, imports, room_of, sources
+
+SOURCES = [ROOT / path for path in sources(ROOT)]
 
 # What the model may import from outside: nothing that reads, writes, waits or asks what time it is.
 PURE = frozenset({"abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "operator",
@@ -46,37 +38,12 @@ SETTERS = {
 }
 
 
-def imports(source: str, path: str) -> set[str]:
-    """What the source of this file imports, anywhere: `a.b` for `from a import b`, written out from `cancelmark`."""
-    package = ["cancelmark", *path.split("/")[:-1]]
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[:len(package) - node.level + 1] if node.level else []
-            found |= {".".join([*base, *([node.module] if node.module else []), alias.name]) for alias in node.names}
-        elif isinstance(node, ast.Call) and _name(node.func) in ("import_module", "__import__"):
-            found |= {str(a.value) for a in node.args if isinstance(a, ast.Constant)}
-    return found
-
-
-def room_of(path: str) -> str | None:
-    """The room of a file or a folder."""
-    return max((room for room in ROOMS if f"{path}/".startswith(f"{room}/")), key=len, default=None)
-
-
 def back_edges(source: str, path: str) -> list[str]:
     """The imports that point to a later room, or to no room."""
     mine = room_of(path)
     assert mine, f"{path} is in no room"
-    wrong = []
-    for name in imports(source, path):
-        if name.startswith("cancelmark."):
-            room = room_of(name.removeprefix("cancelmark.").replace(".", "/"))
-            if room is None or ROOMS.index(room) > ROOMS.index(mine):
-                wrong.append(name)
-    return sorted(wrong)
+    return [name for name, room in imported_rooms(source, path)
+            if room is None or ROOMS.index(room) > ROOMS.index(mine)]
 
 
 def impurities(source: str, path: str) -> list[str]:

@@ -48,7 +48,7 @@ def test_what_is_stale_is_named_and_made_anew(
 ) -> None:
     copy = tmp_path / "specs"
     shutil.copytree(SPECS, copy)
-    for name in ("model", "conformance", "impl", "tests"):
+    for name in ("model", "views", "conformance", "impl", "bench", "tests", "docs"):
         (tmp_path / name).symlink_to(SPECS.parent / name)
     protocol, drawing = copy / "protocol.md", copy / "diagrams" / "fold.svg"
     protocol.write_text(PROTOCOL.replace("| `drop` | queued |", "| `drop` | active |"), encoding="utf-8")

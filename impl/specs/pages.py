@@ -1,4 +1,7 @@
-"""Writes everything in specs/ that is generated: `make specs`. With --check it writes nothing and exits 1 if stale."""
+"""Writes everything in specs/ and docs/ that is generated: `make specs`.
+
+With --check it writes nothing, and exits 1 if something is stale.
+"""
 
 import argparse
 import json
@@ -43,6 +46,7 @@ from cancelmark.views.tables import (
 from ..files import write
 from ..runtime import trace
 from ..server.app import document
+from .rooms import modules_list, rooms_table
 from .rules import page, traced
 
 COUNTED = (
@@ -119,12 +123,16 @@ def filled(document: str, sections: Mapping[str, Callable[[], str]]) -> str:
 def generated(specs: Path, without: Collection[str] = ()) -> Mapping[Path, Callable[[], str]]:
     """Each generated file, and what makes its content. Files and sections of these names are left as they are."""
     protocol, format = specs / "protocol.md", specs / "trace.md"
+    root = specs.resolve().parent
+    architecture = specs.parent / "docs" / "architecture.md"
     sections = {name: make for name, make in SECTIONS.items() if name not in without}
     return {
         **{specs / name: make for name, make in FILES.items() if name not in without},
         protocol: lambda: filled(protocol.read_text(encoding="utf-8"), sections),
         format: lambda: filled(format.read_text(encoding="utf-8"), {"fields": fields_table}),
-        specs / "traceability.md": lambda: HEADER + page(traced(specs.resolve().parent)),
+        specs / "traceability.md": lambda: HEADER + page(traced(root)),
+        architecture: lambda: filled(architecture.read_text(encoding="utf-8"), {
+            "rooms": lambda: rooms_table(root), "modules": lambda: modules_list(root)}),
     }
 
 

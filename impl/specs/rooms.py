@@ -1,0 +1,86 @@
+"""The rooms of the code in their order, and what docs/architecture.md lists of them. Read from the sources."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from cancelmark.views.tables import table
+
+# From the inside to the outside. A file may import its own room and those before it, wherever in the file the import
+# is. A room's folders belong to the room, unless they are rooms themselves.
+ROOMS = (
+    "model", "model/check", "model/revisions", "model/proof",
+    "views",
+    "conformance/schedule", "conformance/trace", "conformance",
+    "impl", "impl/store", "impl/models", "impl/runtime", "impl/server", "impl/client", "impl/adapters", "impl/specs",
+    "impl/cli",
+    "bench",
+)
+
+
+def sources(root: Path) -> Iterator[str]:
+    """The files of all rooms, from the root."""
+    tops = dict.fromkeys(room.split("/")[0] for room in ROOMS)
+    yield from (str(path.relative_to(root)) for top in tops for path in sorted((root / top).rglob("*.py")))
+
+
+def room_of(path: str) -> str | None:
+    """The room of a file or a folder."""
+    return max((room for room in ROOMS if f"{path}/".startswith(f"{room}/")), key=len, default=None)
+
+
+def imports(source: str, path: str) -> set[str]:
+    """What the source of this file imports, anywhere: `a.b` for `from a import b`, written out from `cancelmark`."""
+    package = ["cancelmark", *path.split("/")[:-1]]
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            found |= {".".join([*base, *([node.module] if node.module else []), alias.name]) for alias in node.names}
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
+                "import_module", "__import__"):
+            found |= {str(a.value) for a in node.args if isinstance(a, ast.Constant)}
+    return found
+
+
+def imported_rooms(source: str, path: str) -> Iterator[tuple[str, str | None]]:
+    """The imports of a file from this repository, each with its room."""
+    for name in sorted(imports(source, path)):
+        if name.startswith("cancelmark."):
+            yield name, room_of(name.removeprefix("cancelmark.").replace(".", "/"))
+
+
+def rooms_table(root: Path) -> str:
+    """Each room with what it is, how many modules it has, and which rooms it does import."""
+    used: dict[str, set[str]] = {room: set() for room in ROOMS}
+    modules = dict.fromkeys(ROOMS, 0)
+    for path in sources(root):
+        room = room_of(path) or ""
+        used[room] |= {other for _, other in imported_rooms(_read(root, path), path) if other}
+        modules[room] += not path.endswith("__init__.py")
+    return table(["room", "what it is", "modules", "imports"], [
+        [f"`{room}`", _first_sentence(_read(root, f"{room}/__init__.py")), str(modules[room]),
+         ", ".join(f"`{other}`" for other in ROOMS if other in used[room] - {room}) or "–"] for room in ROOMS])
+
+
+def modules_list(root: Path) -> str:
+    """Each module, room by room, with the first sentence of its docstring."""
+    lines = []
+    for room in ROOMS:
+        lines += ["", f"**`{room}`**", ""]
+        for path in sources(root):
+            if room_of(path) == room and not path.endswith("__init__.py"):
+                name = path.removeprefix(f"{room}/").removesuffix(".py").replace("/", ".")
+                lines.append(f"- [`{name}`](../{path}): {_first_sentence(_read(root, path))}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _read(root: Path, path: str) -> str:
+    return (root / path).read_text(encoding="utf-8")
+
+
+def _first_sentence(source: str) -> str:
+    paragraph = " ".join((ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".")
