@@ -6,13 +6,13 @@ that afterwards. tests/tools/write_fixtures.py writes them.
 
 import json
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.commands import read_refusal, run_command
 from support.paths import ROOT
 from support.upgrades import Server, continue_from, unpack, without_later_times
 
@@ -46,10 +46,6 @@ def version(path: Path) -> int:
         return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
-def check_trace(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, "trace", "check", str(path)], capture_output=True, text=True, check=False)
-
-
 def assert_has(value: Any, expected: Any, where: str = "") -> None:
     """The value is as expected. Only fields that the older version did not know may come on top."""
     if isinstance(expected, dict):
@@ -78,8 +74,7 @@ def test_a_later_version_goes_on_exactly_as_the_version_that_was_killed(fixture:
     assert_has(without_later_times(continued, fixture.killed_at), fixture.continued)
     assert fixture.traces
     for trace in fixture.traces:
-        checked = check_trace(trace)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        run_command("trace", "check", str(trace))
 
 
 def test_what_the_same_version_made_of_it_has_one_end_for_each_prompt(fixture: Fixture) -> None:
@@ -110,13 +105,10 @@ def test_a_run_id_that_an_older_version_has_accepted_is_accepted_once(fixture: F
 
 def test_a_trace_of_an_older_version_is_judged_as_it_was(fixture: Fixture) -> None:
     for trace in fixture.traces:
-        checked = check_trace(trace)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        run_command("trace", "check", str(trace))
         first, *_ = trace.read_text().splitlines()
         trace.write_text(first.replace('"v":1', '"v":2') + "\n")
-        refused = check_trace(trace)
-        assert refused.returncode == 2
-        assert "v is 2" in refused.stderr
+        assert "v is 2" in read_refusal("trace", "check", str(trace))
 
 
 def test_a_database_of_an_older_version_is_copied_before_it_is_migrated(
