@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
 
@@ -89,3 +90,23 @@ def test_the_page_on_installing_names_every_extra_and_dependency() -> None:
     assert told == required
     text = (ROOT / "docs" / "install.md").read_text()
     assert all(f"`{extra}`" in text or f"[{extra}]" in text for extra in project["optional-dependencies"])
+
+
+def new_path(old: str, rows: dict[str, str]) -> str:
+    """Where the changelog says that a module is now: its own row, that of its package, or where it was."""
+    if old in rows:
+        return rows[old]
+    for package, new in rows.items():
+        if package.endswith(".*") and f"{old}.".startswith(package[:-1]):
+            return new[:-2] + old[len(package) - 2:]
+    return old
+
+
+def test_the_changelog_maps_every_old_import_path() -> None:
+    rows = {f"cancelmark.{old}": f"cancelmark.{new}" for old, new in re.findall(
+        r"^\| `([\w.*]+)` \| `?([\w.*–]+)`? \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)}
+    old_modules = (ROOT / "tests" / "fixtures" / "e117825" / "modules.txt").read_text().split()
+    paths = {old: new_path(old, rows) for old in old_modules}
+    missing = [f"{old} -> {new}" for old, new in paths.items() if new != "cancelmark.–" and find_spec(new) is None]
+    assert not missing
+    assert rows.keys() - {f"{old}.*" for old in old_modules} <= {*old_modules}
