@@ -29,7 +29,7 @@
 #define SESSIONS 1
 #endif
 
-/* Seeded bugs: -DBUG=MARK_NOT_ASKED breaks the protocol on purpose. The names are those of tests/test_promela.py. */
+/* Seeded bugs: -DBUG=MARK_NOT_ASKED breaks the protocol on purpose. The names are those of tests/model/test_promela.py. */
 #define MARK_NOT_ASKED 1
 #define BUSY_BEFORE_MARK 2
 #define DOES_NOT_WAIT 3

@@ -73,6 +73,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or there.suffix != ".md" or anchor in heading_anchors(there), target
 
 
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "specs").glob("*.pml"), *(ROOT / "notebooks").glob("*.py")],
+                         ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    rooms = "model|views|conformance|impl|bench|tests|specs|docs|notebooks|examples"
+    named = re.findall(rf"(?<![\w/.-])((?:{rooms})/[\w./-]*\w)", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists() and not (ROOT / f"{name}.py").exists()] == []
+
+
 def test_the_index_lists_every_page() -> None:
     index = ROOT / "docs" / "index.md"
     listed = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)\)", index.read_text())}
