@@ -1,12 +1,13 @@
-"""Judging somebody else's implementation: `judge(MyAdapter)`. The one part of the model that may run asyncio.
+"""Judging somebody else's implementation: `judge(MyAdapter)`.
 
 adapter     what a server needs to be judged, and the language model that the kit steers its turns with
 script      what clients do in one history, as data         history   what was seen of it
-player      plays the one and writes down the other         verdict   which guarantees that breaks
+driver      plays the script                                observer  writes the history
+judgement   which guarantees the history breaks             venue     where it is played: in this process, or outside
 kit         tries scenarios and random histories, makes what it finds smaller, and makes a report
-suite       the same as a test class for pytest             fake      a language model server for servers outside
+suite       the same as a test class for pytest             fake_llm  a language model server for servers outside
 models      our own models as servers to judge              naive     a server that looks right
-schedule    a deterministic event loop, for any asyncio code
+schedule    a deterministic event loop, for any asyncio code    trace     whether a log is a behaviour of the model
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,26 +1,28 @@
 """From what was seen to what is broken: each guarantee in terms of what clients can see.
 
-What the server owed and did not do is complained about while it is waited for (`player`); here is the rest: what it
-did and should not have done. Which ends a prompt may have is for the oracle to say; the sentence that it answers with
-is the complaint, and what is broken follows from what the end was.
+`find_debts` says what the server owes: the observer waits for it, and complains of what does not come. `judge_history`
+says what the server did and should not have done. Which ends a prompt may have is for the oracle to say: its sentence
+is the complaint, and the end that came says which guarantee is broken.
 """
 
-from itertools import permutations
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile, permutations, takewhile
 from math import inf
 
 from cancelmark.model.oracle import RULES, certain, may_end, possible
 
-from .history import History, Track
+from .adapter import Spoken
+from .history import Complaint, History, Track
 
 
-def review(history: History) -> None:
+def judge_history(history: History) -> None:
     """Adds what is wrong to the history's complaints."""
     calls = [made.call for made in history.calls]
     for p in history.prompts:
         if p.refused or p.accepted == inf:
             continue
-        _ends(history, p)
-        _whose(history, p)
+        _judge_ends(history, p)
+        _judge_attribution(history, p)
         seen = p.seen(history.steered)
         if p.ended and possible(*seen.moments):
             allowed = may_end(seen, calls)
@@ -33,10 +35,10 @@ def review(history: History) -> None:
                 c.kind == "crash" for c in calls):
             history.complain("closed", f"{p.label} was accepted after a close that was answered.")
     for session in {p.session for p in history.prompts}:
-        _order(history, history.of(session))
+        _judge_order(history, history.of(session))
 
 
-def _ends(history: History, p: Track) -> None:
+def _judge_ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends[:3]) + (" and so on" if len(p.ends) > 3 else "")
         (first, *_), (second, *_) = p.ends[:2]
@@ -61,7 +63,7 @@ def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
     return ["attribution"]
 
 
-def _whose(history: History, p: Track) -> None:
+def _judge_attribution(history: History, p: Track) -> None:
     """An end says what its own turn did, in its own words."""
     others = [q for q in history.prompts if q is not p]
     for _, end, _ in p.ends:
@@ -78,7 +80,7 @@ def _whose(history: History, p: Track) -> None:
             history.complain("attribution", f"an error of {strangers[0]} was published under the name of {p.label}.")
 
 
-def _order(history: History, session: list[Track]) -> None:
+def _judge_order(history: History, session: list[Track]) -> None:
     for p, q in permutations(session, 2):
         if not (p.starts and q.starts):
             continue
@@ -101,7 +103,87 @@ def _still_running(history: History, p: Track, at: int) -> bool:
     return history.exact or not any(c.begin < at and c.end > p.begin for c in history.called(p, "cancel", "shut"))
 
 
-def put_to_the_test(history: History) -> set[str]:
+def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple[Track, Complaint]]:
+    """What the server still has to do, as the complaint that it would be otherwise: an end to each prompt that was
+    canceled or whose turn is over, and a turn to the first that waits. `counts`: how many are queued in each session,
+    where that was asked."""
+    for n, queued in enumerate(counts):
+        session = history.of(n)
+        busy = any(p.running and p.live for p in session)
+        for p in session:
+            if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, queued)):
+                if complaint.guarantee in ("some-terminal", "prompt-terminal") and history.away(p):
+                    complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was "
+                                                      "not told to who came back.")
+                yield p, complaint
+
+
+def _find_debt(history: History, p: Track, busy: bool, queued: int | None) -> Complaint | None:
+    if any(c.end < p.begin for c in history.called(p, "shut")):
+        return None  # that it was accepted is what is wrong
+    covered = history.covered(p)
+    if covered and p.running:
+        return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
+                                           "and its turn goes on.")
+    if any(c.end > p.accepted for c in history.called(p, "restart")) and not p.running:
+        return None if busy else Complaint("no-loss", f"{p.label} was accepted before a restart, and its end never "
+                                                      "came.")
+    if p.over is not None or (covered and p.starts):
+        if busy:
+            return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but "
+                                                f"the end of {p.label} was not published.")
+        return Complaint("some-terminal", f"the turn of {p.label} is over, and its end was never published.")
+    if covered:
+        if queued:
+            return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
+                                               "and is still queued.")
+        return Complaint("some-terminal", f"{p.label} was accepted before a cancel that was answered; it did not "
+                                          "start, and its end was never published.")
+    if not history.steered:
+        return Complaint("some-terminal", f"{p.label} was accepted, and its end was never published.")
+    if p.starts or busy:
+        return None
+    if not history.exact and history.reachable(p, "cancel", "clear"):
+        return Complaint("some-terminal", f"{p.label} was accepted while a cancel was; it did not start, and its "
+                                          "end was never published.")
+    if queued == 0:
+        return Complaint("some-terminal", f"{p.label} is not queued and not running, and its end was never "
+                                          "published.")
+    return Complaint("all-done", f"{p.label} is stranded: nothing is running, and it does not start.")
+
+
+def judge_messages(history: History, session: int, messages: Sequence[Spoken]) -> None:
+    """A prompt that was alone and canceled has left its text and a canceled answer. A prompt that nothing could cancel
+    has no such answer."""
+    canceled = {p.label for p in history.of(session) if _canceled_answer(p, messages)}
+    for p in history.of(session):
+        if _alone(history, p):
+            history.records += 1
+            if p.label not in canceled:
+                history.complain("record", f"{p.label} was canceled, and the session has no user message "
+                                           "of it with a canceled answer behind it.")
+        elif p.label in canceled and p.waiting and not history.reachable(p, "cancel", "clear", "shut"):
+            history.complain("no-poisoning", f"{p.label} has a canceled answer, and nothing was canceled "
+                                             "since its acceptance.")
+
+
+def _alone(history: History, p: Track) -> bool:
+    """Canceled, and never in a queue: nobody else was there from its acceptance to its end."""
+    if not p.ends or p.ends[0][1].outcome != "canceled":
+        return False
+    end = p.ends[0][0]
+    return all(q is p or q.refused or q.begin > end or (q.ends and q.ends[0][0] < p.begin)
+               for q in history.of(p.session))
+
+
+def _canceled_answer(p: Track, messages: Sequence[Spoken]) -> bool:
+    """Whether one of the answers to the prompt, before somebody else speaks, was canceled."""
+    since = list(dropwhile(lambda m: m.role != "user" or p.name not in m.text, messages))
+    answers = takewhile(lambda m: m.role != "user", since[1:])
+    return any(m.role == "assistant" and m.finish == "canceled" for m in answers)
+
+
+def tested_guarantees(history: History) -> set[str]:
     """The guarantees that the history could have broken."""
     accepted = [p for p in history.prompts if not p.refused]
     tested = {"progress"}

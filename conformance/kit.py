@@ -23,7 +23,7 @@ from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .fake_llm import FakeModel
 from .guarantees import MISSING, NEEDS, NO_STEERING
 from .history import History
-from .judgement import put_to_the_test
+from .judgement import tested_guarantees
 from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
 from .script import TASKS, TURNS, Script, scripts
@@ -171,7 +171,7 @@ class Judge:
         self.played += 1
         history = self.stage.play(script)
         self.hangs += "progress" in history.broken
-        for guarantee in put_to_the_test(history):
+        for guarantee in tested_guarantees(history):
             self.shown[guarantee] = self.shown.get(guarantee, 0) + 1
         return history
 

@@ -9,7 +9,7 @@ from secrets import token_hex
 from typing import Protocol
 
 from .adapter import Adapter, MakeAdapter, Turns
-from .driver import Player
+from .driver import Driver
 from .fake_llm import FakeModel
 from .history import SERVER, History
 from .schedule import Unhandled, record
@@ -47,15 +47,15 @@ class Inside:
     def play(self, story: Script) -> History:
         adapter = self.make()
         adapter.turns = Turns()
-        player = Player(adapter, adapter.turns, f"{next(self.names):06}")
-        done = record(player.play(story), story.chooser(), max_steps=MAX_STEPS)
+        driver = Driver(adapter, adapter.turns, f"{next(self.names):06}")
+        done = record(driver.play(story), story.chooser(), max_steps=MAX_STEPS)
         if isinstance(done.error, Livelock):
-            player.history.complain("progress", "the server did not come to rest: it goes on and on.")
+            driver.history.complain("progress", "the server did not come to rest: it goes on and on.")
         elif isinstance(done.error, Unhandled):
-            player.history.note(SERVER, "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
+            driver.history.note(SERVER, "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
         elif done.error is not None:
             raise AdapterError(_blame(adapter, story, done.error)) from done.error
-        return player.history
+        return driver.history
 
     def close(self) -> None:
         """Nothing is left."""
@@ -93,9 +93,9 @@ class Outside:
 
     def play(self, story: Script) -> History:
         adapter = self.make()
-        player = Player(adapter, self.steering, next(self.names))
+        driver = Driver(adapter, self.steering, next(self.names))
         try:
-            return self.runner.run(player.play(story))
+            return self.runner.run(driver.play(story))
         except Exception as error:
             raise AdapterError(_blame(adapter, story, error)) from error
 

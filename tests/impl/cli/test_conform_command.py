@@ -18,8 +18,7 @@ import pytest
 from support.commands import COMMAND
 from support.servers import PATIENCE, Process, threaded
 
-from cancelmark.conformance import driver as player
-from cancelmark.conformance import kit
+from cancelmark.conformance import kit, observer
 from cancelmark.conformance.fake_llm import FakeModel
 from cancelmark.conformance.kit import Profile
 from cancelmark.conformance.report import ORDER
@@ -278,7 +277,7 @@ def test_a_server_that_hangs_is_told_and_given_up(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Runtime, "cancel", never)
-    monkeypatch.setattr(player, "CALL", 0.5)
+    monkeypatch.setattr(observer, "CALL", 0.5)
     monkeypatch.setattr(command, "PATIENCE", 0.2)
     with threaded(stop=1.0) as server:
         code, out, _ = run(capsys, server.url)
