@@ -13,7 +13,8 @@ from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
 from cancelmark.model.trace import Trace
-from cancelmark.views import render_png, trace_svg
+from cancelmark.views.render import render_png
+from cancelmark.views.timeline import trace_svg
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from math import isfinite
 from textwrap import wrap
 
+from cancelmark.model.lifecycle import State
 from cancelmark.model.oracle import Call, Prompt
 
 from .recording import History
@@ -64,7 +65,7 @@ def _lane(p: Prompt, top: float, axis: Axis) -> Iterator[str]:
     end = p.ends[0].end if p.ends else axis.last
     began = [p.accept.begin, *(s.begin for s in p.starts)]
     for i, (start, until) in enumerate(zip(began, [*began[1:], end])):
-        kind = "active" if i else "accepted"
+        kind = (State.ACTIVE if i else State.ACCEPTED).value
         x, wide = axis.x(start), max(axis.x(until) - axis.x(start), 4)
         yield box(x, top + (LANE - BAR) / 2, wide, BAR, kind)
         if wide > (len(kind) + 1) * LETTER:

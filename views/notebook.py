@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from cancelmark.model.check.explore import Result
+from cancelmark.model.lifecycle import INITIAL
 from cancelmark.model.properties import Property
 from cancelmark.model.revisions.matrix import JUDGED, Column
 from cancelmark.model.server import Server
@@ -70,7 +71,7 @@ def _paper() -> str:
     def rules(palette: theme.Palette, paper: str) -> str:
         plots = "".join(f"{root} .line{i} polyline {{ stroke: {palette.lines[name]}; }}\n"
                         f"{root} .line{i} circle {{ fill: {palette.lines[name]}; }}\n" for i, name in enumerate(LINES))
-        bar, border = palette.fills["accepted"]
+        bar, border = palette.fills[INITIAL.value]
         return (f"{root} {{ background: {paper}; }}\n{plots}"
                 f"{root} .bar rect {{ fill: {bar}; stroke: {border}; }}\n"
                 f"{root} .cross path {{ stroke: {palette.lines['cancel']}; }}\n"

@@ -11,14 +11,16 @@ from typing import NamedTuple
 import pydot
 
 from cancelmark.model.check.graph import Search, StateGraph, Way
+from cancelmark.model.lifecycle import State
 from cancelmark.model.session import REACHES, REFERENCE, Action, AnySession, Protocol
 
 from . import graph
 from .paths import Path, mermaid_legend
+from .theme import STOPPING
 
 TITLE = "One session"
 PROMPTS = 3  # the active one, one in the queue and one that is about to enter: a fourth adds no node and no edge
-_CSS = {"idle": "idle", "running": "active", "stopping": "stopping", "down": "down"}
+CSS = {"idle": "idle", "running": State.ACTIVE.value, STOPPING: STOPPING, "down": "down"}  # by turn
 
 
 class Node(NamedTuple):
@@ -73,18 +75,18 @@ def node_of(session: AnySession) -> Node:
     if session.down:
         return DOWN
     stopping = any(session.covered(p) for p in session.active)
-    return Node("stopping" if stopping else "running" if session.active else IDLE.turn, bool(session.queue))
+    return Node(STOPPING if stopping else "running" if session.active else IDLE.turn, bool(session.queue))
 
 
 def order(node: Node) -> int:
     """The order in which a reader meets the nodes, which is also what makes Graphviz lay them out so."""
-    return 2 * list(_CSS).index(node.turn) + node.waiting
+    return 2 * list(CSS).index(node.turn) + node.waiting
 
 
 def path_of(source: Node, dest: Node, action: Action) -> Path:
     if DOWN in (source, dest):
         return Path.FAULT
-    if action.name in REACHES or source.turn == "stopping":
+    if action.name in REACHES or source.turn == STOPPING:
         return Path.CANCEL
     return Path.ORDINARY if source.waiting or dest.waiting else Path.HAPPY
 
@@ -138,7 +140,7 @@ def session_graph(protocol: Protocol = REFERENCE) -> pydot.Dot:
                         label=f"{found.remark}\\l", labelloc="b", labeljust="l", fontsize="11")
     graph.add_start(dot, IDLE.name, "")
     for node in found.stays:
-        dot.add_node(graph.node(node.name, [node.title, *map(graph.small, found.lines(node))], _CSS[node.turn]))
+        dot.add_node(graph.node(node.name, [node.title, *map(graph.small, found.lines(node))], CSS[node.turn]))
     for edge, names in found.edges.items():
         dot.add_edge(graph.edge(edge.source.name, edge.dest.name, [", ".join(names)], edge.path))
     graph.add_legend(dot, found.paths)

@@ -10,10 +10,9 @@ from cancelmark.model.trace import call_text
 from . import graph, telling
 from .export import Graph
 from .paths import Path
-from .session import node_of
+from .session import CSS, node_of
 
 MOST_IN_WORDS = 16
-KINDS = {"idle": "idle", "running": "active", "stopping": "stopping", "down": "down"}
 
 
 def space_graph(space: Graph) -> pydot.Dot:
@@ -22,7 +21,7 @@ def space_graph(space: Graph) -> pydot.Dot:
     dot = graph.digraph(f"{len(space.states)} states of {space.behaviour.name}", rankdir="TB",
                         ranksep="0.5" if words else "0.3", nodesep="0.4" if words else "0.08")
     for number, server in enumerate(space.states):
-        kind = KINDS[node_of(server.sessions[0]).turn]
+        kind = CSS[node_of(server.sessions[0]).turn]
         dot.add_node(graph.node(str(number), _lines(space, number), kind) if words else graph.node(
             str(number), [""], kind, shape="circle", style="filled", width="0.14", fixedsize="true"))
     for number, edges in enumerate(space.edges):

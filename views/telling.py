@@ -25,6 +25,8 @@ from cancelmark.model.session import (
 )
 from cancelmark.model.trace import Trace, call_text
 
+from .theme import STOPPING
+
 
 class Cell(NamedTuple):
     """One prompt after one step."""
@@ -132,7 +134,7 @@ def prompt_text(session: AnySession, p: Prompt) -> tuple[str, str]:
     if p.outcome:
         return f"{p.state.value}: {p.outcome.value}", p.state.value
     stopping = p.state is State.ACTIVE and session.covered(p)
-    return p.state.value + ", stopping" * stopping, "stopping" if stopping else p.state.value
+    return p.state.value + f", {STOPPING}" * stopping, STOPPING if stopping else p.state.value
 
 
 def is_down(server: Server) -> bool:

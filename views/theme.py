@@ -9,8 +9,36 @@ applies to the whole page.
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cancelmark.model.lifecycle import State
+
 ROOT_CLASS = "cancelmark"
 FONT_STACK = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
+
+
+class Look(NamedTuple):
+    """How a kind of prompt, or of session, looks: fill and border on a light page and on a dark one, and the style of
+    its name in a terminal."""
+
+    light: tuple[str, str]
+    dark: tuple[str, str]
+    terminal: str = ""
+
+
+STOPPING = "stopping"  # a prompt that is active and was asked to stop
+
+PROMPT_LOOKS: Mapping[str, Look] = {
+    State.ACCEPTED.value: Look(("#ddf4ff", "#0969da"), ("#10253d", "#4493f8"), "bright_blue"),
+    State.CANCELED_ON_ENTRY.value: Look(("#fff1e5", "#bc4c00"), ("#3a2010", "#f0883e"), "dark_orange"),
+    State.QUEUED.value: Look(("#fff8c5", "#9a6700"), ("#332a05", "#d29922"), "yellow"),
+    State.ACTIVE.value: Look(("#dafbe1", "#1a7f37"), ("#0f2f1a", "#3fb950"), "bold green"),
+    STOPPING: Look(("#ffe2cc", "#bc4c00"), ("#4a2a12", "#f0883e"), "bold dark_orange"),
+    State.DONE.value: Look(("#eaeef2", "#57606a"), ("#21262d", "#9198a1"), "dim"),
+}
+LOOKS: Mapping[str, Look] = {
+    **PROMPT_LOOKS,
+    "down": Look(("#ffebe9", "#cf222e"), ("#3c1618", "#ff7b72")),
+    "idle": Look(("#f6f8fa", "#57606a"), ("#161b22", "#9198a1")),
+}
 
 
 class Palette(NamedTuple):
@@ -25,16 +53,12 @@ class Palette(NamedTuple):
 LIGHT = Palette(
     text="#1f2328", faint="#656d76",
     lines={"happy": "#1a7f37", "ordinary": "#57606a", "cancel": "#bc4c00", "fault": "#cf222e"},
-    fills={"accepted": ("#ddf4ff", "#0969da"), "canceled_on_entry": ("#fff1e5", "#bc4c00"),
-           "queued": ("#fff8c5", "#9a6700"), "active": ("#dafbe1", "#1a7f37"), "stopping": ("#ffe2cc", "#bc4c00"),
-           "done": ("#eaeef2", "#57606a"), "down": ("#ffebe9", "#cf222e"), "idle": ("#f6f8fa", "#57606a")},
+    fills={kind: look.light for kind, look in LOOKS.items()},
 )
 DARK = Palette(
     text="#e6edf3", faint="#8d96a0",
     lines={"happy": "#3fb950", "ordinary": "#9198a1", "cancel": "#f0883e", "fault": "#ff7b72"},
-    fills={"accepted": ("#10253d", "#4493f8"), "canceled_on_entry": ("#3a2010", "#f0883e"),
-           "queued": ("#332a05", "#d29922"), "active": ("#0f2f1a", "#3fb950"), "stopping": ("#4a2a12", "#f0883e"),
-           "done": ("#21262d", "#9198a1"), "down": ("#3c1618", "#ff7b72"), "idle": ("#161b22", "#9198a1")},
+    fills={kind: look.dark for kind, look in LOOKS.items()},
 )
 PAPER = Palette(
     text="#000", faint="#000",
@@ -97,3 +121,11 @@ def variables() -> str:
 
     return "\n".join([root(LIGHT), f"@media (prefers-color-scheme: dark) {{ {root(DARK)} }}",
                       f"@media print {{ {root(PAPER)} }}"])
+
+
+def prompt_rules(selectors: str, declarations: str) -> str:
+    """A CSS rule for each kind of prompt, with the kind in place of `KIND`."""
+    return "\n".join(f"{selectors} {{ {declarations} }}".replace("KIND", kind) for kind in PROMPT_LOOKS)
+
+
+FILLED = "background: var(--KIND); border-color: var(--KIND-border);"

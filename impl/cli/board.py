@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from cancelmark.model.lifecycle import INITIAL, Outcome, State
+from cancelmark.views.theme import PROMPT_LOOKS
+
 from .text import line
 
 if TYPE_CHECKING:
     from ..client import Notice, Prompt, RunComplete, Session
 
 KEPT = 500  # prompts that are done and still remembered
-COLUMNS = ("accepted", "queued", "active", "done")
+COLUMNS = tuple(state.value for state in State if state is not State.CANCELED_ON_ENTRY)
+ACTIVE = State.ACTIVE.value
 COLUMN = 10  # characters
 WIDE = 76  # characters from which the columns are shown
 ANSWER = 2000  # characters of an answer that are kept
 
-STYLE: Mapping[str, str] = {
-    "accepted": "bright_blue", "canceled_on_entry": "dark_orange", "queued": "yellow", "active": "bold green",
-    "end_turn": "green", "error": "bold red", "canceled": "dark_orange", "folded": "cyan"}
-MARK: Mapping[str, tuple[str, str]] = {  # and what a terminal without Unicode gets
-    "end_turn": ("✓", "+"), "error": ("✗", "x"), "canceled": ("⊘", "/"), "folded": ("↳", ">")}
+ENDS: Mapping[str, tuple[str, str, str]] = {  # by outcome: the sign, the sign without Unicode, and the style
+    Outcome.END_TURN.value: ("✓", "+", "green"), Outcome.ERROR.value: ("✗", "x", "bold red"),
+    Outcome.CANCELED.value: ("⊘", "/", "dark_orange"), Outcome.FOLDED.value: ("↳", ">", "cyan")}
+NO_END = ("●", "o", "")
 
 
 @dataclass(frozen=True)
@@ -36,21 +39,25 @@ class Card:
     outcome: str = ""
     answer: str = ""
     error: str = ""
-    been: frozenset[str] = frozenset({"accepted"})
+    been: frozenset[str] = frozenset({INITIAL.value})
     since: float = field(default_factory=monotonic)  # when it came to its state
 
     @property
     def done(self) -> bool:
-        return self.state == "done"
+        return self.state == State.DONE.value
 
     @property
     def style(self) -> str:
-        return STYLE.get(self.outcome or self.state, "")
+        if self.outcome in ENDS:
+            return ENDS[self.outcome][2]
+        look = PROMPT_LOOKS.get(self.state)  # a later server may have states that are not known here
+        return look.terminal if look else ""
 
     @property
     def word(self) -> str:
         """Where it is, in one word."""
-        return "canceled" if self.state == "canceled_on_entry" else self.outcome or self.state
+        waits_for_end = self.state == State.CANCELED_ON_ENTRY.value
+        return Outcome.CANCELED.value if waits_for_end else self.outcome or self.state
 
 
 class Board:
@@ -93,13 +100,13 @@ class Board:
         card = self.cards.get(prompt.seq) or Card(prompt.seq, prompt.session_id, text, prompt.state)
         if (card.state, card.outcome) != (prompt.state, prompt.outcome):
             card = replace(card, state=prompt.state, outcome=prompt.outcome, since=monotonic())
-        been = {prompt.state, "active"} if prompt.outcome == "end_turn" else {prompt.state}
+        been = {prompt.state, ACTIVE} if prompt.outcome == Outcome.END_TURN.value else {prompt.state}
         self.cards[card.seq] = card = replace(card, been=card.been | been)
         self._forget()
         return card
 
     def _end(self, end: "RunComplete") -> Card:
-        card = replace(self.cards[end.seq], state="done", outcome=end.outcome, error=line(end.error))
+        card = replace(self.cards[end.seq], state=State.DONE.value, outcome=end.outcome, error=line(end.error))
         self.cards[end.seq] = card = replace(card, answer=line(end.text[:ANSWER]) or card.answer)
         return card
 
@@ -173,16 +180,16 @@ def _track(card: Card, unicode: bool) -> Text:
     for name in COLUMNS[:here]:
         track.append((dot if name in card.been else rail) + rail * (COLUMN - 1), "dim")
     track.append(_mark(card, unicode), card.style)
-    if card.state == "active":
+    if card.state == ACTIVE:
         track.append(f" {_time(monotonic() - card.since)}", card.style)
-    elif card.done or card.state == "canceled_on_entry":
+    elif card.done or card.state == State.CANCELED_ON_ENTRY.value:
         track.append(f" {card.word}", card.style)
     track.append(" " * (COLUMN * len(COLUMNS) - track.cell_len))
     return track
 
 
 def _mark(card: Card, unicode: bool) -> str:
-    return MARK.get(card.outcome, ("●", "o"))[0 if unicode else 1]
+    return ENDS.get(card.outcome, NO_END)[0 if unicode else 1]
 
 
 def _time(seconds: float) -> str:

@@ -11,19 +11,14 @@ from cancelmark.model.check.explore import explored
 from cancelmark.model.properties import Bounds
 from cancelmark.model.session import REFERENCE
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views import (
-    lifecycle_graph,
-    lifecycle_mermaid,
-    render_png,
-    render_svg,
-    session_graph,
-    session_mermaid,
-    trace_dot,
-    trace_itf,
-    trace_mermaid,
-    trace_svg,
-    trace_text,
-)
+from cancelmark.views.chain import trace_dot
+from cancelmark.views.itf import trace_itf
+from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.render import render_png, render_svg
+from cancelmark.views.sequence import trace_mermaid
+from cancelmark.views.session import session_graph, session_mermaid
+from cancelmark.views.timeline import trace_svg
+from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
 from .check import protocol_named

@@ -19,8 +19,10 @@ from cancelmark.model.check.walk import Walk
 from cancelmark.model.server import Change
 from cancelmark.model.session import REFERENCE, AnySession, Prompt
 from cancelmark.model.trace import call_text, replay
-from cancelmark.views import telling, trace_text
+from cancelmark.views import telling
 from cancelmark.views.facts import facts
+from cancelmark.views.theme import PROMPT_LOOKS
+from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
 from .check import protocol_named
@@ -48,8 +50,6 @@ HELP = "a key takes the action beside it · u undo · r redo · s save · l load
 KEYS = "1234567890abcdefgijkmnoptvwxy"  # for actions; the other letters are commands
 COMMANDS = {"u": "undo", "r": "redo", "s": "save", "l": "load", "z": "quiz", "?": "help", "h": "help", "q": "quit",
             "\x04": "quit"}
-STYLE = {"accepted": "blue", "queued": "yellow", "active": "bold green", "stopping": "bold magenta",
-         "canceled_on_entry": "magenta", "done": "dim"}
 
 
 def add_parser(commands: Any) -> None:
@@ -256,7 +256,7 @@ class Game:
     def prompt(self, session: AnySession, prompt: Prompt) -> Text:
         text, kind = telling.prompt_text(session, prompt)
         reached = "" if prompt.reach.value == "nothing" else f"  reached by {prompt.reach.value}"
-        return Text.assemble((text, STYLE[kind]), (f"  events {prompt.ends}{reached}", "dim"))
+        return Text.assemble((text, PROMPT_LOOKS[kind].terminal), (f"  events {prompt.ends}{reached}", "dim"))
 
     def choices(self, possible: list[Change]) -> RenderableType:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

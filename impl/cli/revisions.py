@@ -16,8 +16,11 @@ from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
 from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.trace import Trace, positions, retraced
-from cancelmark.views import trace_itf, trace_mermaid, trace_svg, trace_text
+from cancelmark.views.itf import trace_itf
+from cancelmark.views.sequence import trace_mermaid
 from cancelmark.views.tables import matrix_table
+from cancelmark.views.timeline import trace_svg
+from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
 from .check import PROTOCOLS

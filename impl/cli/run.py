@@ -8,6 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from cancelmark.model.lifecycle import State
+
 from .connect import add_place, carry_out, connected, prompt_of
 from .text import plain
 
@@ -156,7 +158,7 @@ class View:
 
         match notice.payload:
             case Prompt(state=state) if self._spinner:
-                self._spinner.update("queued" if state == "queued" else "waiting for the answer")
+                self._spinner.update("queued" if state == State.QUEUED.value else "waiting for the answer")
             case Message(role="assistant") as message if self._live:
                 self._print(message.id, message.text)
 

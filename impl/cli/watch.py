@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from cancelmark.model.lifecycle import State
+
 from ..files import UsageError
 from .connect import Place, add_place, carry_out, connected
 from .text import line, plain
@@ -218,7 +220,7 @@ class Screen(View):
             self._live.refresh()
             await asyncio.sleep(PAUSE)
             with suppress(TimeoutError):
-                async with asyncio.timeout(1.0 if self._board.count("active") else None):
+                async with asyncio.timeout(1.0 if self._board.count(State.ACTIVE.value) else None):
                     await self._news.wait()
 
     def _picture(self) -> "RenderableType":

@@ -17,15 +17,11 @@ from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions.matrix import matrix
 from cancelmark.model.session import REFERENCE
-from cancelmark.views import (
-    lifecycle_graph,
-    lifecycle_mermaid,
-    render_svg,
-    sequence_svg,
-    session_graph,
-    session_mermaid,
-    trace_mermaid,
-)
+from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.lifelines import sequence_svg
+from cancelmark.views.render import render_svg
+from cancelmark.views.sequence import trace_mermaid
+from cancelmark.views.session import session_graph, session_mermaid
 from cancelmark.views.tables import (
     actions_table,
     counts_table,

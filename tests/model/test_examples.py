@@ -12,7 +12,8 @@ from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import Acknowledge, Actor, End, Fold, Reach, label
 from cancelmark.model.trace import call_text
-from cancelmark.views import sequence_svg, trace_mermaid
+from cancelmark.views.lifelines import sequence_svg
+from cancelmark.views.sequence import trace_mermaid
 from cancelmark.views.svg import LETTER
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")

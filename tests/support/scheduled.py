@@ -43,7 +43,7 @@ from cancelmark.model.oracle import End, judge
 from cancelmark.model.oracle import Prompt as Seen
 from cancelmark.model.session import Fold, Start
 from cancelmark.model.session import label as name_of
-from cancelmark.views import trace_text
+from cancelmark.views.trace import trace_text
 
 SESSIONS = ("s", "t")
 GRACE = 5.0  # seconds of a time that costs nothing

@@ -16,22 +16,15 @@ from cancelmark.model.lifecycle import ROWS, Guard, Outcome, State
 from cancelmark.model.properties import Bounds
 from cancelmark.model.session import ACTIONS, REFERENCE, Protocol
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views import (
-    itf_calls,
-    lifecycle_graph,
-    lifecycle_mermaid,
-    render_png,
-    render_svg,
-    session_graph,
-    session_mermaid,
-    trace_dot,
-    trace_itf,
-    trace_mermaid,
-    trace_svg,
-    trace_text,
-)
-from cancelmark.views.lifecycle import label_of
-from cancelmark.views.session import DOWN, quotient
+from cancelmark.views.chain import trace_dot
+from cancelmark.views.itf import itf_calls, trace_itf
+from cancelmark.views.lifecycle import label_of, lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.render import render_png, render_svg
+from cancelmark.views.sequence import trace_mermaid
+from cancelmark.views.session import DOWN, quotient, session_graph, session_mermaid
+from cancelmark.views.theme import PROMPT_LOOKS, STOPPING
+from cancelmark.views.timeline import trace_svg
+from cancelmark.views.trace import trace_text
 
 RACE = ("accept A", "enter A", "accept(B, run id)", "enter B", "accept C", "cancel", "enter C", "finish A canceled",
         "settle C", "accept D", "enter D", "finish(D, end_turn)")
@@ -341,3 +334,8 @@ def test_replay_says_what_is_wrong_in_one_line(calls: list[str], sessions: int, 
     with pytest.raises(ValueError, match=re.escape(problem)) as error:
         replay(REFERENCE, calls, sessions)
     assert "\n" not in str(error.value)
+
+
+def test_every_state_has_a_look() -> None:
+    assert list(PROMPT_LOOKS) == [kind for state in State for kind in (
+        [state.value, STOPPING] if state is State.ACTIVE else [state.value])]

@@ -7,9 +7,10 @@ from importlib.metadata import version
 from importlib.resources import files
 
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.views import lifecycle_graph, render_svg, theme
+from cancelmark.views import theme
 from cancelmark.views.board import lifecycle_board
-from cancelmark.views.render import inline
+from cancelmark.views.lifecycle import lifecycle_graph
+from cancelmark.views.render import inline, render_svg
 
 from . import sections
 from .findings import Findings, Graph
@@ -22,7 +23,10 @@ def page(found: Findings) -> str:
     """The whole page."""
     parts = {
         "version": version("cancelmark"),
-        "style": theme.stylesheet() + "\n" + theme.variables() + "\n" + _asset("style.css"),
+        "style": "\n".join([
+            theme.stylesheet(), theme.variables(), _asset("style.css"),
+            theme.prompt_rules(".pill.KIND, .swatch.KIND", theme.FILLED),
+            theme.prompt_rules(".cancelmark .band.KIND rect", "fill: var(--KIND-border);")]),
         "verdict": sections.verdict(found),
         "lifecycle": inline(render_svg(lifecycle_graph())),
         "board": inline(lifecycle_board()),

@@ -14,11 +14,10 @@ from cancelmark.model.session import ACTIONS
 from cancelmark.views.plots import columns, growth, shares
 from cancelmark.views.render import inline
 from cancelmark.views.tables import KINDS
+from cancelmark.views.theme import PROMPT_LOOKS
 
 from .findings import CENSUS, CHECKED, GROWTH, REF, REVISIONS, Findings
 from .payload import SENTENCES, counterexamples, examples, graphs, told_flaws
-
-KIND_ORDER = ("accepted", "queued", "active", "stopping", "canceled_on_entry", "done")
 
 
 def _table(
@@ -204,9 +203,9 @@ def figures(found: Findings) -> str:
     widest = found.checked[CHECKED[0]]
     series = {name: [found.checked[b].states for b in bounds] for name, bounds in GROWTH.items()}
     most = max(found.checked.values(), key=lambda c: c.states)
-    legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in KIND_ORDER)
+    legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in PROMPT_LOOKS)
     depth = columns("States by depth", widest.levels, "steps from the start", "states")
-    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.census], KIND_ORDER,
+    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.census], [*PROMPT_LOOKS],
                    "steps from the start", "prompts")
     grows = growth("States by the number of prompts", series, "prompts", "states")
     counts = _table("Every search of the reference", ("within", "states", "edges", "depth", "verdict"), (

@@ -1,9 +1,13 @@
-"""The live page: files beside this one, as they are."""
+"""The live page: files beside this one, in which the states of a prompt and their colours are filled in."""
 
+from functools import cache
 from importlib.resources import files
 
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
+
+from cancelmark.model.lifecycle import State
+from cancelmark.views import theme
 
 from ..answers import Answer, problem
 
@@ -21,6 +25,23 @@ FILES = {
 PATHS = frozenset(FILES)  # who may see these need not have a token: they hold nothing
 
 
+COLUMN = '<div class="column {0}" data-state="{0}"><h3>{1}</h3><ol></ol><p class="earlier quiet" hidden></p></div>'
+SLOTS = {
+    "{{columns}}": "\n      ".join(
+        COLUMN.format(state.value, state.value.replace("_", " ").capitalize()) for state in State),
+    "{{states}}": f"{theme.variables()}\n{theme.prompt_rules('.KIND .card', theme.FILLED)}",
+}
+
+
+@cache
+def read_file(name: str) -> bytes:
+    """The file with its slots filled in."""
+    data = files(__package__).joinpath(name).read_text(encoding="utf-8")
+    for slot, content in SLOTS.items():
+        data = data.replace(slot, content)
+    return data.encode()
+
+
 class File:
     """One file of the page."""
 
@@ -30,8 +51,7 @@ class File:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["cancelmark.call"] = "page"
         if scope["method"] in ("GET", "HEAD"):
-            data = files(__package__).joinpath(self._name).read_bytes()
-            answer = Answer(200, data, self._kind, HEADERS)
+            answer = Answer(200, read_file(self._name), self._kind, HEADERS)
         else:
             answer = problem(405, "this is a page; GET it", {"allow": "GET, HEAD"})
         await answer(scope, receive, send)

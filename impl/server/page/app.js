@@ -4,13 +4,13 @@
 // On every connection the stream is opened first and the state is asked for second; what the stream says meanwhile
 // waits, and is applied after the state. So nothing is missed, and what is applied twice ends as it should.
 
-const STATES = ["accepted", "canceled_on_entry", "queued", "active", "done"];
-const SAID = { accepted: "accepted", canceled_on_entry: "canceled on entry", queued: "queued", active: "active", done: "done" };
 const FINISHED_SHOWN = 6;
 const EVENTS_SHOWN = 200;
 const RETRY = [500, 1000, 2000, 5000]; // milliseconds
 
 const $ = (id) => document.getElementById(id);
+const columns = $("lane").content.querySelectorAll(".column"); // one for each state, filled in by the server
+const SAID = Object.fromEntries([...columns].map((c) => [c.dataset.state, c.querySelector("h3").textContent.toLowerCase()]));
 const sessions = new Map(); // by id: { id, title, lane }
 const prompts = new Map(); // by session id and seq: { seq, session_id, run_id, text, state, outcome, answer, card }
 const client = crypto.randomUUID ? crypto.randomUUID() : fallbackId();
@@ -174,7 +174,7 @@ function showSession(session) {
   lane.querySelector(".cancel").setAttribute("aria-label", `Cancel everything accepted so far in ${name}`);
   lane.querySelector(".clear").setAttribute("aria-label", `Clear the queue of ${name}`);
   lane.querySelector("input[name=prompt]").setAttribute("aria-label", `Prompt for ${name}`);
-  for (const state of STATES) {
+  for (const state of Object.keys(SAID)) {
     lane.querySelector(`.${state} ol`).setAttribute("aria-label", `${name}, ${SAID[state]}`);
   }
   const entry = { ...session, lane };
@@ -191,7 +191,7 @@ function summarize(session) {
   session.lane.querySelector(".lane-state").textContent = !live.length ? "idle" : queued ? `busy, ${queued} queued` : "busy";
   const finished = mine.filter((p) => p.state === "done").sort((a, b) => b.seq - a.seq);
   finished.forEach((p, i) => (p.card.hidden = i >= FINISHED_SHOWN));
-  const earlier = session.lane.querySelector(".earlier");
+  const earlier = session.lane.querySelector(".done .earlier");
   earlier.hidden = finished.length <= FINISHED_SHOWN;
   earlier.textContent = `and ${finished.length - FINISHED_SHOWN} earlier`;
 }
