@@ -65,13 +65,8 @@ def judge(
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
     one that `fake` makes. `only` names guarantees, and `scenarios` what to try, if not all. Works in a notebook
-    too. Needs Hypothesis: pip install 'cancelmark[conform]'.
+    too.
     """
-    try:
-        import hypothesis  # noqa: F401
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError("the conformance kit draws histories with Hypothesis, which is not installed; "
-                                  "pip install 'cancelmark[conform]'") from None
     if isinstance(profile, str):
         if profile not in PROFILES:
             raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")

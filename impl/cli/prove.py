@@ -38,7 +38,6 @@ examples:
   cancelmark prove --json
 """
 
-MISSING = "z3-solver is not installed; install it with: pip install 'cancelmark[prove]'"
 
 EXIT = {"proved": 0, "broken": 1, "unknown": 2}
 STYLE = {"proved": "green", "broken": "bold red", "unproved": "yellow", "unknown": "yellow"}
@@ -57,13 +56,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        from cancelmark.model.proof.invariant import INVARIANT
-        from cancelmark.model.proof.prover import Prover
-    except ModuleNotFoundError as error:
-        if error.name != "z3":
-            raise
-        raise UsageError(MISSING) from error
+    from cancelmark.model.proof.invariant import INVARIANT
+    from cancelmark.model.proof.prover import Prover
 
     known = [claim.name for claim in INVARIANT]
     for name in arguments.without:

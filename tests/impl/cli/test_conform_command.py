@@ -5,7 +5,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -249,16 +248,6 @@ def test_bad_usage_is_told_in_one_line(
     assert code == 2
     assert complaint in err
     assert err.count("\n") == 1
-
-
-def test_without_hypothesis_it_says_what_to_install(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "hypothesis", None)
-    with threaded() as server:
-        code, _, err = run(capsys, server.url)
-    assert code == 2
-    assert "pip install 'cancelmark[conform]'" in err
 
 
 def test_nobody_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

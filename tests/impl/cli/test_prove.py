@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 from support.commands import read_refusal, run_command, run_on_terminal
@@ -76,12 +74,3 @@ def test_bad_usage_is_refused_with_the_remedy() -> None:
     for seconds in ("0", "nan", "inf"):
         assert "give a number of seconds from 0.001 to 86400" in read_refusal("prove", "--timeout", seconds)
     assert "cancelmark prove --without queue-has-a-turn" in run_command("prove", "--help").stdout
-
-
-def test_without_the_solver_the_command_says_how_to_get_it() -> None:
-    code = ("import sys; sys.modules['z3'] = None\n"
-            "from cancelmark.impl.cli.main import main; sys.exit(main(['prove']))")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "cancelmark: z3-solver is not installed; install it with: pip install 'cancelmark[prove]'\n"
-    assert done.stdout == ""
