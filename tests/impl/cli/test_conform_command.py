@@ -21,7 +21,7 @@ from cancelmark.conformance import kit, observer
 from cancelmark.conformance.fake_llm import FakeModel
 from cancelmark.conformance.kit import Profile
 from cancelmark.conformance.report import ORDER
-from cancelmark.impl.cli.main import conform as command
+from cancelmark.impl.cli import conform as command
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
