@@ -51,8 +51,8 @@ class Journal(MemoryStore):
         super().__init__()
         self.batches: list[tuple[Operation, ...]] = []
 
-    async def write(self, batch: Sequence[Operation]) -> tuple[int, ...]:
-        events = await super().write(batch)
+    def _write_now(self, batch: Sequence[Operation]) -> tuple[int, ...]:
+        events = super()._write_now(batch)
         self.batches.append(tuple(batch))
         return events
 

@@ -47,7 +47,7 @@ from .events import Broker, Update
 from .messages import canceled_messages, emptied, wire_message
 from .run import STATE, Handle, Run
 from .session import Counter, Effects, Prompt, Session
-from .tasks import begun, uncut
+from .tasks import has_succeeded, outlast
 from .trace import Trace, found_in
 from .turn import Ending, ToolRunner, Turn
 
@@ -92,6 +92,14 @@ class Step(NamedTuple):
     effects: Effects
     mark: int  # the session's, after it
     done: "asyncio.Future[None] | None"  # of whoever waits until it is carried out
+
+
+class Commit(NamedTuple):
+    """Steps that are being made durable."""
+
+    steps: Sequence[Step]
+    operations: Sequence[Operation]
+    written: "asyncio.Future[Any]"  # done when the first attempt is
 
 
 class Lane:
@@ -192,12 +200,13 @@ class Runtime:
         """A new session. One that exists is left as it is."""
         if id not in self._lanes:
             self._refuse_if_closing()
-            await uncut(self._created(id, title))
-
-    async def _created(self, id: str, title: str) -> None:
-        with suppress(Refused):  # another caller was faster
-            await self.store.write([NewSession(id, title, int(time()))])
-        self._lanes.setdefault(id, Lane(Session(id, self._counter)))
+            written = self._write([NewSession(id, title, int(time()))])
+            canceled = await outlast(written)
+            with suppress(Refused):  # another caller was faster
+                written.result()
+            self._lanes.setdefault(id, Lane(Session(id, self._counter)))
+            if canceled:
+                raise canceled
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None) -> Handle:
         """Accepts a prompt; when this returns it is journaled, and its end will come. Raises `Refusal` or `StoreError`,
@@ -213,16 +222,22 @@ class Runtime:
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
-            return await uncut(self._accepted(lane, seq, text, run_id or None, after))
+            written = self._write([AcceptPrompt(seq, session_id, text, run_id or None)])
+            canceled = await outlast(written)
+            written.result()
+            handle = self._admit(lane, seq, text, run_id or None, after)
+            if canceled:
+                raise canceled
+            return handle
         except Refused as error:  # it has another prompt with that run id
             raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
         finally:
             self._accepting -= 1
             self._look_quiet()
 
-    async def _accepted(self, lane: Lane, seq: int, text: str, run_id: str | None, after: int) -> Handle:
+    def _admit(self, lane: Lane, seq: int, text: str, run_id: str | None, after: int) -> Handle:
+        """The prompt is journaled, and enters."""
         session = lane.session
-        await self.store.write([AcceptPrompt(seq, session.id, text, run_id)])
         prompt, effects = session.accept(text, run_id, seq)
         if self.trace:
             self.trace.step(session, effects, after)
@@ -231,7 +246,7 @@ class Runtime:
         if self.ready:
             self._spawn(self._enter_if_ready(lane, run, self.ready))
         else:
-            self._begin(self._enter(lane, prompt))
+            self._enter(lane, prompt)
         return Handle(run, self.broker)
 
     async def cancel(self, session_id: str) -> None:
@@ -319,9 +334,9 @@ class Runtime:
         except Exception as error:
             self._fail(lane, run.prompt, str(error) or type(error).__name__)
         else:
-            await self._enter(lane, run.prompt)
+            self._enter(lane, run.prompt)
 
-    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+    def _enter(self, lane: Lane, prompt: Prompt) -> None:
         """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
         self._carry(lane, lane.session.enter(prompt))
         self._settle_if_canceled(lane, prompt)
@@ -352,9 +367,9 @@ class Runtime:
             run.ending, run.goes_on = ending, True
             self._carry(lane, lane.session.requeue(run.prompt))
         else:
-            await self._ended(lane, run, ending)
+            self._end(lane, run, ending)
 
-    async def _ended(self, lane: Lane, run: Run, ending: Ending) -> None:
+    def _end(self, lane: Lane, run: Run, ending: Ending) -> None:
         assert ending.outcome is not None
         run.ending = ending
         run.feed.close()
@@ -367,7 +382,7 @@ class Runtime:
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
             lane = self._lanes[run.prompt.session.id]
-            self._begin(self._ended(lane, run, self._let_go(run, run.turn)))
+            self._end(lane, run, self._let_go(run, run.turn))
 
     def _let_go(self, run: Run, turn: Turn) -> Ending:
         """Nobody waits for the turn any more. Returns the ending that it has instead of its own."""
@@ -403,9 +418,9 @@ class Runtime:
         elif not lane.working:
             lane.working = True
             if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
-                self._spawn(self._work(lane))
+                self._spawn(self._drain_lane(lane))
             else:
-                self._begin(self._work(lane))
+                self._drain_lane_now(lane)
 
     def _stop(self, effects: Effects) -> bool:
         """Asks the turn to stop, if there is one that the step stops. Its end is committed with the step or after it,
@@ -416,30 +431,57 @@ class Runtime:
                 return True
         return False
 
-    async def _work(self, lane: Lane) -> None:
-        """Carries out what has gathered in the lane, until nothing is left."""
+    def _drain_lane_now(self, lane: Lane) -> None:
+        """Carries out what has gathered in the lane, as far as the store answers at once. A task does the rest."""
         try:
             while lane.steps:
-                taken = lane.steps[:]
-                self._show_records(taken)
-                await self._commit(lane, taken)
-                for step in taken:
-                    lane.mark = max(lane.mark, step.mark)
-                    for prompt, row in step.effects.moved:
-                        self._tell(prompt, row.dest, row.outcome)
-                    self._do(lane, step.effects)
-                    if step.done:
-                        step.done.set_result(None)
-                del lane.steps[:len(taken)]
-                self._steps -= len(taken)
+                commit = self._begin_commit(lane)
+                if not has_succeeded(commit.written):
+                    self._spawn(self._drain_lane(lane, commit))
+                    return
+                self._keep(lane, commit.steps)
+        except Exception as error:
+            self._stand_still(lane, error)
+        self._let_lane_rest(lane)
+
+    async def _drain_lane(self, lane: Lane, commit: "Commit | None" = None) -> None:
+        """Carries out what has gathered in the lane, until nothing is left; first what was begun."""
+        try:
+            while lane.steps:
+                commit = commit or self._begin_commit(lane)
+                await self._complete_commit(lane, commit)
+                self._keep(lane, commit.steps)
+                commit = None
         except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
             lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
             raise
         except Exception as error:
             self._stand_still(lane, error)
         finally:
-            lane.working = False
+            self._let_lane_rest(lane)
+
+    def _let_lane_rest(self, lane: Lane) -> None:
+        lane.working = False
         self._look_quiet()
+
+    def _begin_commit(self, lane: Lane) -> "Commit":
+        """Begins to make everything durable that has gathered in the lane."""
+        steps = lane.steps[:]
+        self._show_records(steps)
+        operations = [op for step in steps for op in self._operations(lane, step.effects, step.mark)]
+        return Commit(steps, operations, self._write(operations))
+
+    def _keep(self, lane: Lane, steps: Sequence[Step]) -> None:
+        """Shows and does what the steps ask for, now that they are durable."""
+        for step in steps:
+            lane.mark = max(lane.mark, step.mark)
+            for prompt, row in step.effects.moved:
+                self._tell(prompt, row.dest, row.outcome)
+            self._do(lane, step.effects)
+            if step.done:
+                step.done.set_result(None)
+        del lane.steps[:len(steps)]
+        self._steps -= len(steps)
 
     def _show_records(self, steps: Iterable[Step]) -> None:
         """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
@@ -457,11 +499,11 @@ class Runtime:
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
-    async def _commit(self, lane: Lane, steps: Sequence[Step]) -> None:
+    async def _complete_commit(self, lane: Lane, commit: "Commit") -> None:
         """Makes the steps durable together. If the store will never take a message, the rest is kept without it."""
-        operations = [op for step in steps for op in self._operations(lane, step.effects, step.mark)]
+        steps, operations, written = commit
         try:
-            await self._persist(operations)
+            await self._persist(operations, written)
             return
         except (Refused, Unstorable) as error:
             refused = error
@@ -499,20 +541,36 @@ class Runtime:
                 operations.append(AppendEvent(session.id, TERMINAL, payload, run.prompt.run_id))
         return operations
 
-    async def _persist(self, operations: Sequence[Operation], wanted: Callable[[], bool] = lambda: True) -> None:
-        """Writes, and tries again for as long as that may help and is wanted (R25a)."""
+    def _write(self, operations: Sequence[Operation]) -> "asyncio.Future[Any]":
+        """Begins to write. With a store in memory that is done at once, and costs no task."""
+        if operations:
+            return self.store.begin_write(operations)
+        nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        nothing.set_result(None)
+        return nothing
+
+    def _save(self, operations: Sequence[Operation], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
+        """Begins to write what a turn has said."""
+        written = self._write(operations)
+        return written if has_succeeded(written) else asyncio.ensure_future(self._persist(operations, written, wanted))
+
+    async def _persist(self, operations: Sequence[Operation], written: "asyncio.Future[Any] | None" = None,
+                       wanted: Callable[[], bool] = lambda: True) -> None:
+        """Writes, unless that is `written` already, and tries again for as long as that may help and is
+        wanted (R25a)."""
         attempt = 0
-        while operations and wanted():
+        while wanted():
             try:
-                await self.store.write(operations)
+                await (written or self._write(operations))
                 return
             except StoreError as error:
                 if not error.retry or self._over.is_set():
                     raise
                 log.error("a step cannot be written, trying again: %s", error)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._over.wait(), PATIENCE[min(attempt, len(PATIENCE) - 1)])
-                attempt += 1
+                    async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
+                        await self._over.wait()
+                attempt, written = attempt + 1, None
 
     def _do(self, lane: Lane, effects: Effects) -> None:
         """What is left of a step once it is durable and published: turns to start and stop, waiters to
@@ -533,7 +591,7 @@ class Runtime:
 
     def _start(self, lane: Lane, run: Run) -> None:
         if run.trouble:
-            self._spawn(self._ended(lane, run, Ending(Outcome.ERROR, error=run.trouble)))
+            asyncio.get_running_loop().call_soon(self._end, lane, run, Ending(Outcome.ERROR, error=run.trouble))
             return
         run.turn = self._turn(lane, run)
         if run.prompt.covered:  # a cancel came between the step that started it and this one
@@ -554,7 +612,7 @@ class Runtime:
 
         return Turn(
             seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
-            history=partial(self.store.messages, session.id), write=self._persist, follow_ups=follow_ups,
+            history=partial(self.store.messages, session.id), write=self._save, follow_ups=follow_ups,
             feed=run.feed, goes_on=run.goes_on)
 
     def _stopping(self, run: Run) -> None:
@@ -615,19 +673,9 @@ class Runtime:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Does the work in a task of its own, soon."""
         task = asyncio.ensure_future(work)
-        self._hold(task)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
         return task
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Does the work, from now on."""
-        self._hold(begun(work))
-
-    def _hold(self, task: "asyncio.Future[None]") -> None:
-        if task.done():
-            self._finished(task)
-        else:
-            self._tasks.add(task)
-            task.add_done_callback(self._finished)
 
     def _finished(self, task: "asyncio.Future[None]") -> None:
         self._tasks.discard(task)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
 
@@ -23,10 +23,10 @@ from ..store import Message, Operation, PutMessage
 from .conversation import Conversation, Earlier, Read
 from .events import Feed
 from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
-from .tasks import uncut
+from .tasks import outlast
 
-# Writes, and tries again for as long as that may help and the second says that it is wanted.
-Write = Callable[[Sequence[Operation], Callable[[], bool]], Awaitable[object]]
+# Begins to write, and tries again for as long as that may help and the second says that it is wanted.
+Write = Callable[[Sequence[Operation], Callable[[], bool]], "asyncio.Future[Any]"]
 
 SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
 
@@ -257,17 +257,18 @@ class Turn:
         return message
 
     async def _save(self) -> None:
-        """Writes what is to be written, and shows it."""
-        await uncut(self._saved())
-
-    async def _saved(self) -> None:
+        """Writes what is to be written, and shows it, even if the turn is stopped meanwhile."""
         if self.abandoned:
             return
         messages = tuple(self._unwritten.values())
         self._unwritten.clear()
-        await self._write([PutMessage(message) for message in messages], lambda: not self.abandoned)
+        written = self._write([PutMessage(message) for message in messages], lambda: not self.abandoned)
+        canceled = await outlast(written)
+        written.result()
         for message in messages:
             self._show(message)
+        if canceled:
+            raise canceled
 
     def _show(self, message: Message) -> None:
         if not self.abandoned and self._feed.watched:

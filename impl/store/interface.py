@@ -1,5 +1,6 @@
 """What every store promises, and how it says that it cannot keep it."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,15 +53,20 @@ class Store(ABC):
     """What both stores promise. Reading sees every batch that was committed, and never a part of one."""
 
     @abstractmethod
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        """Keeps the batch, all of it or none of it, and returns the ids of the events it appended, in order.
+    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
+        """Begins to keep the batch, all of it or none of it, and returns a future of the ids of the events that it
+        appends, in order.
 
-        When this returns, the batch is durable and all listeners have been told of its events. Batches are applied in
-        the order in which the calls were made. When it raises `StoreError` nothing of the batch is kept, and the store
-        can be used on. When the awaiting task is canceled the batch may or may not be kept, but never a part of it.
+        When the future is done, the batch is durable and all listeners have been told of its events. Batches are
+        applied in the order in which the calls were made. When it raises `StoreError` nothing of the batch is kept, and
+        the store can be used on. When it is canceled the batch may or may not be kept, but never a part of it.
         (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after a
         crash that follows at once; it is then found as a whole.) (R16a, R16b)
         """
+
+    async def write(self, batch: Batch) -> tuple[int, ...]:
+        """Keeps the batch: `begin_write`, and waits for it."""
+        return await self.begin_write(batch)
 
     @abstractmethod
     def prompt(self, run_id: str) -> PromptRecord | None:

@@ -1,5 +1,6 @@
 """A store in memory."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ class MemoryStore(Store):
     """A store that ends with its process. It keeps the whole history, as a file would, and is for one thread. What was
     written is kept as it came, and made into records when it is read.
 
-    `write` never suspends: it applies the batch and returns within the same step of the event loop.
+    A write is done at once: its future is done when `begin_write` returns.
     """
 
     WHERE = "memory"
@@ -38,7 +39,15 @@ class MemoryStore(Store):
             MovePrompt: self._move_prompt, PutMessage: self._put_message, AppendEvent: self._append_event,
         }
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
+        written: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        try:
+            written.set_result(self._write_now(batch))
+        except Exception as error:
+            written.set_exception(error)
+        return written
+
+    def _write_now(self, batch: Batch) -> tuple[int, ...]:
         self._check_open()
         before = len(self._events)
         self._undo.clear()

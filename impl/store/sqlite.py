@@ -167,7 +167,7 @@ class SqliteStore(Store):
         self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)
         self._thread.start()
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
         loop = asyncio.get_running_loop()
         job = _Job([_statement(operation) for operation in batch], loop, loop.create_future())
         with self._changed:
@@ -176,7 +176,7 @@ class SqliteStore(Store):
             if not self._waiting:
                 self._changed.notify()
             self._waiting.append(job)
-        return await job.future
+        return job.future
 
     def prompt(self, run_id: str) -> PromptRecord | None:
         found = self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE run_id = ?", run_id)

@@ -29,8 +29,8 @@ A, B = accept(run_id=True), accept()
     ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 481),
     ([A, A, clear_queue("queued")], Memory, 3, 98),
     ([A, close(), cancel(), cancel()], Memory, 2, 1311),
-    ([A, cancel()], File, 2, 899),
-    ([close(), cancel(), cancel()], File, 2, 81),
+    ([A, cancel()], File, 2, 440),
+    ([close(), cancel(), cancel()], File, 2, 21),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_keeps_every_promise(
     clients: list[Do], store: type[Store], preemptions: int | None, schedules: int,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.runtimes import OpenStore, World, on_both_stores, play, until, world
+from support.stores import Meddled
 from tools.replaying import Graph
 
 from cancelmark.impl.runtime import Closing, Result, RunIdInUse
@@ -21,7 +22,7 @@ from cancelmark.model.properties import Bounds
 from cancelmark.model.session import Effect, End, Fold, Start, Stop
 
 
-class Gated(MemoryStore):
+class Gated(Meddled, MemoryStore):
     """A store in which chosen batches wait until a test lets them through. It remembers what was written."""
 
     def __init__(self, chosen: Callable[[Batch], bool] = lambda batch: False) -> None:
@@ -109,7 +110,7 @@ def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_p
     asyncio.run(main())
 
 
-class Unstoppable(MemoryStore):
+class Unstoppable(Meddled, MemoryStore):
     """A store that, like a disk, goes on with what was asked for when the one who asked is gone."""
 
     async def write(self, batch: Batch) -> tuple[int, ...]:

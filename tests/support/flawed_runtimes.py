@@ -13,11 +13,12 @@ from typing import ClassVar
 
 from support.flawed_sessions import Flawed, without_ends
 from support.scheduled import Parts, World
+from support.stores import Meddled
 
 from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl.runtime.events import Broker, Subscription
 from cancelmark.impl.runtime.session import Effects, Prompt
-from cancelmark.impl.store import TERMINAL, AppendEvent, Batch, MovePrompt, Store
+from cancelmark.impl.store import TERMINAL, AppendEvent, Batch, MovePrompt
 from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.session import FINISH, Fold, Record
 
@@ -312,7 +313,7 @@ class EntersOnADeadContext(Racy):
             return without_ends(self.fail(prompt), prompt.seq)
 
 
-class EndWithTheNeighboursError(Store):
+class EndWithTheNeighboursError(Meddled):
     """The end of a prompt that hands off is kept until the next one ends, and takes its error along."""
 
     def __init__(self, world: World) -> None:
@@ -330,7 +331,7 @@ class EndWithTheNeighboursError(Store):
         return await super().write([*(op for op in batch if not isinstance(op, AppendEvent)), *changed])
 
 
-class EndAsTheContextHasIt(Store):
+class EndAsTheContextHasIt(Meddled):
     """Ends are published a moment later, and if the server closes meanwhile as canceled."""
 
     async def write(self, batch: Batch) -> tuple[int, ...]:

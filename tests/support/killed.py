@@ -37,16 +37,16 @@ class Deadly(SqliteStore):
         self._fate, self._moment = (phase, int(write)), moment
         self._writes = dict.fromkeys(("start", "run", "close"), 0)
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
         phase = self.phase
         self._writes[phase] += 1
         fatal = (phase, self._writes[phase]) == self._fate
         if fatal and self._moment == "before":
             die()
-        ids = await super().write(batch)
+        written = super().begin_write(batch)
         if fatal:
-            die()
-        return ids
+            written.add_done_callback(lambda _: die())
+        return written
 
 
 class Hesitant(Runtime):
@@ -58,9 +58,8 @@ class Hesitant(Runtime):
         super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace)
         self._random = random
 
-    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
-        await asyncio.sleep(self._random.choice([0, 0, 0.02]))
-        await super()._enter(lane, prompt)
+    def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        asyncio.get_running_loop().call_later(self._random.choice([0, 0, 0.02]), super()._enter, lane, prompt)
 
 
 def die() -> None:

@@ -34,10 +34,15 @@ class Held(Runtime):
         for door in self._doors.values():
             door.set()
 
-    async def _enter(self, lane: Lane, prompt: Prompt) -> None:
+    def _enter(self, lane: Lane, prompt: Prompt) -> None:
         if self.holding:
-            await self.door(prompt.text).wait()
-        await super()._enter(lane, prompt)
+            self._spawn(self._enter_when_open(lane, prompt, self.door(prompt.text)))
+        else:
+            super()._enter(lane, prompt)
+
+    async def _enter_when_open(self, lane: Lane, prompt: Prompt, door: asyncio.Event) -> None:
+        await door.wait()
+        super()._enter(lane, prompt)
 
 
 class World:

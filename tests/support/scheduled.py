@@ -85,8 +85,8 @@ class Memory(MemoryStore):
         super().__init__()
         self.world = world
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        ids = await super().write(batch)
+    def _write_now(self, batch: Batch) -> tuple[int, ...]:
+        ids = super()._write_now(batch)
         self.world.committed(batch)
         return ids
 
@@ -101,10 +101,10 @@ class File(SqliteStore):
         self._thread.join()
         self._writer.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
         if not self._waiting:
             asyncio.get_running_loop().run_in_executor(None, self._write_all)
-        return await super().write(batch)
+        return super().begin_write(batch)
 
     def _wait(self) -> bool:
         return bool(self._waiting)

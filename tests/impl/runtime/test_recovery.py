@@ -16,6 +16,7 @@ import pytest
 from support.budget import effort
 from support.kills import Observer
 from support.runtimes import PATIENCE, World, calls, tool, until, world
+from support.stores import Meddled
 
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
@@ -216,7 +217,7 @@ def test_a_crash_during_recovery_leaves_one_ending(crashes: Crashes, answers: in
             AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
             *[PutMessage(answer)] * answers)
 
-        class Dying(SqliteStore):
+        class Dying(Meddled, SqliteStore):
             async def write(self, batch: Iterable[Operation]) -> tuple[int, ...]:
                 if any(isinstance(op, MovePrompt) for op in batch):
                     crashes.crash()

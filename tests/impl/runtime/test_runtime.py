@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.runtimes import OpenStore, World, calls, fails, on_both_stores, play, tool, until, world
+from support.stores import Meddled
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, Role, ToolCallStart
 from cancelmark.impl.models.scripted import Beat, Fail, ScriptedModel, Stubborn, Wait, say
@@ -231,7 +232,7 @@ def test_a_folded_prompt_whose_turn_fails_tells_its_error() -> None:
     play(MemoryStore(), story, [tool("read", read)])
 
 
-class Slow(MemoryStore):
+class Slow(Meddled, MemoryStore):
     """A store that takes its time for batches that a test has chosen: they wait for `gate`, and tell `reached`."""
 
     def __init__(self, slow: Callable[[Batch], bool]) -> None:
@@ -787,14 +788,14 @@ class Failing(MemoryStore):
         super().__init__()
         self.fails, self.failures = fails, 0
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    def _write_now(self, batch: Batch) -> tuple[int, ...]:
         if self.fails(batch):
             self.failures += 1
             raise StoreError("memory", "the disk is full", "make room")
-        return await super().write(batch)
+        return super()._write_now(batch)
 
 
-class Suspending(MemoryStore):
+class Suspending(Meddled, MemoryStore):
     """A store that takes a while for every batch, in which anything can happen."""
 
     async def write(self, batch: Batch) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from support.budget import effort
 from support.paths import ROOT
 from support.runtime_traces import do_everything, echo, write_trace
 from support.runtimes import Held, World, tool, until, world
+from support.stores import Meddled
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
@@ -152,7 +153,7 @@ def test_a_restart_begins_with_what_the_journal_has(tmp_path: Path) -> None:
     assert set(replayed(tmp_path / "trace.ndjson").states.values()) == {State.DONE}
 
 
-class Suspending(MemoryStore):
+class Suspending(Meddled, MemoryStore):
     """A store in which anything can happen while something is written."""
 
     def __init__(self, random: Random) -> None:
@@ -193,7 +194,7 @@ def test_random_histories_replay(tmp_path: Path, seed: int) -> None:
 def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
-    class Slow(MemoryStore):
+    class Slow(Meddled, MemoryStore):
         async def write(self, batch: Any) -> tuple[int, ...]:
             ids = await super().write(batch)
             if getattr(batch[0], "run_id", None) == "run-a":
@@ -237,7 +238,7 @@ def test_the_replay_complains_of_a_changed_line(tmp_path: Path, change: str) -> 
 class Overtaking(Held):
     """A runtime that asks for the busy session before the mark."""
 
-    async def _enter(self, lane: Any, prompt: Any) -> None:
+    def _enter(self, lane: Any, prompt: Any) -> None:
         mark, lane.session.mark = lane.session.mark, 0
         effects = lane.session.enter(prompt)
         lane.session.mark = effects.mark = mark

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from support.paths import SUPPORT
 from support.runtimes import PATIENCE, World, play, until, world
+from support.stores import Meddled
 
 from cancelmark.impl.models.scripted import ScriptedModel, say
 from cancelmark.impl.runtime import Handle, Runtime, Stuck
@@ -222,7 +223,7 @@ def test_a_turn_in_a_session_that_stands_still_says_nothing_more(path: Path) -> 
 
 
 def test_a_prompt_that_is_accepted_while_its_session_comes_to_stand_still_is_told_too(path: Path) -> None:
-    class Slow(SqliteStore):
+    class Slow(Meddled, SqliteStore):
         async def write(self, batch: Batch) -> tuple[int, ...]:
             ids = await super().write(batch)
             if isinstance(batch[0], AcceptPrompt) and batch[0].run_id == "run-b":
@@ -268,7 +269,7 @@ def test_a_broken_store_is_told_to_everybody_and_a_close_does_not_wait(path: Pat
 
 
 def test_a_store_that_breaks_its_promises_stops_the_session_too(caplog: pytest.LogCaptureFixture) -> None:
-    class Buggy(MemoryStore):
+    class Buggy(Meddled, MemoryStore):
         async def write(self, batch: Batch) -> tuple[int, ...]:
             if len(batch) > 2:
                 raise KeyError("a bug")

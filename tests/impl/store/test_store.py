@@ -318,11 +318,11 @@ def test_a_closed_store_says_so(kind: str, tmp_path: Path) -> None:
             use()
 
 
-def test_the_memory_store_writes_without_suspending() -> None:
-    writing = MemoryStore().write([NewSession("s"), AppendEvent("s", TERMINAL, {})])
-    with pytest.raises(StopIteration) as returned:
-        writing.send(None)
-    assert returned.value.value == (1,)
+def test_a_write_to_the_memory_store_is_done_at_once() -> None:
+    async def main() -> None:
+        assert MemoryStore().begin_write([NewSession("s"), AppendEvent("s", TERMINAL, {})]).result() == (1,)
+
+    asyncio.run(main())
 
 
 # --- group commit ---------------------------------------------------------------------------------------------------
