@@ -1,4 +1,4 @@
-"""Judging somebody else's implementation: `judge(MyAdapter)`.
+"""The conformance kit: `judge(MyAdapter)` says which guarantees a server keeps, with a history for each that it breaks.
 
 adapter     what a server needs to be judged, and the language model that the kit steers its turns with
 script      what clients do in one history, as data         history   what was seen of it

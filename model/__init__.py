@@ -1,1 +1,1 @@
-"""The model: what the protocol is, and what judges others by it. Pure: no I/O, no clock, no asyncio."""
+"""The protocol: its table, its actions, its properties. Pure: no I/O, no clock, no asyncio."""

@@ -1,1 +1,1 @@
-"""What is generated in specs/: `python -m cancelmark.impl.specs`."""
+"""What is generated in specs/ and docs/: `make specs`."""
