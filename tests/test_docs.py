@@ -14,6 +14,8 @@ from support.commands import run_command
 from support.docs import PAGES, code_blocks, commands_with_output, heading_anchors, matches
 from support.paths import ROOT
 
+import cancelmark
+
 README = ROOT / "README.md"
 SAYS = {
     "README.md": ["single-active is broken", "Outcome.CANCELED"],
@@ -88,16 +90,26 @@ def test_the_index_lists_every_page() -> None:
     assert {*PAGES, *others} - {index} - listed == set()
 
 
-def test_the_page_on_installing_names_every_extra_and_dependency() -> None:
+def test_the_page_on_installing_names_every_dependency_with_its_extras() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+ \|$", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
-    told = {package for packages, _ in rows[1:] for package in packages.split(", ")} - {"---"}
-    required = {re.split(r"[\[>=<;!~ ]", requirement)[0]
-                for requirements in (project["dependencies"], *project["optional-dependencies"].values())
-                for requirement in requirements} - {"cancelmark"}
+    page = (ROOT / "docs" / "install.md").read_text()
+    rows = re.findall(r"^\| (\w[^|]*) \| (–|`[^|]*`) \| .+ \|$", page, re.MULTILINE)
+    told = {package: {*re.findall(r"`(.+?)`", extras)} for packages, extras in rows for package in packages.split(", ")}
+    required: dict[str, set[str]] = {name_of(requirement): set() for requirement in project["dependencies"]}
+    for extra, requirements in project["optional-dependencies"].items():
+        for name in {name_of(requirement) for requirement in requirements} - {"cancelmark"}:
+            required.setdefault(name, set()).add(extra)
     assert told == required
-    text = (ROOT / "docs" / "install.md").read_text()
-    assert all(f"`{extra}`" in text or f"[{extra}]" in text for extra in project["optional-dependencies"])
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[\[>=<;!~ ]", requirement)[0]
+
+
+def test_the_page_on_stability_lists_the_public_names() -> None:
+    text = (ROOT / "docs" / "stability.md").read_text()
+    (names,) = re.findall(r"^## Public names\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", names)) == sorted(cancelmark.__all__)
 
 
 def new_path(old: str, rows: dict[str, str]) -> str:
