@@ -1,21 +1,29 @@
 # Every target sets up .venv by itself, from PyPI alone. `make help` lists them.
 PYTHON ?= python3
-BIN := .venv/bin
-READY := .venv/ready
-LAB := .venv/ready-lab
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+LAB := $(VENV)/ready-lab
+VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
 OPENCODE ?= latest
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-deep mutants lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: help review test test-runtime test-deep mutants lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
 
+# A .venv that another version of Python has made is made anew.
+ifneq ($(shell $(PYTHON) -c '$(VERSION)'),$(shell test -x $(BIN)/python && $(BIN)/python -c '$(VERSION)'))
+.PHONY: $(READY)
+CLEAR := --clear
+endif
+
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Cancelmark needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/python -a -z '$(CLEAR)' || $(PYTHON) -m venv $(CLEAR) $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
@@ -25,6 +33,10 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 
 test: $(READY) ## all tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-runtime: $(READY) ## the tests of the runtime, the store and the scheduler alone
+	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/impl/runtime tests/impl/store \
+		tests/conformance/test_schedule.py tests/conformance/test_schedules.py
 
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
 	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal

@@ -302,7 +302,8 @@ class Runtime:
         self._over.set()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # gather waits for what is done already, before Python 3.12
         for lane in self._lanes.values():
             self._leave_behind(lane, TOO_LATE)
         self.broker.close()
