@@ -114,10 +114,10 @@ class Steering(Protocol):
     def fail(self, token: str) -> None:
         """It ends with an error: now, or as soon as it starts."""
 
-    def started(self, token: str) -> int:
+    def count_starts(self, token: str) -> int:
         """How often the language model was asked for this prompt's turn."""
 
-    def closed(self, token: str) -> int:
+    def count_broken_off(self, token: str) -> int:
         """How many of these the server has broken off before they were over."""
 
 
@@ -165,7 +165,7 @@ class Adapter:
     def events(self) -> AsyncIterator[Event]:
         """Everything that the server publishes, from `open` on. Either write it as an async generator, as for a stream
         of events, or leave it and call `tell`. The kit reads it until `close`."""
-        return self._told()
+        return self._read_inbox()
 
     def tell(self, event: Event) -> None:
         """Something was published. For servers that call back."""
@@ -211,7 +211,7 @@ class Adapter:
         made._inbox, made._sessions = asyncio.Queue(), 0
         return made
 
-    async def _told(self) -> AsyncIterator[Event]:
+    async def _read_inbox(self) -> AsyncIterator[Event]:
         while True:
             yield await self._inbox.get()
 
@@ -308,8 +308,8 @@ class Turns:
         self._how[token] = how
         self._known[token].set()
 
-    def started(self, token: str) -> int:
+    def count_starts(self, token: str) -> int:
         return self._started.get(token, 0)
 
-    def closed(self, token: str) -> int:
+    def count_broken_off(self, token: str) -> int:
         return self._closed.get(token, 0)

@@ -7,10 +7,10 @@ from contextlib import suppress
 from cancelmark.model.session import label
 
 from .adapter import Adapter, Refused, Sent, Steering, Turns
-from .history import CLIENTS, MODEL, SERVER, History, Made, Track
+from .history import CLIENTS, MODEL, SERVER, ClientCall, History, Track
 from .judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
-from .script import Do, Script, Step
+from .script import Batch, Do, Script
 
 LIMIT = 26  # prompts in a history: there are no more letters
 
@@ -32,8 +32,8 @@ class Driver:
             sessions = 1 + max((do.session for do in script.everything), default=0)
             self.observer.sessions = [
                 await call_adapter(adapter, "session", adapter.session()) for _ in range(sessions)]
-            for step in script.steps:
-                await self._play_step(step)
+            for batch in script.batches:
+                await self._play_batch(batch)
             await self._end_all_turns()
             await self.observer.ask_messages()
         except Hangs as hangs:
@@ -48,15 +48,15 @@ class Driver:
         judge_history(history)
         return history
 
-    async def _play_step(self, step: Step) -> None:
-        doing = [self._do(do) for do in step.together]
+    async def _play_batch(self, batch: Batch) -> None:
+        doing = [self._do(do) for do in batch.together]
         results = await asyncio.gather(*doing, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
-        if step.rest and self.steering:
+        if batch.rest and self.steering:
             await self.observer.rest()
-        elif step.rest:
+        elif batch.rest:
             await asyncio.sleep(PAUSE)  # to wait for the end of every turn would leave nothing to cancel
         else:
             self.observer.look_at_turns()
@@ -69,11 +69,11 @@ class Driver:
                 self._steer_turn(do)
             case "cancel" | "clear" if not self.observer.shut:
                 call = self.adapter.cancel if do.what == "cancel" else self.adapter.clear
-                await self._make_call(Made(do.what, do.session, 0), call, self.observer.sessions[do.session])
+                await self._make_call(ClientCall(do.what, do.session, 0), call, self.observer.sessions[do.session])
             case "shut" if not self.observer.shut:
                 await self.observer.watch_again()
                 self.observer.shut = True
-                await self._make_call(Made("shut", None, 0), self.adapter.shut)
+                await self._make_call(ClientCall("shut", None, 0), self.adapter.shut)
             case "restart" if not self.observer.shut:
                 await self._restart()
             case "leave":
@@ -101,26 +101,26 @@ class Driver:
             p.accepted = history.note(SERVER, CLIENTS, f"{p.label} is accepted")
         self.observer.news += 1
 
-    async def _make_call(self, made: Made, call: Callable[..., Awaitable[None]], *arguments: str) -> None:
+    async def _make_call(self, client_call: ClientCall, call: Callable[..., Awaitable[None]], *arguments: str) -> None:
         history = self.history
-        where = "" if not made.session else " @2"
-        known = history.of(made.session or 0)
-        made.idle = made.what == "cancel" and all(p.ended or p.refused for p in known)
-        made.begin = history.note(CLIENTS, SERVER, f"{made.what}{where}")
-        history.calls.append(made)
+        where = "" if not client_call.session else " @2"
+        known = history.prompts_of(client_call.session or 0)
+        client_call.idle = client_call.what == "cancel" and all(p.ended or p.refused for p in known)
+        client_call.begin = history.note(CLIENTS, SERVER, f"{client_call.what}{where}")
+        history.calls.append(client_call)
         try:
-            await call_adapter(self.adapter, made.what, call(*arguments))
+            await call_adapter(self.adapter, client_call.what, call(*arguments))
         except Refused:
-            history.note(SERVER, CLIENTS, f"{made.what}{where} is refused")
+            history.note(SERVER, CLIENTS, f"{client_call.what}{where} is refused")
             return  # nobody knows whether it took effect
-        made.end = history.note(SERVER, CLIENTS, f"{made.what}{where} is answered")
-        made.idle = made.idle and len(history.of(made.session or 0)) == len(known)
+        client_call.end = history.note(SERVER, CLIENTS, f"{client_call.what}{where} is answered")
+        client_call.idle = client_call.idle and len(history.prompts_of(client_call.session or 0)) == len(known)
         self.observer.news += 1
 
     def _steer_turn(self, do: Do) -> None:
         """Of the turns that run in the session: the one that started first."""
         self.observer.look_at_turns()
-        running = [p for p in self.history.of(do.session) if p.running and not p.let_go]
+        running = [p for p in self.history.prompts_of(do.session) if p.running and not p.let_go]
         if self.steering and running:
             p = min(running, key=lambda p: p.starts[-1])
             self._end_turn(p, do.what)
@@ -142,7 +142,7 @@ class Driver:
         for p in self.history.prompts:
             if p.running:
                 p.over = self.history.now
-        await self._make_call(Made("restart", None, 0), self.adapter.restart)
+        await self._make_call(ClientCall("restart", None, 0), self.adapter.restart)
         self.observer.start_reading()
 
     async def _end_all_turns(self) -> None:

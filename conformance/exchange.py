@@ -9,12 +9,12 @@ from cancelmark.views.render import svg_document
 from cancelmark.views.sequence import Line, Message, statement
 from cancelmark.views.svg import LETTER, arrow, line, text
 
-from .history import CLIENTS, MODEL, SERVER, Seen
+from .history import CLIENTS, MODEL, SERVER, Observation
 
 EDGE, TOP, ROW = 14, 82, 24
 
 
-def heard_text(seen: Sequence[Seen]) -> str:
+def exchange_text(seen: Sequence[Observation]) -> str:
     """For a terminal."""
     left = max([len(s.text) for s in seen if CLIENTS in s.ends] + [12]) + 6
     right = max([len(s.text) for s in seen if MODEL in s.ends] + [14]) + 6
@@ -36,7 +36,7 @@ def _letters(words: str, width: int, out: bool) -> str:
     return f"{words} {dashes}▶ " if out else f"◀{dashes} {words} "
 
 
-def heard_mermaid(seen: Sequence[Seen]) -> str:
+def exchange_mermaid(seen: Sequence[Observation]) -> str:
     """As a Mermaid `sequenceDiagram`."""
     ids = {CLIENTS: "C", SERVER: "S", MODEL: "M", "": ""}
     lines = ["sequenceDiagram", "    actor C as clients", "    participant S as server",
@@ -47,7 +47,7 @@ def heard_mermaid(seen: Sequence[Seen]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def heard_svg(seen: Sequence[Seen], title: str, says: str = "") -> str:
+def exchange_svg(seen: Sequence[Observation], title: str, says: str = "") -> str:
     """As an SVG that stands alone, under its title and a sentence that says what there is to see."""
     gap = (max([len(s.text) for s in seen] + [20]) + 4) * LETTER
     places = {CLIENTS: EDGE + 60, SERVER: EDGE + 60 + gap, MODEL: EDGE + 60 + 2 * gap}

@@ -146,11 +146,11 @@ class FakeModel:
 
     # --- looking
 
-    def started(self, token: str) -> int:
+    def count_starts(self, token: str) -> int:
         """How many turns of this prompt have begun."""
         return len(self._by_token.get(_checked(token), ()))
 
-    def closed(self, token: str) -> int:
+    def count_broken_off(self, token: str) -> int:
         """How many turns of this prompt the server under test dropped before their end."""
         return sum(turn.ending is Ending.CLOSED for turn in self.turns_of(token))
 
@@ -160,11 +160,11 @@ class FakeModel:
 
     async def until_started(self, token: str, n: int = 1) -> None:
         """Waits until `n` turns of this prompt have begun, for ever if need be."""
-        await self._until(lambda: self.started(token) >= n)
+        await self._until(lambda: self.count_starts(token) >= n)
 
     async def until_closed(self, token: str, n: int = 1) -> None:
         """Waits until `n` turns of this prompt have been dropped, for ever if need be."""
-        await self._until(lambda: self.closed(token) >= n)
+        await self._until(lambda: self.count_broken_off(token) >= n)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

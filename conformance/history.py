@@ -1,7 +1,7 @@
 """What clients and the language model saw of a server, in order, and nothing else.
 
 Time is counted in observations: two things that were seen have an order, and what happened inside the server is only
-known to have happened between two of them. `Track.seen` is what the oracle is told of a prompt.
+known to have happened between two of them. `Track.for_oracle` is what the oracle is told of a prompt.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ KINDS: dict[str, CallKind] = {"cancel": "cancel", "clear": "clear_queue", "shut"
 CLIENTS, SERVER, MODEL = "clients", "server", "language model"  # the lifelines
 
 
-class Seen(NamedTuple):
+class Observation(NamedTuple):
     """One observation: a message from one lifeline to another, or a note if it has no destination."""
 
     at: int
@@ -86,7 +86,7 @@ class Track:
     def waiting(self) -> bool:
         return self.live and not self.starts
 
-    def seen(self, steered: bool) -> Prompt:
+    def for_oracle(self, steered: bool) -> Prompt:
         """The prompt as the oracle sees it. Whoever cannot see turns start knows that an answer comes from one."""
         ends = [End(max(self.begin, floor), at, e.outcome) for at, e, floor in self.ends]
         starts = [Span(max(self.begin, floor), at) for at, floor in self.starts]
@@ -98,7 +98,7 @@ class Track:
 
 
 @dataclass
-class Made:
+class ClientCall:
     """A call that is not an accept."""
 
     what: str
@@ -119,18 +119,18 @@ class History:
     steered: bool
     exact: bool  # what the language model sees happens at that very moment
     prompts: list[Track] = field(default_factory=list)
-    calls: list[Made] = field(default_factory=list)
-    lines: list[Seen] = field(default_factory=list)
+    calls: list[ClientCall] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
-    left: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
+    absences: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
     records: int = 0  # prompts whose messages were asked for
     now: int = 0
 
     def note(self, source: str, dest: str, text: str) -> int:
         """Writes an observation down, and returns its time."""
         self.now += 1
-        self.lines.append(Seen(self.now, source, dest, text))
+        self.observations.append(Observation(self.now, source, dest, text))
         return self.now
 
     def complain(self, guarantee: str, says: str) -> None:
@@ -142,31 +142,31 @@ class History:
     def broken(self) -> frozenset[str]:
         return frozenset(c.guarantee for c in self.complaints)
 
-    def of(self, session: int) -> list[Track]:
+    def prompts_of(self, session: int) -> list[Track]:
         return [p for p in self.prompts if p.session == session]
 
-    def named(self, name: str) -> Track | None:
+    def find_prompt(self, name: str) -> Track | None:
         return next((p for p in self.prompts if p.name == name), None)
 
-    def letters(self, text: str) -> str:
+    def with_letters(self, text: str) -> str:
         """The text with the letters of prompts for their names."""
         for p in self.prompts:
             text = text.replace(p.name, p.label)
         return text
 
-    def called(self, p: Track, *whats: str) -> Iterator[Made]:
+    def calls_on(self, p: Track, *whats: str) -> Iterator[ClientCall]:
         """The calls of these kinds that could concern the prompt."""
         return (c for c in self.calls if c.what in whats and c.session in (None, p.session))
 
     def reachable(self, p: Track, *whats: str) -> bool:
         """Whether one of these calls may have reached it: it was not over when the prompt began to be accepted."""
-        return any(c.end > p.begin for c in self.called(p, *whats))
+        return any(c.end > p.begin for c in self.calls_on(p, *whats))
 
     def covered(self, p: Track) -> bool:
         """Whether a cancel has reached it for certain, and was answered."""
-        return any(p.accepted < c.begin and c.end < inf for c in self.called(p, "cancel", "shut"))
+        return any(p.accepted < c.begin and c.end < inf for c in self.calls_on(p, "cancel", "shut"))
 
     def away(self, p: Track) -> bool:
         """Whether what ended it happened while nobody watched."""
-        causes = [c.begin for c in self.called(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
-        return any(left <= cause <= back for left, back in self.left for cause in causes)
+        causes = [c.begin for c in self.calls_on(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
+        return any(left <= cause <= back for left, back in self.absences for cause in causes)

@@ -23,7 +23,7 @@ def judge_history(history: History) -> None:
             continue
         _judge_ends(history, p)
         _judge_attribution(history, p)
-        seen = p.seen(history.steered)
+        seen = p.for_oracle(history.steered)
         if p.ended and possible(*seen.moments):
             allowed = may_end(seen, calls)
             if (outcome := seen.ends[0].outcome) not in allowed:
@@ -35,14 +35,14 @@ def judge_history(history: History) -> None:
                 c.kind == "crash" for c in calls):
             history.complain("closed", f"{p.label} was accepted after a close that was answered.")
     for session in {p.session for p in history.prompts}:
-        _judge_order(history, history.of(session))
+        _judge_order(history, history.prompts_of(session))
 
 
 def _judge_ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends[:3]) + (" and so on" if len(p.ends) > 3 else "")
         (first, *_), (second, *_) = p.ends[:2]
-        came_back = any(first < left < second for left, _ in history.left)
+        came_back = any(first < left < second for left, _ in history.absences)
         history.complain("delivery" if came_back else "one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
     if p.taken_in and p.run_id:
         history.complain("no-absorption", f"{p.label} has a run id, and another turn has taken it in.")
@@ -54,7 +54,7 @@ def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
         elsewhere = any(c.session not in (None, p.session) and c.end > p.begin for c in history.calls)
         if elsewhere and not history.reachable(p, "cancel", "clear", "shut"):
             return ["isolation"]
-        before = list(history.called(p, "cancel"))
+        before = list(history.calls_on(p, "cancel"))
         return ["no-poisoning", *(["idle-cancel-noop"] if before and all(c.idle for c in before) else [])]
     if outcome == "folded":
         return ["no-absorption" if p.run_id else "no-lost-cancel"]
@@ -70,7 +70,7 @@ def _judge_attribution(history: History, p: Track) -> None:
         for told in filter(None, (end.text, end.error)):
             if strangers := [q.label for q in others if q.name in told]:
                 history.complain("attribution", f"the end of {p.label} carries what belongs to {strangers[0]}: "
-                                                f"{history.letters(told)!r:.80}.")
+                                                f"{history.with_letters(told)!r:.80}.")
         if p.let_go and not history.reachable(p, "cancel", "shut", "clear", "restart"):
             did, other = ("ended well", "error") if p.let_go[0] == "release" else ("failed", "end_turn")
             if end.outcome == other:
@@ -100,7 +100,7 @@ def _still_running(history: History, p: Track, at: int) -> bool:
     over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
     if over < at:
         return False
-    return history.exact or not any(c.begin < at and c.end > p.begin for c in history.called(p, "cancel", "shut"))
+    return history.exact or not any(c.begin < at and c.end > p.begin for c in history.calls_on(p, "cancel", "shut"))
 
 
 def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple[Track, Complaint]]:
@@ -108,7 +108,7 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
     canceled or whose turn is over, and a turn to the first that waits. `counts`: how many are queued in each session,
     where that was asked."""
     for n, queued in enumerate(counts):
-        session = history.of(n)
+        session = history.prompts_of(n)
         busy = any(p.running and p.live for p in session)
         for p in session:
             if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, queued)):
@@ -119,13 +119,13 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
 
 
 def _find_debt(history: History, p: Track, busy: bool, queued: int | None) -> Complaint | None:
-    if any(c.end < p.begin for c in history.called(p, "shut")):
+    if any(c.end < p.begin for c in history.calls_on(p, "shut")):
         return None  # that it was accepted is what is wrong
     covered = history.covered(p)
     if covered and p.running:
         return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
                                            "and its turn goes on.")
-    if any(c.end > p.accepted for c in history.called(p, "restart")) and not p.running:
+    if any(c.end > p.accepted for c in history.calls_on(p, "restart")) and not p.running:
         return None if busy else Complaint("no-loss", f"{p.label} was accepted before a restart, and its end never "
                                                       "came.")
     if p.over is not None or (covered and p.starts):
@@ -155,8 +155,8 @@ def _find_debt(history: History, p: Track, busy: bool, queued: int | None) -> Co
 def judge_messages(history: History, session: int, messages: Sequence[Spoken]) -> None:
     """A prompt that was alone and canceled has left its text and a canceled answer. A prompt that nothing could cancel
     has no such answer."""
-    canceled = {p.label for p in history.of(session) if _canceled_answer(p, messages)}
-    for p in history.of(session):
+    canceled = {p.label for p in history.prompts_of(session) if _canceled_answer(p, messages)}
+    for p in history.prompts_of(session):
         if _alone(history, p):
             history.records += 1
             if p.label not in canceled:
@@ -173,7 +173,7 @@ def _alone(history: History, p: Track) -> bool:
         return False
     end = p.ends[0][0]
     return all(q is p or q.refused or q.begin > end or (q.ends and q.ends[0][0] < p.begin)
-               for q in history.of(p.session))
+               for q in history.prompts_of(p.session))
 
 
 def _canceled_answer(p: Track, messages: Sequence[Spoken]) -> bool:
@@ -192,13 +192,13 @@ def tested_guarantees(history: History) -> set[str]:
     if sum(p.ended for p in accepted) > 1:
         tested.add("attribution")
     for p in accepted:
-        others = [q for q in history.of(p.session) if q is not p and not q.refused]
+        others = [q for q in history.prompts_of(p.session) if q is not p and not q.refused]
         waited = any(q.starts and q.starts[0][0] < p.accepted and (q.over or history.now) > p.accepted for q in others)
         if waited:
             tested |= {"all-done", "single-active"}
             if any(q.queued and q.accepted < p.begin for q in others):
                 tested.add("fifo")
-            if any(line.text.endswith("goes on") for line in history.lines):
+            if any(line.text.endswith("goes on") for line in history.observations):
                 tested.add("no-absorption")
         if any(q.over and p.starts and q.over < p.starts[0][0] for q in others):
             tested.add("prompt-terminal")
@@ -214,7 +214,7 @@ def tested_guarantees(history: History) -> set[str]:
                 tested.add("no-loss")
     if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
         tested.add("closed")
-    if any(history.away(p) and p.ends and p.ends[0][0] > history.left[0][0] for p in accepted):
+    if any(history.away(p) and p.ends and p.ends[0][0] > history.absences[0][0] for p in accepted):
         tested.add("delivery")
     if history.records:
         tested.add("record")

@@ -27,7 +27,7 @@ from .judgement import tested_guarantees
 from .report import ORDER, Finding, Report, Status, Verdict
 from .scenarios import SCENARIOS, Scenario
 from .script import TASKS, TURNS, Script, scripts
-from .venue import AdapterError, Inside, MakeFake, Outside, Stage
+from .venue import AdapterError, Inside, MakeFake, Outside, Venue
 
 HANGS = 3
 
@@ -140,7 +140,7 @@ class Judge:
 
     def report(self) -> Report:
         begin = monotonic()
-        self.stage: Stage = Outside(self.make, self.fake) if self.outside else Inside(self.make)
+        self.venue: Venue = Outside(self.make, self.fake) if self.outside else Inside(self.make)
         try:
             self.try_scenarios()
             self.try_histories()
@@ -148,7 +148,7 @@ class Judge:
                 if guarantee in self.wanted and not self.given_up:
                     self.shrink(guarantee)
         finally:
-            self.stage.close()
+            self.venue.close()
         if self.given_up:
             self.notes.append(f"not all was tried, because in {self.hangs} histories the server did not answer or rest")
         name = getattr(self.adapter, "name", type(self.adapter).__name__)
@@ -164,13 +164,13 @@ class Judge:
 
     def play(self, script: Script) -> History:
         self.played += 1
-        history = self.stage.play(script)
+        history = self.venue.play(script)
         self.hangs += "progress" in history.broken
         for guarantee in tested_guarantees(history):
             self.shown[guarantee] = self.shown.get(guarantee, 0) + 1
         return history
 
-    def note(self, script: Script) -> History:
+    def try_script(self, script: Script) -> History:
         """Plays the script, and keeps what it breaks if it is the smallest so far that does."""
         history = self.play(script)
         for complaint in history.complaints:
@@ -178,7 +178,7 @@ class Judge:
             if guarantee in self.found:
                 if script.size < self.found[guarantee].script.size:
                     self.found[guarantee] = Finding(script, history)
-            elif self.believed(guarantee, script, history):
+            elif self.is_believed(guarantee, script, history):
                 self.found[guarantee] = Finding(script, history)
             else:
                 self.notes.append(f"not believed, because it did not show again: {guarantee}: {complaint.says}")
@@ -189,18 +189,18 @@ class Judge:
                   and (self.only is None or s.guarantee in self.only)]
         for n, scenario in enumerate(chosen):
             self.progress("scenarios", n, len(chosen))
-            if why := self.untried(scenario):
+            if why := self.why_untried(scenario):
                 self.scenarios[scenario.name] = why
                 continue
             self.scenarios[scenario.name] = None
-            for script in self.ways(scenario):
-                history = self.note(script)
+            for script in self.variants(scenario):
+                history = self.try_script(script)
                 if scenario.guarantee in history.broken & self.found.keys():  # and believed
                     self.scenarios[scenario.name] = Finding(script, history)
                 if self.given_up or self.scenarios[scenario.name]:
                     break
 
-    def untried(self, scenario: Scenario) -> str:
+    def why_untried(self, scenario: Scenario) -> str:
         if self.given_up:
             return "it was not tried, because the server does not answer or rest"
         if scenario.guarantee not in self.claims:
@@ -212,18 +212,18 @@ class Judge:
         missing = sorted(scenario.needs - self.offers)
         return f"the server does not offer {', '.join(missing)}" if missing else ""
 
-    def ways(self, scenario: Scenario) -> Iterator[Script]:
+    def variants(self, scenario: Scenario) -> Iterator[Script]:
         yield scenario.script
         if self.outside:
             yield from [scenario.script] * (self.profile.repeats - 1 if self.steered else 0)
         else:
-            yield from (self.scheduled(scenario.script) for _ in range(self.profile.schedules))
+            yield from (self.reschedule(scenario.script) for _ in range(self.profile.schedules))
 
-    def scheduled(self, script: Script) -> Script:
+    def reschedule(self, script: Script) -> Script:
         """The script under some other schedule."""
         draw = self.random
         late = draw.sample(range(TASKS), draw.randint(0, TASKS // 2))
-        return Script(script.steps, tuple(late), tuple(
+        return Script(script.batches, tuple(late), tuple(
             (draw.choice((0, 1, 2, 3, 5, 9, 16)), draw.randint(1, 4)) for _ in range(draw.randint(0, 5))))
 
     def try_histories(self) -> None:
@@ -246,7 +246,7 @@ class Judge:
                 return
             self.progress("histories", next(done), total)
             try:
-                self.note(script)
+                self.try_script(script)
             except AdapterError as error:  # Hypothesis would look for another one
                 errors.append(error)
 
@@ -265,28 +265,28 @@ class Judge:
             for candidate in best.script.smaller():
                 if candidate.size >= best.script.size:
                     continue
-                for attempt in self.attempts(candidate):
+                for attempt in self.retries(candidate):
                     budget -= 1
                     if budget < 0 or (self.outside and monotonic() > until):
                         return
                     self.progress(f"making {guarantee} smaller", self.profile.shrinks - budget, self.profile.shrinks)
                     history = self.play(attempt)
-                    if guarantee in history.broken and self.believed(guarantee, attempt, history):
+                    if guarantee in history.broken and self.is_believed(guarantee, attempt, history):
                         self.found[guarantee] = Finding(attempt, history)
                         smaller = True
                         break
                 if smaller:
                     break
 
-    def believed(self, guarantee: str, script: Script, history: History) -> bool:
+    def is_believed(self, guarantee: str, script: Script, history: History) -> bool:
         """A silence of a server outside may be a busy machine: it has to show again. A contradiction is one."""
         return not self.outside or guarantee not in history.silences or guarantee in self.play(script).broken
 
-    def attempts(self, script: Script) -> Iterable[Script]:
+    def retries(self, script: Script) -> Iterable[Script]:
         """With fewer steps the schedule no longer fits: others are tried too."""
         yield script
         if not self.outside and (script.departures or script.late):
-            yield from (s for s in (self.scheduled(script) for _ in range(4)) if s.size <= script.size)
+            yield from (s for s in (self.reschedule(script) for _ in range(4)) if s.size <= script.size)
 
     # --- the verdicts
 
@@ -299,14 +299,14 @@ class Judge:
                 yield Verdict(p.id, Status.NOT_CLAIMED)
             elif p.id in self.found:
                 yield Verdict(p.id, Status.BROKEN, shown=shown, finding=self.found[p.id])
-            elif why := self.hidden(p.id):
+            elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
             elif not shown:
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, "no history came to the point where it matters")
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
 
-    def hidden(self, guarantee: str) -> str:
+    def why_hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""
         missing = [what for what in NEEDS.get(guarantee, ()) if what not in self.offers]
         return MISSING[missing[0]] if missing else ""

@@ -77,14 +77,14 @@ class ModelAdapter(Adapter):
         self.sent[seq] = prompt
         self.take(session, "accept", variant=prompt.run_id is not None)
         self.latest = seq
-        task = asyncio.create_task(self.live(session, seq), name=f"prompt {seq}")
+        task = asyncio.create_task(self.live_out(session, seq), name=f"prompt {seq}")
         self.tasks.add(task)
 
     async def cancel(self, session: str) -> None:
-        await self.called(session, "cancel")
+        await self.make_call(session, "cancel")
 
     async def clear(self, session: str) -> None:
-        await self.called(session, "clear_queue")
+        await self.make_call(session, "clear_queue")
 
     async def queued(self, session: str) -> int:
         entries = getattr(self.states[session], "queue_entries", self.states[session].queue)
@@ -95,9 +95,9 @@ class ModelAdapter(Adapter):
 
     async def _close_server(self) -> None:
         self.closing = True
-        await asyncio.gather(*(self.called(session, "close") for session in self.states))
+        await asyncio.gather(*(self.make_call(session, "close") for session in self.states))
 
-    async def called(self, session: str, name: str) -> None:
+    async def make_call(self, session: str, name: str) -> None:
         """A call, and what is left of it to do after a moment in which others may act."""
         await checkpoint()
         self.take(session, name)
@@ -108,20 +108,20 @@ class ModelAdapter(Adapter):
 
     # --- what happens by itself
 
-    async def live(self, session: str, seq: int) -> None:
+    async def live_out(self, session: str, seq: int) -> None:
         """Everything that a prompt does, from its acceptance on."""
         while True:
             await checkpoint()
-            if (move := self.own(session, seq)) is not None:
+            if (move := self.find_own_move(session, seq)) is not None:
                 self.apply(session, move)
             elif any(p.seq == seq and p.state is ACTIVE for p in self.states[session].prompts):
-                await self.turn(session, seq)
+                await self.take_turn(session, seq)
             elif not any(p.seq == seq for p in self.states[session].prompts):
                 return
             else:
                 await self.next_move()
 
-    def own(self, session: str, seq: int) -> Move | None:
+    def find_own_move(self, session: str, seq: int) -> Move | None:
         """The next step that the server takes for this prompt. It fails only if nothing else is left to do."""
         moves = [m for m in self.moves(session) if m.seq == seq and m.action.actor is Actor.SERVER]
         return next((m for m in moves if m.action.name != "fail"), None) or next(
@@ -130,12 +130,12 @@ class ModelAdapter(Adapter):
     def can_finish(self, session: str, seq: int) -> bool:
         return self.find(session, "finish", seq, Outcome.END_TURN) is not None
 
-    async def turn(self, session: str, seq: int) -> None:
+    async def take_turn(self, session: str, seq: int) -> None:
         """The turn of the prompt that is active: the language model is asked until it has an answer."""
         taken = self.taken_in.pop(seq, [])
         asking = asyncio.create_task(self.turns.step(self.sent[seq].text, *taken), name=f"turn {seq}")
         self.tasks.add(asking)
-        while not asking.done() and not self.stopped(session, seq):
+        while not asking.done() and not self.is_stopped(session, seq):
             either: list[asyncio.Future[Any]] = [asking, self.next_move()]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
@@ -152,7 +152,7 @@ class ModelAdapter(Adapter):
             elif step := self.find(session, "step", seq):
                 self.apply(session, step)
 
-    def stopped(self, session: str, seq: int) -> bool:
+    def is_stopped(self, session: str, seq: int) -> bool:
         return self.find(session, "finish", seq, Outcome.CANCELED) is not None
 
     # --- the model

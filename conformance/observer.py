@@ -74,14 +74,14 @@ class Observer:
         if self._reading and not self.shut:
             await self.stop_reading()
             self.look_at_turns()
-            self.history.left.append((self.history.note(CLIENTS, "", "nobody watches events"), inf))
+            self.history.absences.append((self.history.note(CLIENTS, "", "nobody watches events"), inf))
             await call_adapter(self.adapter, "leave", self.adapter.leave())
 
     async def watch_again(self) -> None:
         if self._reading is None:
             await call_adapter(self.adapter, "come_back", self.adapter.come_back())
             back = self.history.note(CLIENTS, "", "events are watched again")
-            self.history.left[-1] = (self.history.left[-1][0], back)
+            self.history.absences[-1] = (self.history.absences[-1][0], back)
             self.start_reading()
 
     async def _read_events(self) -> None:
@@ -91,13 +91,13 @@ class Observer:
     def _note_event(self, event: Event) -> None:
         self.look_at_turns()
         self.news += 1
-        p = self.history.named(event.name)
+        p = self.history.find_prompt(event.name)
         if p is None:
             what = "end" if isinstance(event, Ended) else "error"
             self.history.note(SERVER, CLIENTS, f"{what} of {event.name!r:.60}")
             self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
         elif isinstance(event, Notice):
-            at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.letters(event.error)}")
+            at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.with_letters(event.error)}")
             p.notices.append((at, event))
         else:
             at = self.history.note(SERVER, CLIENTS, f"end of {p.label}: {event.outcome}")
@@ -111,10 +111,10 @@ class Observer:
             return
         news: list[tuple[float, bool, Track]] = []
         for p in self.history.prompts:
-            if (asked := self.steering.started(p.name)) > p.asked:
+            if (asked := self.steering.count_starts(p.name)) > p.asked:
                 p.asked = asked
                 news.append((self._time_of(p, started=True), True, p))
-            if (closed := self.steering.closed(p.name)) > p.broken_off:
+            if (closed := self.steering.count_broken_off(p.name)) > p.broken_off:
                 p.broken_off = closed
                 news.append((self._time_of(p, started=False), False, p))
         for _, started, p in sorted(news, key=lambda item: item[:1]):
@@ -140,7 +140,7 @@ class Observer:
         assert self.steering
         name = self.steering.taken_in.get(p.name)
         if name and p.taken_in is None and (self.history.exact or not self.history.reachable(p, *KINDS)):
-            into = self.history.named(name)
+            into = self.history.find_prompt(name)
             at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} takes in {p.label}")
             p.taken_in = (at, name)
             self.news += 1
@@ -208,7 +208,7 @@ class Observer:
         loop = asyncio.get_running_loop()
         for n, session in enumerate(self.sessions):
             until = loop.time() + SOON
-            while waiting := [p for p in self.history.of(n) if p.waiting]:
+            while waiting := [p for p in self.history.prompts_of(n) if p.waiting]:
                 begin = self.history.now
                 count = await call_adapter(self.adapter, "queued", self.adapter.queued(session))
                 self.look_at_turns()

@@ -23,14 +23,14 @@ CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_OBSERVABLE
 
 
 @cache
-def judged(name: str) -> Report:
+def judge_known(name: str) -> Report:
     """The report on a model, or on the naive server. Scenarios alone: they are the same wherever this runs."""
     return judge(NaiveAdapter if name == "naive" else model_adapter(name), profile=FEW)
 
 
 def shows(flaw: Flaw, revision: str) -> bool:
     """Whether the flaw's scenario breaks its guarantee in a revision. Where it should, more schedules are tried."""
-    found = judged(revision).scenarios[flaw.name]
+    found = judge_known(revision).scenarios[flaw.name]
     if found is None and revision in flaw.revisions:
         found = judge(model_adapter(revision), profile=MANY, scenarios={flaw.name}).scenarios[flaw.name]
     return isinstance(found, Finding)
@@ -47,7 +47,7 @@ Here it judges servers of which we know what is wrong: the models of the origina
 that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
 finds, the last two tables say why.
 
-{table(("guarantee", *names), ((p.id, *(CELLS[judged(n).verdict(p.id).status] for n in names)) for p in ORDER))}
+{table(("guarantee", *names), ((p.id, *(CELLS[judge_known(n).verdict(p.id).status] for n in names)) for p in ORDER))}
 ## What is seen when a guarantee is broken
 
 {table(("guarantee", "what is seen", "the adapter needs"), (
@@ -57,7 +57,7 @@ finds, the last two tables say why.
 Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same
 time. The last column has the revisions in which it breaks the guarantee: maybe more than those that have this flaw.
 
-{table(("flaw", "guarantee", "what is done", "shows in"), _shown())}
+{table(("flaw", "guarantee", "what is done", "shows in"), _list_shown())}
 ## Flaws that do not
 
 {table(("flaw", "breaks", "in", "why nobody outside can tell"), (
@@ -67,7 +67,7 @@ Some revisions break a guarantee in a way that has no name of its own:
 {table(("guarantee", "in", "why it does not show"), ((g, r, why) for (g, r), why in UNSEEN.items()))}"""
 
 
-def _shown() -> Iterable[tuple[str, str, str, str]]:
+def _list_shown() -> Iterable[tuple[str, str, str, str]]:
     flaws = {f.name: f for f in FLAWS}
     for s in SCENARIOS:
         if s.name in flaws:

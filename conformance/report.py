@@ -7,7 +7,7 @@ from typing import Any
 from cancelmark.model.delivery import DELIVERY
 from cancelmark.model.properties import PROPERTIES
 
-from .exchange import heard_mermaid, heard_svg, heard_text
+from .exchange import exchange_mermaid, exchange_svg, exchange_text
 from .history import History
 from .script import Script
 
@@ -68,13 +68,15 @@ class Verdict:
         rules = f" ({self.rules})" if self.rules else ""
         return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
                 f"  the rule{rules}: {self.sentence}\n"
-                f"  what was done: {self.finding.script}\n\n{heard_text(self.finding.history.lines)}\n")
+                f"  what was done: {self.finding.script}\n\n{exchange_text(self.finding.history.observations)}\n")
 
 
     @property
     def svg(self) -> str:
         """The same as a picture."""
-        return heard_svg(self.finding.history.lines, f"{self.guarantee} is broken", self.about) if self.finding else ""
+        if self.finding is None:
+            return ""
+        return exchange_svg(self.finding.history.observations, f"{self.guarantee} is broken", self.about)
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class Report:
                 "id": v.guarantee, "status": v.status.value, "says": v.sentence, "rules": v.rules, "histories": v.shown,
                 **({"why": v.why} if v.why else {}),
                 **({"complaint": v.finding.says(v.guarantee), "script": str(v.finding.script),
-                    "history": [line._asdict() for line in v.finding.history.lines],
-                    "mermaid": heard_mermaid(v.finding.history.lines)} if v.finding else {}),
+                    "history": [line._asdict() for line in v.finding.history.observations],
+                    "mermaid": exchange_mermaid(v.finding.history.observations)} if v.finding else {}),
             } for v in self.verdicts],
             "scenarios": {name: "broken" if isinstance(shown, Finding) else shown or "kept"
                           for name, shown in self.scenarios.items()},

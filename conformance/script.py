@@ -44,8 +44,8 @@ class Do:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is done at the same time, and whether the next step waits until the server is quiet."""
+class Batch:
+    """What is done at the same time, and whether the next batch waits until the server is quiet."""
 
     together: tuple[Do, ...]
     rest: bool = True
@@ -53,21 +53,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Script:
-    """The steps, and for a server in this process also the schedule: which tasks come late, and where it departs from
+    """The batches, and for a server in this process also the schedule: which tasks come late, and where it departs from
     first in, first out (`schedule.departing`)."""
 
-    steps: tuple[Step, ...]
+    batches: tuple[Batch, ...]
     late: tuple[int, ...] = ()
     departures: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         letters = count(1)
-        steps = []
-        for step in self.steps:
+        batches = []
+        for batch in self.batches:
             words = [str(do).replace("accept", f"accept {label(next(letters))}") if do.what == "accept" else str(do)
-                     for do in step.together]
-            steps.append(" + ".join(words) + ("; " if step.rest else ", "))
-        return "".join(steps).rstrip("; ,")
+                     for do in batch.together]
+            batches.append(" + ".join(words) + ("; " if batch.rest else ", "))
+        return "".join(batches).rstrip("; ,")
 
     def chooser(self) -> Choose:
         """Tasks that come late run only when nobody else can. A task is late by its name, whatever that is."""
@@ -82,58 +82,58 @@ class Script:
 
     @property
     def everything(self) -> list[Do]:
-        return [do for step in self.steps for do in step.together]
+        return [do for batch in self.batches for do in batch.together]
 
     @property
     def size(self) -> tuple[int, int, int, int]:
         """Of two scripts that show the same, the one with the smaller size tells it better."""
         everything = self.everything
-        hurry = sum((not step.rest) + len(step.together) - 1 for step in self.steps)
+        hurry = sum((not batch.rest) + len(batch.together) - 1 for batch in self.batches)
         return (len(everything), sum(do.what == "accept" for do in everything),
                 hurry + len(self.late) + len(self.departures),
                 sum(do.session + (not do.run_id) for do in everything) + sum(map(sum, self.departures)))
 
     def smaller(self) -> Iterator["Script"]:
         """Scripts that are a little simpler than this one, the greatest leaps first."""
-        n = len(self.steps)
+        n = len(self.batches)
         for size in (n // 2, n // 4, 1):
             for at in range(0, n, size) if size else ():
-                yield replace(self, steps=self.steps[:at] + self.steps[at + size:])
+                yield replace(self, batches=self.batches[:at] + self.batches[at + size:])
         if self.departures or self.late:
             yield replace(self, late=(), departures=())
         for i in range(len(self.late)):
             yield replace(self, late=self.late[:i] + self.late[i + 1:])
         for i in range(len(self.departures)):
             yield replace(self, departures=self.departures[:i] + self.departures[i + 1:])
-        for i, step in enumerate(self.steps):
-            for changed in _simpler(step):
-                yield replace(self, steps=(*self.steps[:i], *changed, *self.steps[i + 1:]))
+        for i, batch in enumerate(self.batches):
+            for changed in _simpler(batch):
+                yield replace(self, batches=(*self.batches[:i], *changed, *self.batches[i + 1:]))
         for i, (wait, instead) in enumerate(self.departures):
             for less in {(0, instead), (wait // 2, instead), (wait - 1, instead), (wait, 1)} - {(wait, instead)}:
                 if min(less) >= 0:
                     yield replace(self, departures=(*self.departures[:i], less, *self.departures[i + 1:]))
 
 
-def _simpler(step: Step) -> Iterator[tuple[Step, ...]]:
-    if len(step.together) > 1:
-        for i in range(len(step.together)):
-            yield (replace(step, together=step.together[:i] + step.together[i + 1:]),)
-        yield (*(Step((do,), rest=False) for do in step.together[:-1]), Step(step.together[-1:], step.rest))
-    if not step.rest:
-        yield (replace(step, rest=True),)
-    for i, do in enumerate(step.together):
+def _simpler(batch: Batch) -> Iterator[tuple[Batch, ...]]:
+    if len(batch.together) > 1:
+        for i in range(len(batch.together)):
+            yield (replace(batch, together=batch.together[:i] + batch.together[i + 1:]),)
+        yield (*(Batch((do,), rest=False) for do in batch.together[:-1]), Batch(batch.together[-1:], batch.rest))
+    if not batch.rest:
+        yield (replace(batch, rest=True),)
+    for i, do in enumerate(batch.together):
         for other in {replace(do, session=0), replace(do, run_id=True)} - {do}:
-            yield (replace(step, together=(*step.together[:i], other, *step.together[i + 1:])),)
+            yield (replace(batch, together=(*batch.together[:i], other, *batch.together[i + 1:])),)
 
 
 def script(text: str) -> Script:
     """A script as people write it."""
-    steps = []
+    batches = []
     for quiet in text.split(";"):
         groups = quiet.split(",")
         for i, group in enumerate(groups):
-            steps.append(Step(tuple(_do(words.strip()) for words in group.split("+")), rest=i == len(groups) - 1))
-    return Script(tuple(steps))
+            batches.append(Batch(tuple(_do(words.strip()) for words in group.split("+")), rest=i == len(groups) - 1))
+    return Script(tuple(batches))
 
 
 def _do(words: str) -> Do:
@@ -144,7 +144,7 @@ def _do(words: str) -> Do:
     return Do(found["what"], int(found["session"] or 1) - 1, run_id=not found["anonymous"])
 
 
-def scripts(offers: frozenset[str], steps: int = 8) -> "SearchStrategy[Script]":
+def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]":
     """A Hypothesis strategy: whatever clients of a server that offers this may do. `offers` are the optional calls, and
     `steer`, `fold` and `schedule`."""
     from hypothesis import strategies as st
@@ -158,16 +158,16 @@ def scripts(offers: frozenset[str], steps: int = 8) -> "SearchStrategy[Script]":
     if "steer" in offers:
         hows = TURNS if "fold" in offers else TURNS[:2]
         calls += [st.builds(Do, st.just("release"), session), st.builds(Do, st.sampled_from(hows), session)]
-    step = st.builds(Step, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
+    batch = st.builds(Batch, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
     if "leave" in offers:
-        alone = st.builds(Do, st.sampled_from(["leave", "return"])).map(lambda do: Step((do,)))
-        step = st.one_of(*[step] * 7, alone)
-    last = [Step((Do(what),)) for what in ("shut", "restart") if what in offers]
-    body = st.builds(lambda first, rest: [first, *rest], st.builds(Step, named.map(lambda do: (do,)), st.booleans()),
-                     st.lists(step, min_size=1, max_size=steps))
+        alone = st.builds(Do, st.sampled_from(["leave", "return"])).map(lambda do: Batch((do,)))
+        batch = st.one_of(*[batch] * 7, alone)
+    last = [Batch((Do(what),)) for what in ("shut", "restart") if what in offers]
+    body = st.builds(lambda first, rest: [first, *rest], st.builds(Batch, named.map(lambda do: (do,)), st.booleans()),
+                     st.lists(batch, min_size=1, max_size=batches))
     if last:  # seldom, because nothing can follow a shut
         body = st.one_of(body, body, body, st.builds(lambda a, b, c: [*a, b, *c], body, st.sampled_from(last),
-                                                     st.lists(step, max_size=2)))
+                                                     st.lists(batch, max_size=2)))
     wait, instead = st.integers(0, 3) | st.integers(0, 60), st.integers(1, 3) | st.integers(1, 20)
     if "schedule" not in offers:
         return st.builds(Script, body.map(tuple))

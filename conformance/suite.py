@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from .adapter import MakeAdapter
-from .exchange import heard_text
+from .exchange import exchange_text
 from .kit import judge
 from .report import ORDER, Finding, Report, Status
 from .scenarios import SCENARIOS
@@ -54,6 +54,7 @@ class ConformanceSuite:
         shown = report.scenarios[scenario.name]
         if isinstance(shown, Finding):
             pytest.fail(f"{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n"
-                        f"  what was done: {shown.script}\n\n{heard_text(shown.history.lines)}\n", pytrace=False)
+                        f"  what was done: {shown.script}\n\n{exchange_text(shown.history.observations)}\n",
+                        pytrace=False)
         if isinstance(shown, str):
             pytest.skip(shown)

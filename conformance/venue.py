@@ -30,10 +30,10 @@ class NotSteered(AdapterError):
     """The server does not use the kit's language model."""
 
 
-class Stage(Protocol):
+class Venue(Protocol):
     """Plays histories, one after the other."""
 
-    def play(self, story: Script) -> History: ...
+    def play(self, script: Script) -> History: ...
     def close(self) -> None: ...
 
 
@@ -44,17 +44,17 @@ class Inside:
         self.make = make
         self.names = itertools.count(1)
 
-    def play(self, story: Script) -> History:
+    def play(self, script: Script) -> History:
         adapter = self.make()
         adapter.turns = Turns()
         driver = Driver(adapter, adapter.turns, f"{next(self.names):06}")
-        done = record(driver.play(story), story.chooser(), max_steps=MAX_STEPS)
+        done = record(driver.play(script), script.chooser(), max_steps=MAX_STEPS)
         if isinstance(done.error, Livelock):
             driver.history.complain("progress", "the server did not come to rest: it goes on and on.")
         elif isinstance(done.error, Unhandled):
             driver.history.note(SERVER, "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
         elif done.error is not None:
-            raise AdapterError(_blame(adapter, story, done.error)) from done.error
+            raise AdapterError(_blame(adapter, script, done.error)) from done.error
         return driver.history
 
     def close(self) -> None:
@@ -91,13 +91,13 @@ class Outside:
             raise NotSteered(f"no turn has reached the kit's language model at {model.url}; is the server told to use "
                              "it?")
 
-    def play(self, story: Script) -> History:
+    def play(self, script: Script) -> History:
         adapter = self.make()
         driver = Driver(adapter, self.steering, next(self.names))
         try:
-            return self.runner.run(driver.play(story))
+            return self.runner.run(driver.play(script))
         except Exception as error:
-            raise AdapterError(_blame(adapter, story, error)) from error
+            raise AdapterError(_blame(adapter, script, error)) from error
 
     def close(self) -> None:
         try:
@@ -107,7 +107,7 @@ class Outside:
             self.log.setLevel(self.level)
 
 
-def _blame(adapter: Adapter, story: Script, error: BaseException) -> str:
+def _blame(adapter: Adapter, script: Script, error: BaseException) -> str:
     name = type(adapter).__name__
     hint = "; say `outside = True` if it uses sockets, threads or the clock" if isinstance(error, Unrepeatable) else ""
-    return f"{name}: {type(error).__name__}: {error} (while playing: {story}){hint}"
+    return f"{name}: {type(error).__name__}: {error} (while playing: {script}){hint}"

@@ -17,7 +17,7 @@ from support.paths import ROOT
 from support.servers import PATIENCE
 
 from cancelmark.conformance.adapter import GUARANTEES, Ended
-from cancelmark.conformance.exchange import heard_text
+from cancelmark.conformance.exchange import exchange_text
 from cancelmark.conformance.history import History
 from cancelmark.conformance.kit import Profile, judge
 from cancelmark.conformance.naive import NaiveAdapter
@@ -126,7 +126,7 @@ def test_the_report_sets_what_was_seen_beside_what_is_promised(judged: Report) -
     flat = " ".join(text.split())
     what = f"What was done: `{promised.finding.script}`."
     assert f"A server just started. {what} What was seen, in 4 of 5 plays: " in flat
-    assert heard_text(free.finding.history.lines) in text
+    assert exchange_text(free.finding.history.observations) in text
     assert all(f"“as {promise.operation} says”" in flat for promise in PROMISES.values())
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", " "))) <= 130
 

@@ -33,7 +33,7 @@ class Refused(RuntimeError):
     """The code asked the loop for something that a schedule does not have or could not repeat."""
 
 
-class Step(NamedTuple):
+class LoopStep(NamedTuple):
     """One callback that ran."""
 
     number: int
@@ -75,7 +75,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def __init__(self, choose: Choose, max_steps: int) -> None:
         super().__init__()
-        self.steps: list[Step] = []
+        self.steps: list[LoopStep] = []
         self.labels: list[str] = []  # given in the step that runs now
         self.unhandled: list[dict[str, Any]] = []
         self._choose, self._max_steps, self._last_step = choose, max_steps, max_steps
@@ -124,7 +124,7 @@ class Loop(asyncio.BaseEventLoop):
             offers[choice].handle._run()
         finally:
             what = ", ".join(self.labels) or place
-            self.steps.append(Step(len(self.steps) + 1, task, what, choice, len(offers)))
+            self.steps.append(LoopStep(len(self.steps) + 1, task, what, choice, len(offers)))
 
     def _offers(self) -> list[Ready]:
         """The first callback of every chain. Time passes only if there is none, and then to the next timer."""

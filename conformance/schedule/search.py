@@ -9,16 +9,34 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from .loop import Deadlock, Livelock, Loop, Refused, Step
+from .loop import Deadlock, Livelock, Loop, LoopStep, Refused
 from .ready import Choose, Ready
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 __all__ = [
-    "Choose", "Deadlock", "Diverged", "Incomplete", "Livelock", "Ready", "Refused", "Schedule", "Step", "Unhandled",
-    "checkpoint", "choosers", "departing", "explore_schedules", "fifo", "find_failure", "label", "record", "replay",
-    "run", "seeded",
+    "Choose",
+    "Deadlock",
+    "Diverged",
+    "Incomplete",
+    "Livelock",
+    "LoopStep",
+    "Ready",
+    "Refused",
+    "Schedule",
+    "Unhandled",
+    "checkpoint",
+    "choosers",
+    "departing",
+    "explore_schedules",
+    "fifo",
+    "find_failure",
+    "label",
+    "record",
+    "replay",
+    "run",
+    "seeded",
 ]
 
 T = TypeVar("T")
@@ -140,7 +158,7 @@ def rankings(tasks: int = 40) -> "SearchStrategy[Choose]":
 class Schedule(Generic[T]):
     """One run: its steps, and how main ended."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[LoopStep, ...]
     value: T | None
     error: BaseException | None
 

@@ -5,7 +5,7 @@ from datetime import date
 from inspect import getdoc
 from textwrap import fill
 
-from cancelmark.conformance.exchange import heard_text
+from cancelmark.conformance.exchange import exchange_text
 from cancelmark.conformance.report import Status, Verdict
 from examples.opencode import adapter
 from examples.opencode.adapter import NOTES, PROMISES
@@ -117,7 +117,7 @@ def _part(title: str, guarantees: list[str], trial: Trial) -> Iterator[str]:
 def _history(shown: Shown) -> Iterator[str]:
     yield from _text(f"A server {shown.circumstances}. What was done: `{shown.finding.script}`. What was seen, in "
                      f"{shown.times} of {shown.of} plays: {shown.finding.says(shown.guarantee)}")
-    yield f"```text\n{heard_text(shown.finding.history.lines)}\n```\n"
+    yield f"```text\n{exchange_text(shown.finding.history.observations)}\n```\n"
 
 
 def _text(words: str, indent: str = "") -> list[str]:

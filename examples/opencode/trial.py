@@ -22,7 +22,7 @@ PLAYS = 10  # that are made until it has, of what the kit has found
 TRIES = 5  # plays of what is tried in special circumstances
 IN_USE, STARTED, KILLED = "in use", "just started", "killed and started again"
 AT_ONCE = tuple(dict.fromkeys(  # the first prompt is followed by something before anybody can know that it runs
-    s.script for s in SCENARIOS if not s.script.steps[0].rest and s.needs <= {"messages"}))
+    s.script for s in SCENARIOS if not s.script.batches[0].rest and s.needs <= {"messages"}))
 KILLS = (script("accept A; restart"), script("accept A; accept B; restart"))
 
 

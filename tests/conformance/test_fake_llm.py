@@ -52,7 +52,7 @@ def test_our_client_streams_an_answer_that_repeats_the_prompt() -> None:
             assert text == "I heard: hello  there\nt1 \N{GRINNING FACE}"
             assert finish.reason is FinishReason.END_TURN
             assert finish.usage is not None
-            assert (fake.started("t1"), fake.closed("t1")) == (1, 0)
+            assert (fake.count_starts("t1"), fake.count_broken_off("t1")) == (1, 0)
             assert fake.turns_of("t1")[0].ending is Ending.ANSWERED
             assert fake.asked[0].stream
     play(scene())
@@ -67,7 +67,7 @@ def test_our_client_is_failed_in_a_way_that_is_not_tried_again() -> None:
                 await step(model, "hello t1")
             await model.aclose()
             assert failure.value.kind is Failure.BAD_REQUEST
-            assert fake.started("t1") == 1
+            assert fake.count_starts("t1") == 1
             assert fake.turns_of("t1")[0].ending is Ending.FAILED
     play(scene())
 
@@ -84,7 +84,7 @@ def test_a_held_turn_says_nothing_until_it_is_released() -> None:
             fake.release("t1")
             assert said(await held) == "I heard: one t1"
             assert said(await ask(http, "three t1")) == "I heard: three t1"
-            assert fake.started("t1") == 2
+            assert fake.count_starts("t1") == 2
     play(scene())
 
 
@@ -110,7 +110,7 @@ def test_a_turn_that_the_client_drops_is_closed(stream: bool) -> None:
             fake.hold("t1")
             held = asyncio.create_task(ask(http, "one t1", stream=stream))
             await fake.until_started("t1")
-            assert fake.closed("t1") == 0
+            assert fake.count_broken_off("t1") == 0
             held.cancel()
             await fake.until_closed("t1")
             turn, = fake.turns_of("t1")
@@ -119,7 +119,7 @@ def test_a_turn_that_the_client_drops_is_closed(stream: bool) -> None:
             assert turn.begin <= turn.end
             fake.release("t1")
             assert (await ask(http, "again t1", stream=stream)).status_code == 200
-            assert (fake.started("t1"), fake.closed("t1")) == (2, 1)
+            assert (fake.count_starts("t1"), fake.count_broken_off("t1")) == (2, 1)
     play(scene())
 
 
@@ -129,17 +129,17 @@ def test_tokens_are_whole_words() -> None:
             fake.hold("t1")
             for text in ("t10", "xt1", "t1-1", "T1"):
                 assert (await ask(http, text)).status_code == 200
-            assert fake.started("t1") == 0
+            assert fake.count_starts("t1") == 0
             fake.release("t1")
             await ask(http, "(t1)…")
-            assert fake.started("t1") == 1
+            assert fake.count_starts("t1") == 1
     play(scene())
 
 
 @pytest.mark.parametrize("token", ["", "two words", "a.b", " t1"])
 def test_a_token_that_is_no_word_is_refused(token: str) -> None:
     fake = FakeModel()
-    for steer in (fake.hold, fake.release, fake.fail, fake.started, fake.closed):
+    for steer in (fake.hold, fake.release, fake.fail, fake.count_starts, fake.count_broken_off):
         with pytest.raises(ValueError, match="a token is one word"):
             steer(token)
 
@@ -149,12 +149,12 @@ def test_the_last_user_message_says_whose_turn_it_is() -> None:
         async with FakeModel() as fake, web(fake.url) as http:
             fake.hold("t1")
             assert said(await ask(http, "one t1", "an answer to t1", "two t2")) == "I heard: two t2"
-            assert (fake.started("t1"), fake.started("t2")) == (0, 1)
+            assert (fake.count_starts("t1"), fake.count_starts("t2")) == (0, 1)
             parts = [{"type": "text", "text": "three t3"}, {"type": "image_url", "image_url": {"url": "data:,"}},
                      {"type": "text", "text": "four t4"}]
             unanswered = [{"role": "user", "content": "one t1"}, {"role": "user", "content": parts}]
             await ask(http, messages=[{"role": "system", "content": "t5"}, *unanswered])
-            assert [fake.started(t) for t in ("t1", "t3", "t4", "t5")] == [0, 1, 1, 0]
+            assert [fake.count_starts(t) for t in ("t1", "t3", "t4", "t5")] == [0, 1, 1, 0]
             assert fake.turns[-1].asked.unanswered == ("one t1", "three t3\nfour t4")
     play(scene())
 
@@ -202,7 +202,7 @@ def test_titles_and_steps_after_a_tool_call_are_no_turns() -> None:
                         {"role": "assistant", "content": None, "tool_calls": [call]},
                         {"role": "tool", "tool_call_id": "c", "content": "found t1"}]
             assert said(await ask(http, messages=messages)) == "A side answer."
-            assert fake.started("t1") == 0
+            assert fake.count_starts("t1") == 0
             assert [asked.model for asked in fake.asked] == [SIDE, TURN]
     play(scene())
 
@@ -212,7 +212,7 @@ def test_a_server_with_one_model_for_everything_needs_a_judge_of_its_own() -> No
         async with FakeModel(is_turn=lambda asked: asked.tools > 0) as fake, web(fake.url) as http:
             await ask(http, "a title for t1")
             await ask(http, "t1", tools=[{"type": "function", "function": {"name": "f"}}])
-            assert fake.started("t1") == 1
+            assert fake.count_starts("t1") == 1
     play(scene())
 
 
@@ -276,7 +276,7 @@ def test_a_body_may_come_in_chunks_after_the_head_was_taken() -> None:
             answer = await exchange(fake, CHUNKED[:9], CHUNKED[9:], *chunks, b"0\r\nTrailer: 1\r\n\r\n", b"more")
             assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")
             assert b"I heard: one t1" in answer
-            assert fake.started("t1") == 1
+            assert fake.count_starts("t1") == 1
     play(scene())
 
 
@@ -349,8 +349,8 @@ def test_our_runtime_is_steered_from_outside() -> None:
                 assert "t3" in ((await third).error or "")
                 fourth = await runtime.accept("s", "four t4", run_id="r4")
                 assert (await fourth).text == "I heard: four t4"
-                assert [fake.started(t) for t in ("t1", "t2", "t3", "t4")] == [1, 0, 1, 1]
-                assert [fake.closed(t) for t in ("t1", "t2", "t3", "t4")] == [1, 0, 0, 0]
+                assert [fake.count_starts(t) for t in ("t1", "t2", "t3", "t4")] == [1, 0, 1, 1]
+                assert [fake.count_broken_off(t) for t in ("t1", "t2", "t3", "t4")] == [1, 0, 0, 0]
             await model.aclose()
     play(scene())
 
