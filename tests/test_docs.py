@@ -19,7 +19,7 @@ import cancelmark
 README = ROOT / "README.md"
 SAYS = {
     "README.md": ["single-active is broken", "Outcome.CANCELED"],
-    "docs/judge.md": ["a test class: TestMine"],
+    "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA has end_turn after 0 starts"],
     "docs/review.md": ["holds"],
 }
 EXAMPLES = [(name, example, says) for name, said in SAYS.items()
