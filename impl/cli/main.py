@@ -64,6 +64,9 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if sys.platform == "win32":
+        print("cancelmark: Windows is not supported; use WSL, which is Linux", file=sys.stderr)
+        return 2
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow shows a question mark
     words = sys.argv[1:] if argv is None else argv

@@ -32,6 +32,11 @@ def test_a_process_says_and_returns_what_the_command_does(arguments: list[str], 
     assert re.sub(r"[\d.,]+", "", there.stdout) == re.sub(r"[\d.,]+", "", here.stdout), "but for figures"
 
 
+def test_on_windows_it_says_plainly_that_it_is_not_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    assert read_refusal("check") == "cancelmark: Windows is not supported; use WSL, which is Linux"
+
+
 # --- check
 
 def test_check_ends_with_the_figures_and_says_what_holds() -> None:
