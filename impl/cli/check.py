@@ -9,8 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -22,7 +20,7 @@ from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
-from .terminal import output
+from .terminal import output, progress_bar
 
 PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
@@ -198,8 +196,7 @@ def peak_memory() -> int:
 def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Watch]:
     """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
     started = time.perf_counter()
-    bar = Bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn(),
-              console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    bar = progress_bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
     task = bar.add_task(describe, total=None, figures="")
 
     def watch(progress: Progress) -> str | None:

@@ -3,21 +3,18 @@
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from ..files import UsageError, write
-from .terminal import output
+from .terminal import output, progress_bar
 
 if TYPE_CHECKING:
     from cancelmark.conformance.kit import Progress
@@ -150,8 +147,7 @@ async def look(url: str, token: str | None) -> None:
 @contextmanager
 def progress() -> "Iterator[Progress]":
     """How far it is, on a terminal."""
-    bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-              console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    bar = progress_bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     task = bar.add_task("", total=None)
     with bar:
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

@@ -2,20 +2,18 @@
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cancelmark.model.properties import PROPERTIES
 
 from ..files import UsageError
-from .terminal import output
+from .terminal import output, progress_bar
 
 if TYPE_CHECKING:
     from cancelmark.model.proof.prover import Judged, Prover
@@ -84,9 +82,8 @@ def judging(prover: "Prover") -> Iterator["Judged"]:
     """Every obligation judged, with a bar on a terminal. The bar has no thread of its own: Python might free terms of
     z3 in it, and z3 must not be called from two threads."""
     obligations = prover.obligations()
-    bar = Progress(TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   TextColumn("{task.fields[now]}"), console=Console(stderr=True), transient=True,
-                   auto_refresh=False, disable=not sys.stderr.isatty())
+    bar = progress_bar(TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                       TextColumn("{task.fields[now]}"), auto_refresh=False)
     with bar:
         task = bar.add_task("proving", total=len(obligations), now="")
         for obligation in obligations:

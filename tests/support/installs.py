@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from support.paths import ROOT
 from support.shared_fixture import once
 
-FIRST = ("fastapi==0.115.12", "pytest==8.*")  # what somebody's project has already, and its pins
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FLOORS = tuple(needed.replace(">=", "==") for needed in PROJECT["dependencies"])
+FIRST = ("fastapi==0.115.12", "pytest==8.*", *FLOORS)  # what somebody's project has already: all of it old
 IGNORED = {".git", ".venv", "build", "dist", "node_modules", "__pycache__", "PKG-INFO", "setup.cfg"}
 
 

@@ -4,18 +4,18 @@ import gc
 import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cancelmark.impl.files import UsageError
 from cancelmark.model.check.explore import StoppedError
+
+from ..terminal import progress_bar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,8 +81,7 @@ def _settle_in() -> None:
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
     """On a terminal, a bar. What it yields is told how many pieces of work are done, and how many more there are."""
-    bar = Progress(SpinnerColumn(), TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                   console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    bar = progress_bar(SpinnerColumn(), TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     task = bar.add_task("checking", total=0)
 
     def done(pieces: int, more: int) -> None:
