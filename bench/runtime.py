@@ -24,8 +24,9 @@ from time import process_time
 
 from cancelmark.impl.models import FinishReason, Model
 from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.machine import lifecycle_of
 from cancelmark.impl.runtime.messages import finished, user_message
-from cancelmark.impl.runtime.session import LIFECYCLE, Counter, Prompt, Session
+from cancelmark.impl.runtime.session import Counter, Prompt, Session
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
@@ -40,6 +41,7 @@ from cancelmark.impl.store import (
     Store,
 )
 from cancelmark.model.lifecycle import INITIAL, Outcome, State, Trigger
+from cancelmark.model.protocol import REFERENCE
 
 from .models import Null, Reader
 from .report import Goal, Report, Table
@@ -91,15 +93,15 @@ async def spent(work: Callable[[int], Awaitable[object]], times: int) -> float:
 async def null_prompts(chunks: int) -> list[tuple[float, float, float]]:
     """CPU seconds of a job of the bare worker, of the two triggers in a null prompt's life, and of a null prompt."""
     worker, numbers, figures = BareWorker(), count(), []
-    prompt = Prompt(Session("", Counter()), 1)
+    prompt, lifecycle = Prompt(Session("", Counter()), 1), lifecycle_of(REFERENCE)
 
     async def job(_: int) -> None:
         await (await worker.accept("hello"))
 
     async def triggers(_: int) -> None:
         prompt.__init__(prompt.session, 1, state=INITIAL)  # type: ignore[misc]
-        LIFECYCLE.fire(prompt, Trigger.ENTER)
-        LIFECYCLE.fire(prompt, Trigger.FINISH_END_TURN)
+        lifecycle.fire(prompt, Trigger.ENTER)
+        lifecycle.fire(prompt, Trigger.FINISH_END_TURN)
 
     async with Runtime(Null()) as runtime:
         await runtime.create_session("s")

@@ -11,22 +11,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from cancelmark.model.actions import Actor, Variant
+from cancelmark.model.effects import End, Fold, Record, Report, Start
 from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.protocol import REFERENCE, Behaviour, Move
 from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.session import (
-    ACTIVE,
-    REFERENCE,
-    Actor,
-    AnySession,
-    Behaviour,
-    End,
-    Fold,
-    Move,
-    Record,
-    Report,
-    Start,
-    Variant,
-)
+from cancelmark.model.session import ACTIVE, AnySession
 
 from .adapter import Adapter, Ended, Notice, Refused, Sent, Spoken, TurnFailed, answer_to, failure_of
 from .schedule import checkpoint, label

@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
+from .actions import Action, Actor
+from .effects import Acknowledge, Effect, End
 from .lifecycle import Outcome, Row, State
 from .properties import Property
-from .session import REFERENCE, Acknowledge, Action, Actor, AnySession, Effect, End, Move, Prompt
+from .protocol import REFERENCE, Move
+from .session import AnySession, Prompt
 
 BUFFER = 1  # events that fit into a subscriber's buffer: the smallest that shows everything
 

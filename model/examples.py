@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .lifecycle import Outcome
-from .session import REFERENCE, label
+from .protocol import REFERENCE
+from .session import label
 from .trace import Trace, replay
 
 

@@ -7,7 +7,7 @@ Rules of this file:
 2. The world is closed: a trigger without a row for the prompt's state and guards is an error, and changes nothing.
 3. Nothing is implied: rows of one trigger and source have guards that exclude each other, and `compile_rows`
    refuses a table in which two rows could both apply.
-4. A guard is a yes-or-no question about the prompt that its session answers. Rows only name the questions.
+4. A guard is a yes-or-no question about the prompt. Rows only name the questions; `actions.GUARDS` answers them.
 
     accepted ──enter──▶ active ──finish──▶ done          a prompt that nothing disturbs
         │                ▲  │
@@ -22,9 +22,6 @@ from enum import Enum
 from functools import cached_property
 from itertools import chain, combinations
 from operator import attrgetter
-from typing import Any, Protocol
-
-from transitions import Machine, MachineError
 
 
 class State(Enum):
@@ -113,39 +110,40 @@ class Row:
         return all(map(holds, self.when)) and not any(map(holds, self.unless))
 
 
-_A, _C, _Q, _X, _D = State
-_COVERED, _BUSY, _FIRST, _RUN_ID = Guard
-
 ROWS: tuple[Row, ...] = (
     # The mark is asked before the busy question: a covered prompt must not reach the queue.
-    Row(Trigger.ENTER, _A, _C, when=(_COVERED,), rule="R4"),
-    Row(Trigger.ENTER, _A, _Q, when=(_BUSY,), unless=(_COVERED,), rule="R5a"),
-    Row(Trigger.ENTER, _A, _X, unless=(_COVERED, _BUSY), rule="R6a"),
-    Row(Trigger.FAIL, _A, _C, when=(_COVERED,), rule="R8b"),
-    Row(Trigger.FAIL, _A, _D, unless=(_COVERED,), outcome=Outcome.ERROR, rule="R8a"),
-    Row(Trigger.SETTLE, _C, _D, outcome=Outcome.CANCELED, rule="R7a"),
-    Row(Trigger.START, _Q, _X, when=(_FIRST,), unless=(_BUSY,), rule="R11b"),
-    Row(Trigger.FOLD, _Q, _D, unless=(_RUN_ID,), outcome=Outcome.FOLDED, rule="R9a"),
-    Row(Trigger.DROP, _Q, _D, outcome=Outcome.CANCELED, rule="R13a"),
-    Row(Trigger.REQUEUE, _X, _Q, unless=(_COVERED,), rule="R10a"),
-    Row(Trigger.FINISH_END_TURN, _X, _D, outcome=Outcome.END_TURN, rule="R11a"),
-    Row(Trigger.FINISH_ERROR, _X, _D, outcome=Outcome.ERROR, rule="R11a"),
-    Row(Trigger.FINISH_CANCELED, _X, _D, when=(_COVERED,), outcome=Outcome.CANCELED, rule="R12d"),
-    Row(Trigger.INTERRUPT, _X, _D, outcome=Outcome.ERROR, rule="R17a"),
+    Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), rule="R4"),
+    Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,), unless=(Guard.COVERED,), rule="R5a"),
+    Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.COVERED, Guard.BUSY), rule="R6a"),
+    Row(Trigger.FAIL, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), rule="R8b"),
+    Row(Trigger.FAIL, State.ACCEPTED, State.DONE, unless=(Guard.COVERED,), outcome=Outcome.ERROR, rule="R8a"),
+    Row(Trigger.SETTLE, State.CANCELED_ON_ENTRY, State.DONE, outcome=Outcome.CANCELED, rule="R7a"),
+    Row(Trigger.START, State.QUEUED, State.ACTIVE, when=(Guard.FIRST,), unless=(Guard.BUSY,), rule="R11b"),
+    Row(Trigger.FOLD, State.QUEUED, State.DONE, unless=(Guard.HAS_RUN_ID,), outcome=Outcome.FOLDED, rule="R9a"),
+    Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.CANCELED, rule="R13a"),
+    Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,), rule="R10a"),
+    Row(Trigger.FINISH_END_TURN, State.ACTIVE, State.DONE, outcome=Outcome.END_TURN, rule="R11a"),
+    Row(Trigger.FINISH_ERROR, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R11a"),
+    Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, when=(Guard.COVERED,), outcome=Outcome.CANCELED,
+        rule="R12d"),
+    Row(Trigger.INTERRUPT, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R17a"),
 )
 
 INITIAL = State.ACCEPTED
 
 
 class IllegalTrigger(Exception):
-    """A trigger that no row allows. The prompt is as it was (R19c)."""
+    """A trigger, or an action, that no row allows. The prompt is as it was (R19c)."""
 
-    def __init__(self, prompt: object, state: State, trigger: Trigger, guards: Iterable[Guard] | None = None) -> None:
+    def __init__(
+        self, prompt: object, state: State, trigger: Trigger | str, guards: Iterable[Guard] | None = None,
+    ) -> None:
         known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"
-        super().__init__(f"prompt {prompt} is {state.value}{known}: no row lets it {trigger.value}")
+        name = trigger.value if isinstance(trigger, Trigger) else trigger
+        super().__init__(f"prompt {prompt} is {state.value}{known}: no row lets it {name}")
 
 
-# --- The explorer's engine: a dictionary and the guards ----------------------------------------------------------
+# --- The table that the rows make --------------------------------------------------------------------------------
 
 Table = Mapping[tuple[Trigger, State], tuple[Row, ...]]
 
@@ -175,51 +173,3 @@ def row_of(rows: Sequence[Row], holds: Callable[[Guard], bool]) -> Row | None:
         if row.applies(holds):
             return row
     return None
-
-
-# --- The runtime's engine: a transitions Machine ----------------------------------------------------------------
-
-class Movable(Protocol):
-    """What the machine moves: any object with a state, an outcome and an answer to each guard."""
-
-    state: State
-    outcome: Outcome | None
-
-    @property
-    def covered(self) -> bool: ...
-    @property
-    def busy(self) -> bool: ...
-    @property
-    def first(self) -> bool: ...
-    @property
-    def has_run_id(self) -> bool: ...
-
-
-class Lifecycle:
-    """The rows as one shared `transitions` Machine. Prompts are not attached to it, so it costs them nothing."""
-
-    def __init__(self, rows: Sequence[Row] = ROWS) -> None:
-        self.machine: Any = Machine(
-            model=None, states=State, initial=INITIAL, auto_transitions=False,
-            transitions=[
-                {"trigger": row.trigger.value, "source": row.source, "dest": row.dest,
-                 "conditions": [g.value for g in row.when], "unless": [g.value for g in row.unless]}
-                for row in rows
-            ],
-        )
-        self._row = {(row.trigger, row.source, row.dest): row for row in rows}
-        if len(self._row) != len(rows):
-            raise ValueError("two rows share trigger, source and destination; merge their guards into one row")
-
-    def fire(self, prompt: Movable, trigger: Trigger) -> Row:
-        """Moves `prompt` along the one row that applies and returns that row, or raises and changes nothing."""
-        source = prompt.state
-        try:
-            moved = self.machine.events[trigger.value].trigger(prompt)
-        except MachineError:
-            moved = False
-        if not moved:
-            raise IllegalTrigger(prompt, source, trigger)
-        row = self._row[trigger, source, prompt.state]
-        prompt.outcome = row.outcome
-        return row

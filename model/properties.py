@@ -12,24 +12,12 @@ from enum import Enum
 from itertools import dropwhile
 from typing import NamedTuple
 
+from .actions import Reach
+from .effects import Effect, End, Fold, Record, Report, Start
 from .lifecycle import Outcome
+from .protocol import Behaviour, Move
 from .server import Change, Server
-from .session import (
-    ACTIVE,
-    CANCELED_ON_ENTRY,
-    DONE,
-    AnySession,
-    Behaviour,
-    Effect,
-    End,
-    Fold,
-    Move,
-    Prompt,
-    Reach,
-    Record,
-    Report,
-    Start,
-)
+from .session import ACTIVE, CANCELED_ON_ENTRY, DONE, AnySession, Prompt
 
 CANCELED = Outcome.CANCELED
 NOTHING, _, BY_CANCEL = Reach

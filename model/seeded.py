@@ -8,10 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import session as s
+from . import actions
+from .actions import Argument, Port
+from .effects import End, Fold, Record, Start, Stop
 from .lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
 from .properties import Bounds
-from .session import ACTIONS, REFERENCE, Argument, End, Protocol, Record, Start, Step, Stop
+from .protocol import REFERENCE, Protocol
+from .session import Step
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Bug:
     breaks: frozenset[str]
     unmet: frozenset[str]
     shortest: int  # steps to the first property broken
+    only_in_model: str = ""  # why the runtime's session cannot have it
 
 
 BUGS: list[Bug] = []
@@ -35,17 +39,12 @@ def bug(
     *,
     rows: tuple[Row, ...] = ROWS,
     unmet: tuple[str, ...] = (),
-    **actions: dict[str, Any],
+    only_in_model: str = "",
+    **changes: dict[str, Any],
 ) -> None:
     """Adds a bug: other rows, and fields to change in the actions of those names."""
-    BUGS.append(Bug(name, changed(name, rows, **actions), bounds,
-                    frozenset(breaks.split()), frozenset(unmet), shortest))
-
-
-def changed(name: str, rows: tuple[Row, ...] = ROWS, **actions: dict[str, Any]) -> Protocol:
-    """The reference with other rows, and other fields in the actions of those names."""
-    return replace(REFERENCE, name=name, rows=rows,
-                   actions=tuple(replace(a, **actions.get(a.name, {})) for a in ACTIONS))
+    BUGS.append(Bug(name, REFERENCE.changed(name, rows, **changes), bounds,
+                    frozenset(breaks.split()), frozenset(unmet), shortest, only_in_model))
 
 
 def rows_with(*changed: Row, without: Callable[[Row], bool]) -> tuple[Row, ...]:
@@ -83,9 +82,9 @@ bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), "no-los
     rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.FAIL)))
 
 
-def settle_without_record(step: Step, arg: Argument) -> None:
-    s.settle(step, arg)
-    step.effects = [e for e in step.effects if not isinstance(e, Record)]
+def settle_without_record(step: Port, arg: Argument) -> None:
+    actions.settle(step, arg)
+    step.effects[:] = [e for e in step.effects if not isinstance(e, Record)]
 
 
 bug("nothing is written for a prompt canceled on entry", Bounds(1, cancels=1), "record", 4,
@@ -97,41 +96,41 @@ bug("a canceled prompt is tried again", Bounds(1, cancels=1), "progress", 4,
 
 # --- cancel, clear_queue, close
 
-def cancel_one_too_many(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg._replace(seq=arg.seq + 1))
+def cancel_one_too_many(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg._replace(seq=arg.seq + 1))
 
 
 bug("the mark is one too high", Bounds(2, cancels=1), "no-poisoning", 3, cancel={"apply": cancel_one_too_many})
 
 
-def cancel_one_too_few(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
+def cancel_one_too_few(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
 
 
 bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-poisoning", 3,
     cancel={"apply": cancel_one_too_few})
 
 
-def cancel_keeps_queue(step: Step, arg: Argument) -> None:
-    step.session = step.session._replace(mark=arg.seq)
+def cancel_keeps_queue(step: Port, arg: Argument) -> None:
+    step.mark = arg.seq
 
 
 bug("a cancel leaves the queue", Bounds(2, cancels=1), "no-lost-cancel", 6, cancel={"apply": cancel_keeps_queue},
     unmet=("row drop→done",))
 
 
-def cancel_in_silence(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg)
-    step.effects = [e for e in step.effects if not isinstance(e, End)]
+def cancel_in_silence(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg)
+    step.effects[:] = [e for e in step.effects if not isinstance(e, End)]
 
 
 bug("a cancel drops the queue in silence", Bounds(2, cancels=1), "some-terminal", 6,
     cancel={"apply": cancel_in_silence})
 
 
-def cancel_answers_at_once(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg)
-    step.effects += [End(p.seq, Outcome.CANCELED, of=p.seq) for p in step.session.active]
+def cancel_answers_at_once(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg)
+    step.effects += [End(p.seq, Outcome.CANCELED, of=p.seq) for p in step.active]
 
 
 bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1), "one-terminal attribution", 3,
@@ -142,20 +141,20 @@ bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), "no-lost
     rows=rows_with(Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.DROP)))
 
 
-def cancel_hands_off(step: Step, arg: Argument) -> None:
-    step.session = step.session._replace(mark=arg.seq)
-    for prompt in step.session.active:
+def cancel_hands_off(step: Port, arg: Argument) -> None:
+    step.mark = arg.seq
+    for prompt in list(step.active):
         step.fire(prompt, Trigger.FINISH_CANCELED)
-    s.hand_off(step)
+    actions.hand_off(step)
 
 
 bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1), "no-lost-cancel", 5,
     cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
 
 
-def cancel_stops_nobody(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg)
-    if not step.session.live and arg.seq:
+def cancel_stops_nobody(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg)
+    if not step.live and arg.seq:
         step.effects.append(Stop(arg.seq))
 
 
@@ -166,9 +165,9 @@ bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), "isolati
     cancel={"everywhere": True})
 
 
-def clear_queue_stops_active(step: Step, arg: Argument) -> None:
-    s.clear_queue(step, arg)
-    step.session = step.session._replace(mark=arg.seq)
+def clear_queue_stops_active(step: Port, arg: Argument) -> None:
+    actions.clear_queue(step, arg)
+    step.mark = arg.seq
 
 
 bug("clear_queue raises the mark", Bounds(2, clears=1), "no-poisoning", 3,
@@ -181,9 +180,9 @@ bug("a close is forgotten", Bounds(1, closes=1), "closed", 1, close={"sets_closi
 
 # --- the turn, the queue, the handoff
 
-def fold_everything(step: Step, arg: Argument) -> None:
-    for prompt in step.session.queue:
-        step.effects.append(s.Fold(prompt.seq, into=arg.subject.seq))
+def fold_everything(step: Port, arg: Argument) -> None:
+    for prompt in list(step.queue):
+        step.effects.append(Fold(prompt.seq, into=arg.subject.seq))
         step.fire(prompt, Trigger.FOLD)
 
 
@@ -192,13 +191,13 @@ bug("a step folds prompts with a run id", Bounds(3), "no-absorption", 7,
     step={"apply": fold_everything})
 
 bug("a stopping turn folds", Bounds(2, cancels=1), "no-poisoning", 6,
-    step={"subject": lambda look, _: look.prompt.state is State.ACTIVE and bool(s.foldable(look.session))})
+    step={"subject": lambda port, prompt, _: prompt.state is State.ACTIVE and bool(actions.foldable(port))})
 
 
-def hand_off_to_the_last(step: Step, arg: Argument) -> None:
-    step.fire(arg.subject, s.FINISH[arg.variant])
-    if step.session.queue:
-        step.fire(step.session.queue[-1], Trigger.START)
+def hand_off_to_the_last(step: Port, arg: Argument) -> None:
+    step.fire(arg.subject, actions.FINISH[arg.variant])
+    if step.queue:
+        step.fire(step.queue[-1], Trigger.START)
 
 
 bug("the last in the queue goes first", Bounds(3), "fifo", 7,
@@ -206,17 +205,17 @@ bug("the last in the queue goes first", Bounds(3), "fifo", 7,
     finish={"apply": hand_off_to_the_last})
 
 
-def error_strands(step: Step, arg: Argument) -> None:
-    step.fire(arg.subject, s.FINISH[arg.variant])
+def error_strands(step: Port, arg: Argument) -> None:
+    step.fire(arg.subject, actions.FINISH[arg.variant])
     if arg.variant is not Outcome.ERROR:
-        s.hand_off(step)
+        actions.hand_off(step)
 
 
 bug("an error does not hand off", Bounds(3), "all-done some-terminal fifo", 5, finish={"apply": error_strands})
 
 
-def start_before_end(step: Step, arg: Argument) -> None:
-    s.finish(step, arg)
+def start_before_end(step: Port, arg: Argument) -> None:
+    actions.finish(step, arg)
     step.effects.sort(key=lambda e: not isinstance(e, Start))
 
 
@@ -224,18 +223,18 @@ bug("the next turn starts before the end is published", Bounds(2), "prompt-termi
     finish={"apply": start_before_end})
 
 
-def error_of_the_next(step: Step, arg: Argument) -> None:
-    s.finish(step, arg)
-    for prompt in step.session.active:
-        step.effects = [replace(e, of=prompt.seq) if isinstance(e, End) else e for e in step.effects]
+def error_of_the_next(step: Port, arg: Argument) -> None:
+    actions.finish(step, arg)
+    for prompt in step.active:
+        step.effects[:] = [replace(e, of=prompt.seq) if isinstance(e, End) else e for e in step.effects]
 
 
 bug("an end carries its neighbour's text", Bounds(2), "attribution", 5, finish={"apply": error_of_the_next})
 
 
-def no_error_end(step: Step, arg: Argument) -> None:
+def no_error_end(step: Port, arg: Argument) -> None:
     variant = Outcome.END_TURN if arg.variant is Outcome.ERROR else arg.variant
-    s.finish(step, arg._replace(variant=variant))
+    actions.finish(step, arg._replace(variant=variant))
 
 
 bug("turns never end in an error", Bounds(1), "", 0, finish={"apply": no_error_end},
@@ -244,37 +243,40 @@ bug("turns never end in an error", Bounds(1), "", 0, finish={"apply": no_error_e
 
 # --- crash and recovery
 
+LOSES = "no action can remove a prompt from a port; at run time that is the journal's to lose"
+
 def recover_forgets_queue(step: Step, arg: Argument) -> None:
     step.session = step.session._replace(
         prompts=tuple(p for p in step.session.prompts if p.state is not State.QUEUED))
-    s.recover(step, arg)
+    actions.recover(step, arg)
 
 
-bug("recovery forgets the queue", Bounds(2, crashes=1), "no-loss", 6, recover={"apply": recover_forgets_queue})
+bug("recovery forgets the queue", Bounds(2, crashes=1), "no-loss", 6, recover={"apply": recover_forgets_queue},
+    only_in_model=LOSES)
 
 
 def crash_forgets_accepted(step: Step, arg: Argument) -> None:
     step.session = step.session._replace(
         prompts=tuple(p for p in step.session.prompts if p.state is not State.ACCEPTED))
-    s.crash(step, arg)
+    actions.crash(step, arg)
 
 
 bug("a crash forgets what was accepted", Bounds(2, cancels=1, crashes=1), "no-loss", 2,
-    crash={"apply": crash_forgets_accepted})
+    crash={"apply": crash_forgets_accepted}, only_in_model=LOSES)
 
 
-def recover_forgets_mark(step: Step, arg: Argument) -> None:
-    step.session = step.session._replace(mark=0)
-    s.recover(step, arg)
+def recover_forgets_mark(step: Port, arg: Argument) -> None:
+    step.mark = 0
+    actions.recover(step, arg)
 
 
 bug("recovery forgets the mark", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 4,
     recover={"apply": recover_forgets_mark})
 
 
-def recover_resumes(step: Step, arg: Argument) -> None:
-    step.session = step.session._replace(down=False)
-    step.effects += [Start(p.seq) for p in step.session.active]
+def recover_resumes(step: Port, arg: Argument) -> None:
+    step.down = False
+    step.effects += [Start(p.seq) for p in step.active]
 
 
 bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 5,
@@ -283,9 +285,9 @@ bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-l
 
 # --- what no property speaks of (comparing every edge of the model with the runtime finds it)
 
-def cancel_without_stop(step: Step, arg: Argument) -> None:
-    s.cancel(step, arg)
-    step.effects = [e for e in step.effects if not isinstance(e, Stop)]
+def cancel_without_stop(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg)
+    step.effects[:] = [e for e in step.effects if not isinstance(e, Stop)]
 
 
-SILENT = (changed("a cancel does not ask the running turn to stop", cancel={"apply": cancel_without_stop}),)
+SILENT = (REFERENCE.changed("a cancel does not ask the running turn to stop", cancel={"apply": cancel_without_stop}),)

@@ -6,8 +6,11 @@ Sessions share nothing else. An action takes place in one session, or (close, cr
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from .actions import Action, Variant
+from .effects import Effect
 from .lifecycle import Outcome, Row
-from .session import Action, AnySession, Behaviour, Effect, Move, Prompt, Session, Variant, label
+from .protocol import Behaviour, Move
+from .session import AnySession, Prompt, Session, label
 
 MovesOf = Callable[[AnySession, int], Iterable[Move]]
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .effects import Effect
+from .protocol import Behaviour
 from .server import Call, Server, changes
-from .session import Behaviour, Effect
 
 
 class TraceStep(NamedTuple):

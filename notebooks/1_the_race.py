@@ -451,8 +451,8 @@ second.violations["no-poisoning"]
 
 # %% tags=["picture"]
 from cancelmark.model.properties import PROPERTIES
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import Column
-from cancelmark.model.session import REFERENCE
 from cancelmark.views.notebook import matrix_sheet
 
 reference = explore(REFERENCE, Bounds(prompts=2, cancels=1))

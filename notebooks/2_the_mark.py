@@ -205,7 +205,7 @@ aside(every_order, HesitantServer)
 # Here it is, drawn: each arrow is a row. (A `Protocol` shows itself in a notebook.)
 
 # %% tags=["picture", "wide"]
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 
 REFERENCE
 
@@ -347,8 +347,8 @@ explore(REFERENCE, Bounds(prompts=2, cancels=1, clears=1, crashes=1))
 # are not done yet.)
 
 # %% tags=["picture"]
+from cancelmark.model.actions import Reach
 from cancelmark.model.properties import Property
-from cancelmark.model.session import Reach
 
 
 def covered_is_reached(step):

@@ -29,7 +29,7 @@
 # %load_ext cancelmark.views.notebook
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 
 
 def at_most_one(step):
@@ -250,7 +250,8 @@ print("if A starts at 4:", *judge([started_at_4], [later], complete=False))
 # illegal trigger raises, and changes nothing:
 
 # %%
-from cancelmark.model.lifecycle import IllegalTrigger, Lifecycle
+from cancelmark.impl.runtime.machine import Lifecycle
+from cancelmark.model.lifecycle import IllegalTrigger
 
 
 class Paper:

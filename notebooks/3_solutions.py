@@ -24,7 +24,7 @@ from IPython.display import display
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.views.exercises import exercise, found
 
 
@@ -120,7 +120,7 @@ silent
 # users. So ask for what a cancel is *for*:
 
 # %% tags=["picture"]
-from cancelmark.model.session import Stop
+from cancelmark.model.effects import Stop
 
 
 def stops(step):

@@ -86,7 +86,8 @@ guess.against({result.run_id: result.outcome.value for result in results})
 # %% tags=["picture"]
 import json
 
-from cancelmark.model.session import REFERENCE, label
+from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.session import label
 from cancelmark.model.trace import replay
 
 

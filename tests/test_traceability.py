@@ -8,10 +8,10 @@ from support.paths import ROOT
 
 from cancelmark.impl.specs.pages import HEADER
 from cancelmark.impl.specs.rules import CLAUSE, page, rules, traced
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.lifecycle import ROWS
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.model.session import ACTIONS
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
 RULES = {rule.id: rule for rule in rules(PROTOCOL)}

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 
 from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS, SILENT
-from cancelmark.model.session import REFERENCE, Protocol, label
+from cancelmark.model.session import label
 from cancelmark.model.trace import Trace, call_text, replay
 
 from .recording import History

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.check.graph import NOTHING_SPENT, Search, StateGraph
 from cancelmark.model.check.judging import at_rest, broken_at_rest, broken_by, properties_of
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.server import Change, Server
-from cancelmark.model.session import AnySession, Behaviour, Prompt, label
+from cancelmark.model.session import AnySession, Prompt, label
 from cancelmark.model.trace import Trace, call_text
 
 from . import sequence, telling

@@ -8,8 +8,9 @@ included; so it starts at the state that the first repeated step leads to.
 from collections.abc import Mapping
 from typing import Any
 
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.server import Server
-from cancelmark.model.session import AnySession, Behaviour, Prompt
+from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import Trace, replay
 
 from . import telling

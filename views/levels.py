@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from cancelmark.model.check.graph import NOTHING_SPENT, Search, StateGraph
 from cancelmark.model.lifecycle import State
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.server import Change
-from cancelmark.model.session import Behaviour, Prompt
+from cancelmark.model.session import Prompt
 
 from .telling import prompt_text
 

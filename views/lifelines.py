@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from cancelmark.model.actions import Actor
+from cancelmark.model.effects import Acknowledge, End, Fold
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import Acknowledge, Actor, End, Fold, label
+from cancelmark.model.session import label
 from cancelmark.model.trace import Trace
 
 from . import telling

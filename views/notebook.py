@@ -12,9 +12,10 @@ from typing import Any
 from cancelmark.model.check.explore import Result
 from cancelmark.model.lifecycle import INITIAL
 from cancelmark.model.properties import Property
+from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import JUDGED, Column
 from cancelmark.model.server import Server
-from cancelmark.model.session import AnySession, Protocol
+from cancelmark.model.session import AnySession
 from cancelmark.model.trace import Trace
 
 from . import telling, theme

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple, assert_never
 
+from cancelmark.model.actions import Actor
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Report, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.server import Call, Server
-from cancelmark.model.session import Acknowledge, Actor, Effect, End, Fold, Record, Report, Start, Stop, label
+from cancelmark.model.session import label
 from cancelmark.model.trace import Trace
 
 from . import telling

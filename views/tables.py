@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from cancelmark.model.actions import ACTIONS, Variant
 from cancelmark.model.check.explore import Result
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import GUARD_MEANING, ROWS
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
-from cancelmark.model.session import ACTIONS, Acknowledge, Effect, End, Fold, Record, Start, Stop, Variant
 from cancelmark.model.wire import EVENTS, FINISH_REASONS, REFUSALS, REQUESTS, RUN_COMPLETE, SEEN
 
 from .sequence import trace_mermaid

@@ -6,23 +6,11 @@ The views of a trace (text, timeline, sequence diagram, chain) differ in how the
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, assert_never
 
+from cancelmark.model.actions import Reach
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Report, Start, Stop
 from cancelmark.model.lifecycle import State
 from cancelmark.model.server import Call, Server
-from cancelmark.model.session import (
-    Acknowledge,
-    AnySession,
-    Effect,
-    End,
-    Fold,
-    Prompt,
-    Reach,
-    Record,
-    Report,
-    Session,
-    Start,
-    Stop,
-    label,
-)
+from cancelmark.model.session import AnySession, Prompt, Session, label
 from cancelmark.model.trace import Trace, call_text
 
 from .theme import STOPPING

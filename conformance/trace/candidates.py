@@ -22,23 +22,12 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
+from cancelmark.model.actions import Variant
 from cancelmark.model.check.graph import Search
-from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import (
-    REFERENCE,
-    Acknowledge,
-    Effect,
-    End,
-    Fold,
-    Look,
-    Move,
-    Prompt,
-    Record,
-    Session,
-    Start,
-    Stop,
-    Variant,
-)
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
+from cancelmark.model.lifecycle import Guard, Outcome, State
+from cancelmark.model.protocol import REFERENCE, Move
+from cancelmark.model.session import Prompt, Session
 
 from .records import ACTION, Asked, Line, Moved
 
@@ -136,7 +125,7 @@ def move_of(session: Session, line: Line, seq: int) -> Move | None:
     action, prompt = ACTION[line.action], None
     if action.subject:
         prompt = next((p for p in session.prompts if p.seq == line.seq), None)
-        if prompt is None or not action.subject(Look(REFERENCE.table, session, prompt), variant_of(line)):
+        if prompt is None or not REFERENCE.allows(action, session, prompt, variant_of(line)):
             return None
     if action.name == "recover":
         session = session._replace(down=True)
@@ -238,7 +227,7 @@ def left_out(possible: Possible, about: Collection[int] | None = None) -> Iterat
     late = _late(session)
     for prompt in session.prompts if about is None else [p for p in session.prompts if p.seq in about]:
         if prompt.state is ACCEPTED:
-            if session.covered(prompt) or not session.busy(prompt):
+            if session.covered(prompt) or not REFERENCE.step(session).holds(prompt, Guard.BUSY):
                 yield _step(possible, session, "enter", prompt)
             if not session.covered(prompt):
                 yield _step(possible, session, "fail", prompt)
@@ -255,9 +244,8 @@ def left_out(possible: Possible, about: Collection[int] | None = None) -> Iterat
 
 def _step(possible: Possible, session: Session, name: str, prompt: Prompt) -> Possible:
     action = ACTION[name]
-    look = Look(REFERENCE.table, session, prompt)
     moves = [REFERENCE.apply(action, session, prompt, variant, 0) for variant in action.variants
-             if action.subject and action.subject(look, variant)]
+             if REFERENCE.allows(action, session, prompt, variant)]
     return Possible(_live(moves[0]), possible.owed + owed_by(moves))
 
 

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import REFERENCE, Look, Move
+from cancelmark.model.protocol import REFERENCE, Move
 
 from .candidates import Limit, Owed, Possible, asked, imagined, moved, variant_of
 from .records import ACTION, Asked, Line, Moved
@@ -61,7 +61,7 @@ def reason(line: Line, possibles: Collection[Possible]) -> str:
     assert line.action
     action = ACTION[line.action]
     able = [possible for possible in possibles if action.subject is None or any(
-        p.seq == line.seq and action.subject(Look(REFERENCE.table, possible.session, p), variant_of(line))
+        p.seq == line.seq and REFERENCE.allows(action, possible.session, p, variant_of(line))
         for p in possible.session.prompts)]
     if not able and line.seq is not None:
         return f"{where}; {line.action} needs: {action.guard}"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, NamedTuple
 
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.lifecycle import ROWS, Outcome, State
-from cancelmark.model.session import ACTIONS
 
 VERSION = 1
 LONGEST = 64 * 1024 * 1024  # bytes of a line: what a recovery finds can be long

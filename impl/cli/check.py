@@ -14,8 +14,8 @@ from rich.table import Table
 
 from cancelmark.model.check.explore import ENGINES, Engine, NoEngine, Progress, Reduction, Result, Watch, engine_for
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
 

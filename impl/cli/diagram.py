@@ -9,7 +9,7 @@ from typing import Any
 
 from cancelmark.model.check.explore import explored
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.trace import Trace, replay
 from cancelmark.views.chain import trace_dot
 from cancelmark.views.itf import trace_itf

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from cancelmark.model.check.comparison import BOUNDS, Comparison, Difference, compare, first_difference, paired
 from cancelmark.model.check.walk import Walk
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED, Column, column
-from cancelmark.model.session import Behaviour
 from cancelmark.model.trace import Trace, TraceStep, call_text
 from cancelmark.views.tables import KINDS
 from cancelmark.views.telling import Scene, scenes

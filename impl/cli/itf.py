@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cancelmark.model.session import REFERENCE, Behaviour
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.trace import Trace
 from cancelmark.views.itf import itf_trace, trace_itf
 

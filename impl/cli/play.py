@@ -16,8 +16,9 @@ from rich.text import Text
 
 from cancelmark.model.check.judging import at_rest, properties_of
 from cancelmark.model.check.walk import Walk
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change
-from cancelmark.model.session import REFERENCE, AnySession, Prompt
+from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text, replay
 from cancelmark.views import telling
 from cancelmark.views.facts import facts

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from random import Random
 
 from cancelmark.model.check.walk import Walk
+from cancelmark.model.effects import Stop
 from cancelmark.model.lifecycle import GUARD_MEANING, Guard, Outcome, Row, State
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change, Server
-from cancelmark.model.session import REFERENCE, Prompt, Session, Stop
+from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import Trace
 from cancelmark.views.telling import mark_text, prompt_text
 

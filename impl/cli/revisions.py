@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from cancelmark.model.delivery import DELIVERY, delivery_of
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
-from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.trace import Trace, positions, retraced
 from cancelmark.views.itf import trace_itf
 from cancelmark.views.sequence import trace_mermaid

@@ -22,8 +22,9 @@ from functools import partial
 from time import time
 from typing import Any, NamedTuple
 
+from cancelmark.model.actions import ACTIONS
+from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import ACTIONS, End, Fold, Record, Start, Stop
 
 from ..models import Model
 from ..store import (

@@ -19,8 +19,9 @@ from pathlib import Path
 from time import time
 from typing import Any, Self, TextIO
 
+from cancelmark.model.actions import ACTIONS
+from cancelmark.model.effects import Effect, End, Fold
 from cancelmark.model.lifecycle import ROWS, Outcome, State
-from cancelmark.model.session import ACTIONS, Effect, End, Fold
 
 from ..store import Json
 from .session import Effects, Session

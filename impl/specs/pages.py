@@ -15,8 +15,8 @@ from cancelmark.conformance.page import conformance_page, fields_table
 from cancelmark.model.check.explore import explored
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import matrix
-from cancelmark.model.session import REFERENCE
 from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
 from cancelmark.views.lifelines import sequence_svg
 from cancelmark.views.render import render_svg

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cancelmark.model import wire
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.delivery import LOGGED
 from cancelmark.model.lifecycle import ROWS
 from cancelmark.model.revisions.matrix import JUDGED
-from cancelmark.model.session import ACTIONS
 from cancelmark.views.tables import table
 
 CLAUSE = r"R\d+[a-z]?"

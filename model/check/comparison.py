@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..actions import Variant
+from ..effects import Effect
 from ..lifecycle import Outcome, State
 from ..properties import Bounds
+from ..protocol import Behaviour
 from ..server import Change, Server, changes
-from ..session import Behaviour, Effect, Variant
 from ..trace import Trace, TraceStep, call_text
 from .graph import Search
 

@@ -9,7 +9,7 @@ before the search seems to be half as deep as it will get: earlier, it would be 
 from collections.abc import Sequence
 
 from ..properties import Bounds
-from ..session import Behaviour
+from ..protocol import Behaviour
 
 LEAST_DEPTH = 3
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Protocol
 
 from ..properties import PROPERTIES, Bounds, Property
-from ..session import Behaviour
+from ..protocol import Behaviour
 from .estimate import magnitude
 from .fast.layout import TooWide
 from .plain import Explorer

@@ -10,8 +10,8 @@ from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from ..properties import BOUND_NAMES, Bounds
+from ..protocol import Behaviour
 from ..server import Call, Change, Server, changes
-from ..session import Behaviour
 
 Node = TypeVar("Node")
 Edge = TypeVar("Edge")

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from ..delivery import DELIVERY, Delivery
 from ..properties import PROPERTIES, Property, ServerStep, SessionStep
+from ..protocol import Behaviour
 from ..server import Change, Server, changes
-from ..session import Behaviour, Prompt
+from ..session import Prompt
 
 
 def properties_of(behaviour: Behaviour) -> Sequence[Property]:

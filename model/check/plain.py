@@ -15,10 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ..actions import Action, Reach
 from ..lifecycle import Outcome, Row, State
 from ..properties import BOUND_NAMES, PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
+from ..protocol import Behaviour, Move
 from ..server import Change, Server, changes
-from ..session import Action, AnySession, Behaviour, Move, Prompt, Reach
+from ..session import AnySession, Prompt
 from ..trace import Trace, TraceStep
 from .estimate import deepest, estimate
 from .result import Progress, Result, Watch

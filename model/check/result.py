@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..properties import Bounds, Goal
-from ..session import Behaviour
+from ..protocol import Behaviour
 from ..trace import Trace
 
 

@@ -1,7 +1,7 @@
 """A walk through a protocol, one step at a time, judged on the way: for playing, and for comparing traces."""
 
+from ..protocol import Behaviour
 from ..server import Change, Server, changes
-from ..session import Behaviour
 from ..trace import Trace, TraceStep
 from .judging import broken_by, broken_now, properties_of
 

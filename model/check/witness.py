@@ -13,10 +13,12 @@ search. A key step is one of
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ..effects import End
 from ..lifecycle import Outcome
 from ..properties import Property, ServerStep, SessionStep
+from ..protocol import Behaviour
 from ..server import Change, Server
-from ..session import Behaviour, End, label
+from ..session import label
 from ..trace import Trace, TraceStep
 from .graph import Search, StateGraph
 

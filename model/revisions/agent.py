@@ -18,8 +18,10 @@ until its turn has ended, done from then on, whether or not its event has been p
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..actions import Reach
+from ..effects import Effect, End, Start
 from ..lifecycle import Outcome, State
-from ..session import AnySession, Effect, End, Prompt, Reach, Start
+from ..session import AnySession, Prompt
 
 
 class Entry(NamedTuple):

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from ..check.witness import find
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES
+from ..protocol import REFERENCE, Behaviour
 from ..revisions import REVISIONS
-from ..session import REFERENCE, Behaviour
 from ..trace import Trace
 
 BY_ID = {p.id: p for p in (*PROPERTIES, DELIVERY)}

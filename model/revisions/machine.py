@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, NamedTuple, Self
 
+from ..actions import Action, Actor, Variant
 from ..lifecycle import Outcome, Row
-from ..session import Action, Actor, Move, Variant
+from ..protocol import Move
 from .agent import Agent, Frame, World
 
 BOUND = {"accept": "prompts", "cancel": "cancels", "clear_queue": "clears", "summarize": "requeues", "close": "closes"}

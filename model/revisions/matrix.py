@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from ..actions import Variant
 from ..check.explore import Result, Watch, explored
 from ..check.graph import spend
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES, Bounds
+from ..protocol import REFERENCE, Behaviour
 from ..revisions import REVISIONS
 from ..server import Call
-from ..session import REFERENCE, Behaviour, Variant
 from ..trace import Trace
 from .flaws import FLAWS
 from .machine import Revision

@@ -7,8 +7,10 @@ goroutine knows of it, so a cancel in between finds nothing to cancel.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..actions import Reach, Variant
+from ..effects import Acknowledge, Fold
 from ..lifecycle import Outcome, State
-from ..session import Acknowledge, Fold, Prompt, Reach, Variant
+from ..session import Prompt
 from .agent import Caller, Entry, Frame, Goroutine, World
 from .machine import Do, Revision
 

@@ -7,8 +7,9 @@ written down. The flag belongs to the session and not to a prompt: whoever comes
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..actions import Reach, Variant
+from ..effects import Record
 from ..lifecycle import State
-from ..session import Reach, Record, Variant
 from .agent import Entry, Frame, World
 from .machine import Do
 from .r0 import CANCELED, R0

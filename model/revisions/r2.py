@@ -7,7 +7,7 @@ the drain asks the mark after it has let go of the lock.
 
 from dataclasses import dataclass
 
-from ..session import Variant
+from ..actions import Variant
 from .agent import Agent, Entry, Frame, World
 from .r0 import CANCELED
 from .r1 import R1

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..session import Variant
+from ..actions import Variant
 from .agent import World
 from .r2 import R2
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..actions import Reach, Variant
+from ..effects import Report
 from ..lifecycle import State
-from ..session import Reach, Report, Variant
 from .agent import Agent, Caller, Entry, Frame, World
 from .machine import Do
 from .r0 import CANCELED, ERROR

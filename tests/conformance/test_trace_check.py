@@ -36,7 +36,8 @@ from cancelmark.conformance.trace.seqs import Seqs
 from cancelmark.model.check.plain import Explorer, Situation
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import REFERENCE, Prompt, Session
+from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.session import Prompt, Session
 
 
 def judged(lines: Sequence[Line], complete: bool = False) -> int | None:

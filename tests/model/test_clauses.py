@@ -17,9 +17,9 @@ from cancelmark.impl.runtime.workspace import Full, NoSession, Unknown
 from cancelmark.impl.server.app import CALLS, _problem
 from cancelmark.impl.store import AcceptPrompt, AppendEvent, Batch, MemoryStore, MovePrompt, SqliteStore, StoreError
 from cancelmark.model import wire
+from cancelmark.model.effects import Effect, End, Fold, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import Effect, End, Fold, Start, Stop
 
 
 class Gated(Meddled, MemoryStore):

@@ -8,9 +8,11 @@ from xml.etree import ElementTree
 import pytest
 from support.paths import ROOT
 
+from cancelmark.model.actions import Actor, Reach
+from cancelmark.model.effects import Acknowledge, End, Fold
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import Acknowledge, Actor, End, Fold, Reach, label
+from cancelmark.model.session import label
 from cancelmark.model.trace import call_text
 from cancelmark.views.lifelines import sequence_svg
 from cancelmark.views.sequence import trace_mermaid

@@ -4,13 +4,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from cancelmark.impl.runtime.machine import Lifecycle
 from cancelmark.model.lifecycle import (
     INITIAL,
     ROWS,
     VALUATIONS,
     Guard,
     IllegalTrigger,
-    Lifecycle,
     Outcome,
     Row,
     State,

@@ -15,9 +15,9 @@ from support.counts import PINNED
 from cancelmark.bench import spin
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Server, changes
-from cancelmark.model.session import REFERENCE, Protocol
 from cancelmark.model.trace import call_text, replay
 
 # Each compiles once, without optimization: at small bounds compiling is what takes the time.

@@ -4,8 +4,8 @@ import pytest
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import LEAST, PROPERTIES, Bounds, Kind, goals
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.seeded import BUGS, Bug
-from cancelmark.model.session import REFERENCE
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)

@@ -4,23 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from cancelmark.model.actions import ACTIONS, Reach
+from cancelmark.model.effects import Effect, End, Fold, Record, Report, Start
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import PROPERTIES, Bounds, Kind, ServerStep, SessionStep, goals
+from cancelmark.model.protocol import REFERENCE, Move
 from cancelmark.model.server import Server, changes
-from cancelmark.model.session import (
-    ACTIONS,
-    REFERENCE,
-    Effect,
-    End,
-    Fold,
-    Move,
-    Prompt,
-    Reach,
-    Record,
-    Report,
-    Session,
-    Start,
-)
+from cancelmark.model.session import Prompt, Session
 
 ACCEPTED, ON_ENTRY, QUEUED, ACTIVE, DONE = State
 END_TURN, ERROR, CANCELED, FOLDED = Outcome

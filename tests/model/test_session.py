@@ -4,21 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from cancelmark.model.actions import ACTIONS, Actor, Reach
+from cancelmark.model.effects import Effect, End
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
+from cancelmark.model.protocol import REFERENCE, witnessed
 from cancelmark.model.server import Call, Server, changes
-from cancelmark.model.session import (
-    ACTIONS,
-    REFERENCE,
-    Actor,
-    Effect,
-    End,
-    Prompt,
-    Reach,
-    Session,
-    Step,
-    label,
-    witnessed,
-)
+from cancelmark.model.session import Prompt, Session, Step, label
 
 
 def test_words_that_are_printed_and_exported() -> None:

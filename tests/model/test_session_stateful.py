@@ -12,13 +12,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.budget import effort
 from support.histories import Recorder, without_finished
 
+from cancelmark.model.actions import Argument, hand_off
+from cancelmark.model.effects import Effect
 from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
+from cancelmark.model.protocol import REFERENCE, Move, Protocol
 from cancelmark.model.seeded import BUGS, changed, is_row, rows_with
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import REFERENCE, Argument, Effect, Move, Protocol, Session, Step, hand_off
 from cancelmark.model.session import Prompt as ModelPrompt
+from cancelmark.model.session import Session, Step
 
 # Prompts must get in each other's way: most are in one session, and a few are accepted at once.
 SESSIONS = st.sampled_from([0, 0, 0, 1])

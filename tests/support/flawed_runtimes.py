@@ -19,8 +19,9 @@ from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl.runtime.events import Broker, Subscription
 from cancelmark.impl.runtime.session import Effects, Prompt
 from cancelmark.impl.store import TERMINAL, AppendEvent, Batch, MovePrompt
+from cancelmark.model.actions import FINISH
+from cancelmark.model.effects import Fold, Record
 from cancelmark.model.lifecycle import Outcome, State, Trigger
-from cancelmark.model.session import FINISH, Fold, Record
 
 _seq = attrgetter("seq")
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from cancelmark.impl.runtime.session import Effects, Prompt, Session
+from cancelmark.model.actions import FINISH, Variant
+from cancelmark.model.effects import End, Fold, Start
 from cancelmark.model.lifecycle import Outcome, State, Trigger
-from cancelmark.model.session import FINISH, End, Fold, Start, Variant
 
 
 class Flawed(Session):

@@ -6,11 +6,13 @@ from functools import cache
 from itertools import chain, combinations, permutations
 from typing import Any, NamedTuple
 
+from cancelmark.model.effects import Effect, Start
+from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.lifecycle import State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import REFERENCE, Effect, Start, label
-from cancelmark.model.session import End as EndEffect
+from cancelmark.model.session import label
 
 
 def without_finished(change: Change) -> Server:

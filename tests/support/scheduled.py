@@ -38,10 +38,10 @@ from cancelmark.impl.store import (
     SqliteStore,
     Store,
 )
+from cancelmark.model.effects import Fold, Start
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import End, judge
 from cancelmark.model.oracle import Prompt as Seen
-from cancelmark.model.session import Fold, Start
 from cancelmark.model.session import label as name_of
 from cancelmark.views.trace import trace_text
 

@@ -17,11 +17,14 @@ from itertools import product
 from random import Random
 from typing import Any, NamedTuple
 
+from cancelmark.model.actions import Argument
 from cancelmark.model.check.plain import Explorer, Situation
+from cancelmark.model.effects import Effect, End, Fold, Start
 from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE, Move
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import REFERENCE, Argument, Effect, End, Fold, Move, Prompt, Session, Start, Step
+from cancelmark.model.session import Prompt, Session, Step
 
 Line = dict[str, Any]
 LEFT_OUT = {"enter", "fail", "settle", "step", "finish"}

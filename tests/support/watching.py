@@ -13,14 +13,17 @@ from typing import Any, NamedTuple
 from cancelmark.conformance.schedule import label as tell
 from cancelmark.impl.runtime.session import Effects, Session
 from cancelmark.impl.runtime.session import Prompt as LivePrompt
+from cancelmark.model.actions import ACTIONS, Action, Actor, Reach
+from cancelmark.model.effects import End as EndEffect
+from cancelmark.model.effects import Start
 from cancelmark.model.lifecycle import Row, State
 from cancelmark.model.oracle import Call as OracleCall
 from cancelmark.model.oracle import CallKind, End, Span
 from cancelmark.model.oracle import Prompt as Seen
 from cancelmark.model.properties import PROPERTIES, ServerStep, SessionStep
+from cancelmark.model.protocol import Move
 from cancelmark.model.server import Call, Change, Server
-from cancelmark.model.session import ACTIONS, REACHES, Action, Actor, Move, Prompt, Reach, Start, label
-from cancelmark.model.session import End as EndEffect
+from cancelmark.model.session import REACHES, Prompt, label
 from cancelmark.model.session import Session as ModelSession
 from cancelmark.model.trace import Trace, TraceStep
 from cancelmark.views.telling import effect_text

@@ -18,24 +18,13 @@ from inspect import getsource
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from cancelmark.model.actions import ACTIONS, Action, Reach
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Call, Change, Server, changes
-from cancelmark.model.session import (
-    ACTIONS,
-    REFERENCE,
-    Acknowledge,
-    Action,
-    Effect,
-    End,
-    Fold,
-    Prompt,
-    Reach,
-    Record,
-    Session,
-    Start,
-    Stop,
-)
+from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import call_text
 
 Asked: TypeAlias = tuple[str | int, ...]

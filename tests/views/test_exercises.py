@@ -6,8 +6,8 @@ from support.notebook_shell import html_of
 from cancelmark.model.check.comparison import compare
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import SILENT
-from cancelmark.model.session import REFERENCE, Protocol
 from cancelmark.model.trace import Trace, replay
 from cancelmark.views.exercises import FOUND, HIDDEN, exercise, found, predict
 

@@ -11,10 +11,10 @@ from cancelmark.model.check.walk import Walk
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.lifecycle import ROWS, State
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import ANY, NAMED, Profile, search
-from cancelmark.model.session import REFERENCE, Behaviour
 from cancelmark.model.trace import replay
 from cancelmark.views.board import lifecycle_board
 from cancelmark.views.export import document, graph_of

@@ -13,9 +13,9 @@ from cancelmark.model.check.explore import explore
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.oracle import Span
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
-from cancelmark.model.session import REFERENCE
 from cancelmark.model.trace import replay
 from cancelmark.views.exercises import predict
 from cancelmark.views.notebook import columns_picture, growth_picture, matrix_sheet, table

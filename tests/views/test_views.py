@@ -11,10 +11,11 @@ from xml.etree import ElementTree
 import pydot
 import pytest
 
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import ROWS, Guard, Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import ACTIONS, REFERENCE, Protocol
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.trace import Trace, replay
 from cancelmark.views.chain import trace_dot
 from cancelmark.views.itf import itf_calls, trace_itf

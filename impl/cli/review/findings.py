@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ParamSpec, Protocol, TypeVar
 
+from cancelmark.model.actions import Variant
 from cancelmark.model.check.explore import explored
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.properties import PROPERTIES, Bounds
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
 from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, Profile, column
-from cancelmark.model.session import Behaviour, Variant
 from cancelmark.model.trace import Trace
 from cancelmark.views.export import document, graph_of
 from cancelmark.views.levels import Level, census

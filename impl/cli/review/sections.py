@@ -5,12 +5,12 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.delivery import DELIVERY, LOGGED
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES, SILENT
-from cancelmark.model.session import ACTIONS
 from cancelmark.views.plots import columns, growth, shares
 from cancelmark.views.render import inline
 from cancelmark.views.tables import KINDS

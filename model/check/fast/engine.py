@@ -14,7 +14,7 @@ import numpy as np
 
 from ...lifecycle import State
 from ...properties import PROPERTIES, Bounds, Property, ServerStep
-from ...session import Behaviour
+from ...protocol import Behaviour
 from ..estimate import deepest, estimate, magnitude
 from ..plain import Explorer
 from ..result import Progress, Reduction, Result, Watch

@@ -33,8 +33,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from ...actions import Action
 from ...lifecycle import IllegalTrigger
-from ...session import Action
 from .tables import Case, Option, Sessions
 
 Related = tuple[int, int, int]  # two sessions, by number, and the server's seq

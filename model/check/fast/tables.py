@@ -14,9 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...actions import Action, Variant
 from ...lifecycle import Row
 from ...properties import ServerStep, SessionStep
-from ...session import Action, AnySession, Move, Prompt, Variant
+from ...protocol import Move
+from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
 from .kernel import CHANGES, EVERYWHERE, SYSTEM, Words
 from .layout import WORD_BITS, Layout, TooWide

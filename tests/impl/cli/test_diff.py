@@ -10,9 +10,9 @@ from support.commands import run_command
 from cancelmark.impl.cli.itf import load, save
 from cancelmark.impl.cli.main import main
 from cancelmark.model.check.comparison import compare, first_difference
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
-from cancelmark.model.session import REFERENCE, Protocol
 from cancelmark.model.trace import replay
 
 R0, R1, R2, R3, R4 = REVISIONS

@@ -13,7 +13,7 @@ from support.terminals import Terminal
 from cancelmark.impl.cli.quiz import CHOICES, Question, ask, questions
 from cancelmark.model.check.walk import Walk
 from cancelmark.model.lifecycle import State
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.trace import replay
 from cancelmark.views.itf import trace_itf
 

@@ -15,7 +15,7 @@ from cancelmark.impl.cli.review.workers import crew
 from cancelmark.impl.files import UsageError
 from cancelmark.model.check.explore import StoppedError, explore
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 
 WORK = """\
 from cancelmark.impl.cli.review.workers import crew

@@ -23,11 +23,12 @@ from cancelmark.model.check.judging import properties_of
 from cancelmark.model.delivery import LOGGED, LOSSY
 from cancelmark.model.lifecycle import State
 from cancelmark.model.properties import Bounds, ServerStep, SessionStep
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import REFERENCE, AnySession, Behaviour, Prompt
+from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text
 
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}

@@ -14,9 +14,9 @@ from support.watching import BY_NAME, Watch, watched
 from test_session_stateful import TwoSessions
 
 from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
+from cancelmark.model.effects import Effect
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.server import Call
-from cancelmark.model.session import Effect
 from cancelmark.model.session import Prompt as ModelPrompt
 
 NAMES = ("0", "1")

@@ -23,9 +23,10 @@ from support.budget import effort
 
 from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
 from cancelmark.model import oracle
+from cancelmark.model.actions import FINISH
+from cancelmark.model.effects import End, Start
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.oracle import Call, Span, certain, judge
-from cancelmark.model.session import FINISH, End, Start
 
 THREADS = 6
 CALLS = 120  # that each thread makes of its own accord

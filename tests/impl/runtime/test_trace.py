@@ -23,8 +23,10 @@ from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.trace import SCHEMA, Trace, _told, schema
 from cancelmark.impl.store import MemoryStore, SqliteStore
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.lifecycle import ROWS, Outcome, State
-from cancelmark.model.session import ACTIONS, REFERENCE, Look, Move, Prompt, Session
+from cancelmark.model.protocol import REFERENCE, Move
+from cancelmark.model.session import Prompt, Session
 
 Line = dict[str, Any]
 BY_NAME = {action.name: action for action in ACTIONS}
@@ -95,8 +97,7 @@ class Replay:
         prompt = session.prompt(line["seq"]) if "seq" in line else None
         variant = Outcome(line["outcome"]) if "outcome" in line else None
         if prompt and action.subject:
-            look = Look(REFERENCE.table, session, prompt)
-            assert action.subject(look, variant), f"the model would not: {line}"
+            assert REFERENCE.allows(action, session, prompt, variant), f"the model would not: {line}"
         assert line["mark"] >= self.latest or action.name not in ("cancel", "close"), line
         return REFERENCE.apply(action, session, prompt, variant, line["mark"])
 
@@ -240,7 +241,7 @@ class Overtaking(Held):
 
     def _enter(self, lane: Any, prompt: Any) -> None:
         mark, lane.session.mark = lane.session.mark, 0
-        effects = lane.session.enter(prompt)
+        effects = lane.session.take("enter", prompt)
         lane.session.mark = effects.mark = mark
         self._carry(lane, effects)
 

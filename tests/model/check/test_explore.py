@@ -8,8 +8,9 @@ from support.counts import PINNED
 from cancelmark.model.check.explore import Explorer, Progress, explore
 from cancelmark.model.lifecycle import State
 from cancelmark.model.properties import BOUND_NAMES, Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Server, changes
-from cancelmark.model.session import REFERENCE, Session
+from cancelmark.model.session import Session
 
 
 @pytest.mark.parametrize("bounds", PINNED, ids=str)

@@ -12,6 +12,7 @@ from support.budget import DEEP
 from support.counts import PINNED
 
 from cancelmark.model import session as s
+from cancelmark.model.actions import ACTIONS, Argument
 from cancelmark.model.check.estimate import deepest, estimate
 from cancelmark.model.check.explore import (
     ENGINES,
@@ -24,12 +25,14 @@ from cancelmark.model.check.explore import (
     explore,
 )
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
+from cancelmark.model.effects import End
 from cancelmark.model.lifecycle import ROWS, IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import PROFILES
 from cancelmark.model.seeded import BUGS, Bug
-from cancelmark.model.session import ACTIONS, REFERENCE, Argument, Behaviour, End, Step
+from cancelmark.model.session import Step
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")

@@ -5,8 +5,8 @@ from itertools import islice
 
 from cancelmark.model.check.graph import NOTHING_SPENT, Search, StateGraph, spend
 from cancelmark.model.properties import BOUND_NAMES, Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import changes
-from cancelmark.model.session import REFERENCE
 
 GRAPH = {"a": "bc", "b": "d", "c": "e", "d": "f", "e": "f", "f": "a", "z": "f"}
 

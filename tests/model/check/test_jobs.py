@@ -4,9 +4,9 @@
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column, column
-from cancelmark.model.session import REFERENCE
 from cancelmark.model.trace import positions, retraced
 
 

@@ -11,11 +11,12 @@ import pytest
 if os.environ.get("CI") != "true":
     pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
 
+from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.fast.reductions import Commuting
 from cancelmark.model.check.fast.tables import Case, Option
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.session import ACTIONS, Prompt
+from cancelmark.model.session import Prompt
 
 ACTION = {action.name: action for action in ACTIONS}
 CANCELED, FAILED = (Prompt(1, True, State.DONE, outcome) for outcome in (Outcome.CANCELED, Outcome.ERROR))

@@ -20,7 +20,7 @@ from cancelmark.model.proof.instances import instances
 from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, SYSTEM, Claim
 from cancelmark.model.proof.logic import Universe
 from cancelmark.model.proof.prover import Judged, Obligation, Prover, Verdict
-from cancelmark.model.session import REFERENCE
+from cancelmark.model.protocol import REFERENCE
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)}
 BY_NAME = {bug.name: bug for bug in BUGS}

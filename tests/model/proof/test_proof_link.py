@@ -14,12 +14,13 @@ import pytest
 from support.budget import DEEP
 
 from cancelmark.model import session as model
+from cancelmark.model.actions import Reach
 from cancelmark.model.check.explore import Explorer
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import REFERENCE, Reach
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")

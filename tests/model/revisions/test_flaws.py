@@ -6,9 +6,9 @@ from cancelmark.model.check.explore import explore
 from cancelmark.model.check.witness import find, observed
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.properties import PROPERTIES, Bounds, SessionStep
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import BY_ID, DISPATCH, FLAWS, FLAWS_BY_NAME, Flaw
 from cancelmark.model.server import Change, changes
-from cancelmark.model.session import REFERENCE
 from cancelmark.model.trace import Trace
 
 

@@ -24,22 +24,13 @@ from typing import NamedTuple, cast
 
 import pytest
 
+from cancelmark.model.actions import Action
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Report, Start
 from cancelmark.model.lifecycle import Outcome, Row, State
+from cancelmark.model.protocol import Move
 from cancelmark.model.revisions import REVISIONS, Revision
 from cancelmark.model.revisions.agent import Agent, Entry
-from cancelmark.model.session import (
-    Acknowledge,
-    Action,
-    Effect,
-    End,
-    Fold,
-    Move,
-    Prompt,
-    Record,
-    Report,
-    Start,
-    label,
-)
+from cancelmark.model.session import Prompt, label
 from cancelmark.model.trace import Trace, replay
 
 # --- What a caller can see, and what the original's tests peek at -------------------------------------------------

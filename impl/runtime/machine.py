@@ -1,0 +1,63 @@
+"""The rows of a protocol as a `transitions` machine: the only thing that moves a prompt of the runtime."""
+
+from functools import lru_cache
+from typing import Any, Protocol
+
+from transitions import Machine, MachineError
+
+from cancelmark.model.actions import Answer
+from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Trigger
+from cancelmark.model.protocol import Protocol as Rules
+
+
+class Movable(Protocol):
+    """What the machine moves: any object with a state, an outcome, and a session that its guards are answered from."""
+
+    state: State
+    outcome: Outcome | None
+
+    @property
+    def session(self) -> Any: ...
+
+
+class Lifecycle:
+    """One machine for all prompts of a protocol. They are not attached to it, so it costs them nothing."""
+
+    def __init__(self, rules: Rules) -> None:
+        ask = {guard: self._question(rules.guards[guard]) for guard in Guard}
+        self.machine: Any = Machine(
+            model=None, states=State, initial=INITIAL, auto_transitions=False,
+            transitions=[
+                {"trigger": row.trigger.value, "source": row.source, "dest": row.dest,
+                 "conditions": [ask[g] for g in row.when], "unless": [ask[g] for g in row.unless]}
+                for row in rules.rows
+            ],
+        )
+        self._rows: dict[tuple[Trigger, State, State], Row] = {}
+        for row in rules.rows:
+            same = self._rows.setdefault((row.trigger, row.source, row.dest), row)
+            if same.outcome is not row.outcome:
+                raise ValueError(f"two rows {row.name} from {row.source.value} have different outcomes: the machine "
+                                 "cannot tell them apart; give each a trigger of its own")
+
+    @staticmethod
+    def _question(answer: Answer) -> Any:
+        return lambda prompt: answer(prompt.session, prompt)
+
+    def fire(self, prompt: Movable, trigger: Trigger) -> Row:
+        """Moves `prompt` along the one row that applies and returns that row, or raises and changes nothing."""
+        source = prompt.state
+        try:
+            moved = self.machine.events[trigger.value].trigger(prompt, prompt)
+        except (MachineError, KeyError):  # no row from this state, or no row at all
+            moved = False
+        if not moved:
+            raise IllegalTrigger(prompt, source, trigger)
+        row = self._rows[trigger, source, prompt.state]
+        prompt.outcome = row.outcome
+        return row
+
+
+@lru_cache
+def lifecycle_of(rules: Rules) -> Lifecycle:
+    return Lifecycle(rules)
