@@ -36,6 +36,7 @@ class Port(Interface):
     mark: int
     down: bool  # crashed and not yet recovered
     effects: list[Effect]
+    memory: Any  # what a protocol keeps for itself until the next crash: an immutable value
 
     @property
     def queue(self) -> Sequence[Any]:
@@ -195,7 +196,7 @@ def clear_queue(step: Port, arg: Argument) -> None:
 
 def crash(step: Port, arg: Argument) -> None:
     """The server stops; what is journaled stays."""
-    step.down = True
+    step.down, step.memory = True, None
 
 
 def recover(step: Port, arg: Argument) -> None:

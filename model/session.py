@@ -5,9 +5,9 @@ active prompt is the one that is active, and it has been asked to stop if and on
 becomes active only above the mark, so only a cancel that came later can have covered it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from .actions import GUARDS, Answer, Reach, effects_of
 from .effects import Effect
@@ -77,6 +77,7 @@ class _Fields(NamedTuple):
     mark: int = 0
     down: bool = False
     prompts: tuple[Prompt, ...] = ()
+    memory: Hashable = None  # what a protocol keeps besides; the reference keeps nothing
 
 
 class Session(_Fields, AnySession):
@@ -86,7 +87,7 @@ class Session(_Fields, AnySession):
 
     def holding(self, prompts: Iterable[Prompt]) -> "Session":
         """The same session with other prompts, which are in order."""
-        return Session(self.mark, self.down, tuple(prompts))
+        return Session(self.mark, self.down, tuple(prompts), self.memory)
 
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
         """The session without its finished prompts, and those. No action looks at a finished prompt."""
@@ -117,6 +118,14 @@ class Step:
     @down.setter
     def down(self, down: bool) -> None:
         self.session = self.session._replace(down=down)
+
+    @property
+    def memory(self) -> Any:
+        return self.session.memory
+
+    @memory.setter
+    def memory(self, memory: Hashable) -> None:
+        self.session = self.session._replace(memory=memory)
 
     @property
     def queue(self) -> list[Prompt]:

@@ -254,14 +254,19 @@ from cancelmark.impl.runtime.machine import Lifecycle
 from cancelmark.model.lifecycle import IllegalTrigger
 
 
+class Desk:
+    """A session made of paper, whose mark is at 7: what the guards are answered from."""
+
+    mark, down, active, queue = 7, False, (), ()
+
+
 class Paper:
-    """A prompt made of paper: a state, and an answer to each guard."""
+    """A prompt made of paper, which that mark covers."""
 
-    state, outcome = State.ACCEPTED, None
-    covered, busy, first, has_run_id = True, False, True, False
+    seq, run_id, state, outcome, session = 7, None, State.ACCEPTED, None, Desk()
 
 
-prompt, machine = Paper(), Lifecycle()
+prompt, machine = Paper(), Lifecycle(REFERENCE)
 print(machine.fire(prompt, Trigger.ENTER).name)
 try:
     machine.fire(prompt, Trigger.START)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import REFERENCE, Protocol
 
 from ..models import Model
 from ..store import (
@@ -130,14 +131,14 @@ class Runtime:
 
     `ready`, if given, is awaited with the session's id before an accepted prompt enters. What it raises is the reason
     why the prompt cannot start: it ends with that error, unless it was canceled meanwhile. `trace`, if given, is told
-    of every action; whoever has opened it closes it.
+    of every action; whoever has opened it closes it. `protocol` is what its sessions live by.
     """
 
     def __init__(
         self, model: Model, store: Store | None = None, *, tools: Iterable[ToolRunner] = (), grace: float = 5.0,
-        ready: Ready | None = None, trace: Trace | None = None,
+        ready: Ready | None = None, trace: Trace | None = None, protocol: Protocol = REFERENCE,
     ) -> None:
-        self.trace = trace
+        self.trace, self.protocol = trace, protocol
         self.model, self.store, self.grace, self.ready = model, store or MemoryStore(), grace, ready
         self.tools = {runner.tool.name: runner for runner in tools}
         self.broker = Broker(self.store)
@@ -169,12 +170,13 @@ class Runtime:
         for record in self.store.unfinished():
             left.setdefault(record.session_id, []).append(record)
         for known in self.store.sessions():
-            self._lanes[known.id] = Lane(Session.restored(known.id, self._counter, known.mark, (
-                (r.seq, r.text, r.run_id, r.state) for r in left.get(known.id, ()))))
+            self._lanes[known.id] = Lane(Session.restored(
+                known.id, self._counter, known.mark,
+                ((r.seq, r.text, r.run_id, r.state) for r in left.get(known.id, ())), protocol=self.protocol))
         lanes = list(self._lanes.values())
         runs = [self._taken_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
         found = found_in(lane.session for lane in lanes) if self.trace else None
-        steps = [lane.session.recover() for lane in lanes]
+        steps = [lane.session.take("recover") for lane in lanes]
         if self.trace:
             self.trace.everywhere("recover", steps, found)
         recovering = [self._waited(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
@@ -186,7 +188,7 @@ class Runtime:
         """A prompt that the last life has left."""
         run = self._known(prompt)
         run.goes_on = any(move.state is State.ACTIVE for move in self.store.transitions(prompt.seq))
-        if prompt is lane.session.active:
+        if prompt in lane.session.active:
             run.ending = self._interrupted(lane, run)
         return run
 
@@ -205,7 +207,7 @@ class Runtime:
             canceled = await outlast(written)
             with suppress(Refused):  # another caller was faster
                 written.result()
-            self._lanes.setdefault(id, Lane(Session(id, self._counter)))
+            self._lanes.setdefault(id, Lane(Session(id, self._counter, protocol=self.protocol)))
             if canceled:
                 raise canceled
 
@@ -253,12 +255,12 @@ class Runtime:
     async def cancel(self, session_id: str) -> None:
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
         lane = self._lane(session_id)
-        await self._carried(lane, lane.session.cancel())
+        await self._carried(lane, lane.session.take("cancel"))
 
     async def clear_queue(self, session_id: str) -> None:
         """Drops what is queued; the active prompt goes on (R27c)."""
         lane = self._lane(session_id)
-        await self._carried(lane, lane.session.clear_queue())
+        await self._carried(lane, lane.session.take("clear_queue"))
 
     def queued(self, session_id: str) -> list[str]:
         """The texts of the queued prompts, the next one first."""
@@ -286,7 +288,7 @@ class Runtime:
         if self._close is None:
             self.closing = True
             lanes = [lane for lane in self._lanes.values() if not lane.stuck]
-            steps = [lane.session.cancel("close") for lane in lanes]
+            steps = [lane.session.take("close") for lane in lanes]
             if self.trace:
                 self.trace.everywhere("close", steps)
             for lane, effects in zip(lanes, steps):
@@ -340,18 +342,18 @@ class Runtime:
 
     def _enter(self, lane: Lane, prompt: Prompt) -> None:
         """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
-        self._carry(lane, lane.session.enter(prompt))
+        self._carry(lane, lane.session.take("enter", prompt))
         self._settle_if_canceled(lane, prompt)
 
     def _fail(self, lane: Lane, prompt: Prompt, why: str) -> None:
         """Ends an accepted prompt that cannot start."""
         self._runs[prompt.seq].ending = Ending(Outcome.ERROR, error=why)
-        self._carry(lane, lane.session.fail(prompt))
+        self._carry(lane, lane.session.take("fail", prompt))
         self._settle_if_canceled(lane, prompt)
 
     def _settle_if_canceled(self, lane: Lane, prompt: Prompt) -> None:
         if prompt.state is State.CANCELED_ON_ENTRY:
-            self._carry(lane, lane.session.settle(prompt))
+            self._carry(lane, lane.session.take("settle", prompt))
 
     async def _run(self, lane: Lane, run: Run, turn: Turn) -> None:
         """The active prompt's task: its turn, and then its end or its return to the queue."""
@@ -367,7 +369,7 @@ class Runtime:
             ending = turn.end(Outcome.CANCELED)
         if ending.outcome is None:
             run.ending, run.goes_on = ending, True
-            self._carry(lane, lane.session.requeue(run.prompt))
+            self._carry(lane, lane.session.take("requeue", run.prompt))
         else:
             self._end(lane, run, ending)
 
@@ -377,7 +379,7 @@ class Runtime:
         run.feed.close()
         if run.grace:
             run.grace.cancel()
-        self._carry(lane, lane.session.finish(run.prompt, ending.outcome))
+        self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
 
     def _abandon(self, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
@@ -604,12 +606,11 @@ class Runtime:
         prompt, session = run.prompt, lane.session
 
         async def follow_ups() -> list[Message]:
-            if not session.queue:
+            if not session.can("step", prompt):
                 return []
-            effects = session.step(prompt)
+            effects = session.take("step", prompt)
             taken = [self._runs[e.seq].message for e in effects if isinstance(e, Fold)]
-            if taken:
-                await self._carried(lane, effects)
+            await self._carried(lane, effects)
             return taken
 
         return Turn(

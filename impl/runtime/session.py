@@ -13,6 +13,7 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
+from typing import Any
 
 from cancelmark.model.actions import Argument, Variant, effects_of
 from cancelmark.model.effects import Effect
@@ -27,10 +28,14 @@ _seq = attrgetter("seq")
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "mark", "moved", "prompt", "variant")
+    __slots__ = ("action", "before", "mark", "moved", "prompt", "variant")
 
-    def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
+    def __init__(
+        self, action: str, prompt: "Prompt | None" = None, variant: Variant = None,
+        before: tuple[int, bool, Any] = (0, False, None),
+    ) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
+        self.before = before  # the session's mark, whether it was down, and its memory, to undo the step
         self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
         self.mark = 0  # the session's, after it
 
@@ -75,6 +80,7 @@ class Session:
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
         self.down = False
+        self.memory: Any = None
         self.prompts: dict[int, Prompt] = {}  # by seq
         self.queue: list[Prompt] = []  # by seq
         self.active: list[Prompt] = []  # one at most, if the protocol is sound
@@ -122,10 +128,22 @@ class Session:
             if not action.subject(self, prompt, variant):
                 how = f" ({variant.value})" if isinstance(variant, Outcome) else ""
                 raise IllegalTrigger(prompt, prompt.state, name + how)
-        effects = self.effects = Effects(name, prompt, variant)
-        action.apply(self, Argument(prompt, variant, seq))
+        effects = self.effects = Effects(name, prompt, variant, (self.mark, self.down, self.memory))
+        try:
+            action.apply(self, Argument(prompt, variant, seq))
+        except BaseException:
+            self._undo(effects)
+            raise
         effects.mark = self.mark
         return effects
+
+    def _undo(self, effects: Effects) -> None:
+        """Takes back the latest step, which moved these prompts: what it costs depends on them and not on the queue."""
+        for prompt, row in reversed(effects.moved):
+            self._unindex(prompt, row.dest)
+            prompt.state, prompt.outcome = row.source, None
+            self._index(prompt)
+        self.mark, self.down, self.memory = effects.before
 
     # --- the port: what the actions of the model speak to
 
@@ -155,12 +173,16 @@ class Session:
         """Moves the prompt along its row, and keeps queue, active and prompts in step."""
         row = self._lifecycle.fire(prompt, trigger)
         self.effects.moved.append((prompt, row))
-        if row.source is State.QUEUED:
-            del self.queue[bisect_left(self.queue, prompt.seq, key=_seq)]
-        elif row.source is State.ACTIVE:
-            self.active.remove(prompt)
+        self._unindex(prompt, row.source)
         self._index(prompt)
         self.effects += effects_of(row, prompt.seq)
+
+    def _unindex(self, prompt: Prompt, state: State) -> None:
+        """Takes the prompt from where that state has put it."""
+        if state is State.QUEUED:
+            del self.queue[bisect_left(self.queue, prompt.seq, key=_seq)]
+        elif state is State.ACTIVE:
+            self.active.remove(prompt)
 
     def _index(self, prompt: Prompt) -> None:
         """Puts the prompt where its state belongs (R5b, R6b)."""

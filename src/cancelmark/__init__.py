@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .model.check.explore import explore
     from .model.lifecycle import Outcome, State
     from .model.properties import Bounds
-    from .model.session import REFERENCE, Protocol
+    from .model.protocol import REFERENCE, Protocol
     from .model.trace import Trace
 
 __all__ = ["REFERENCE", "Adapter", "Bounds", "Ended", "MemoryStore", "Outcome", "Protocol", "Refused", "Runtime",
@@ -36,7 +36,7 @@ _MODULES = {
     "model.check.explore": ("explore",),
     "model.lifecycle": ("Outcome", "State"),
     "model.properties": ("Bounds",),
-    "model.session": ("REFERENCE", "Protocol"),
+    "model.protocol": ("REFERENCE", "Protocol"),
     "model.trace": ("Trace",),
 }
 

@@ -141,18 +141,18 @@ def test_no_step_begins_while_another_is_half_done() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     class Pausing(Session):
-        def _fire(self, prompt: Prompt, trigger: Trigger) -> None:
+        def fire(self, prompt: Prompt, trigger: Trigger) -> None:
             if trigger is Trigger.DROP and not inside.is_set():
                 inside.set()
                 assert go_on.wait(30)
-            super()._fire(prompt, trigger)
+            super().fire(prompt, trigger)
 
     session = Pausing("s", Counter())
     for _ in range(3):
-        session.enter(session.accept()[0])
+        session.take("enter", session.accept()[0])
     effects: dict[str, list[Effect]] = {}
-    canceling = threading.Thread(target=lambda: effects.update(cancel=session.cancel()))
-    clearing = threading.Thread(target=lambda: effects.update(clear=session.clear_queue()))
+    canceling = threading.Thread(target=lambda: effects.update(cancel=session.take("cancel")))
+    clearing = threading.Thread(target=lambda: effects.update(clear=session.take("clear_queue")))
     canceling.start()
     assert inside.wait(30)
     clearing.start()
@@ -198,7 +198,7 @@ async def test_one_prompt_is_active_and_the_others_wait(w: World) -> None:
 def test_a_prompt_that_cannot_start_ends_with_an_error() -> None:
     session = Session("s", Counter())
     prompt, _ = session.accept("a", "run-a")
-    assert session.fail(prompt) == [End(1, Outcome.ERROR, of=1)]
+    assert session.take("fail", prompt) == [End(1, Outcome.ERROR, of=1)]
     assert (prompt.state, prompt.outcome) == (State.DONE, Outcome.ERROR)
 
 
@@ -206,8 +206,8 @@ def test_a_prompt_that_cannot_start_ends_with_an_error() -> None:
 def test_a_prompt_that_cannot_start_and_is_covered_is_canceled_on_entry_instead() -> None:
     session = Session("s", Counter())
     prompt, _ = session.accept("a", "run-a")
-    session.cancel()
-    assert session.fail(prompt) == []
+    session.take("cancel")
+    assert session.take("fail", prompt) == []
     assert prompt.state is State.CANCELED_ON_ENTRY
 
 
@@ -216,13 +216,14 @@ def test_a_turn_that_is_covered_folds_nothing_and_a_run_id_is_never_folded() -> 
     for run_id, cancels, folds in ((None, False, True), (None, True, False), ("run-b", False, False)):
         session = Session("s", Counter())
         host, _ = session.accept("a")
-        session.enter(host)
+        session.take("enter", host)
         if cancels:
-            session.cancel()
+            session.take("cancel")
         guest, _ = session.accept("b", run_id)
-        session.enter(guest)
-        expected = [Fold(2, into=1), End(2, Outcome.FOLDED, of=2)] if folds else []
-        assert session.step(host) == expected
+        session.take("enter", guest)
+        assert session.can("step", host) is folds
+        if folds:
+            assert session.take("step", host) == [Fold(2, into=1), End(2, Outcome.FOLDED, of=2)]
         assert guest.state is (State.DONE if folds else State.QUEUED)
 
 
@@ -232,16 +233,16 @@ def test_a_prompt_that_is_back_in_the_queue_is_a_queued_prompt_like_any_other(en
     session = Session("s", Counter())
     first, _ = session.accept("a")
     second, _ = session.accept("b")
-    session.enter(second)
-    session.enter(first)
-    assert session.requeue(second) == [Start(first.seq)]  # its seq is lower, and there is no end
+    session.take("enter", second)
+    session.take("enter", first)
+    assert session.take("requeue", second) == [Start(first.seq)]  # its seq is lower, and there is no end
     assert (first.state, second.state, second.seq) == (State.ACTIVE, State.QUEUED, 2)
     if end == "fold":
-        assert End(2, Outcome.FOLDED, of=2) in session.step(first)
+        assert End(2, Outcome.FOLDED, of=2) in session.take("step", first)
     elif end == "drop":
-        assert session.clear_queue() == [End(2, Outcome.CANCELED, of=2)]
+        assert session.take("clear_queue") == [End(2, Outcome.CANCELED, of=2)]
     else:
-        assert session.finish(first, Outcome.END_TURN)[-1] == Start(2)
+        assert session.take("finish", first, Outcome.END_TURN)[-1] == Start(2)
 
 
 @pytest.mark.rule("R11a")

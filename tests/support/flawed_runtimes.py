@@ -7,29 +7,60 @@ in-process prompts, which had a way in of their own.
 
 import asyncio
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import ClassVar
 
-from support.flawed_sessions import Flawed, without_ends
 from support.scheduled import Parts, World
 from support.stores import Meddled
 
 from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl.runtime.events import Broker, Subscription
-from cancelmark.impl.runtime.session import Effects, Prompt
+from cancelmark.impl.runtime.session import Effects, Prompt, Session
 from cancelmark.impl.store import TERMINAL, AppendEvent, Batch, MovePrompt
-from cancelmark.model.actions import FINISH
-from cancelmark.model.effects import Fold, Record
-from cancelmark.model.lifecycle import Outcome, State, Trigger
+from cancelmark.model.actions import FINISH, Variant, hand_off
+from cancelmark.model.effects import End, Fold, Record
+from cancelmark.model.lifecycle import Guard, Outcome, State, Trigger
 
 _seq = attrgetter("seq")
 
 
-class Racy(Flawed):
-    """A session some of whose steps have a second half."""
+class Racy(Session):
+    """A session some of whose steps have a second half: a method named like an action is taken in its place."""
 
     watch: World
+
+    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+        own = getattr(self, action, None)
+        if own is None:
+            return super().take(action, prompt, variant)
+        effects: Effects = own(*(given for given in (prompt, variant) if given is not None))
+        return effects
+
+    @contextmanager
+    def _step(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Iterator[Effects]:
+        """One step, to be filled in."""
+        with self._lock:
+            self.effects = Effects(action, prompt, variant)
+            yield self.effects
+            self.effects.mark = self.mark
+
+    @contextmanager
+    def _marked(self, mark: int) -> Iterator[None]:
+        """The step sees another mark."""
+        kept, self.mark = self.mark, mark
+        try:
+            yield
+        finally:
+            self.mark = kept
+
+    def _unindex(self, prompt: Prompt, state: State) -> None:
+        """Whoever leaves leaves nobody active: the original has one place for that."""
+        if state is State.ACTIVE:
+            self.active = []
+        else:
+            super()._unindex(prompt, state)
 
     def later(self, half: str, *arguments: object) -> None:
         """Does the second half some time later."""
@@ -48,18 +79,18 @@ class Racy(Flawed):
     def _fire_out(self, prompt: Prompt, trigger: Trigger) -> None:
         """Moves a prompt that was taken out of the queue before."""
         queue, self.queue = self.queue, [prompt]
-        self._fire(prompt, trigger)
+        self.fire(prompt, trigger)
         self.queue = queue
 
     def _put_back(self, prompt: Prompt) -> None:
         insort(self.queue, prompt, key=_seq)
-        if self.active is None:
-            self._hand_off()
+        if not self.active:
+            hand_off(self)
 
     def _cancel_on_entry(self, prompt: Prompt, effects: Effects) -> None:
-        self._fire(prompt, Trigger.ENTER)
+        self.fire(prompt, Trigger.ENTER)
         effects.append(Record(prompt.seq))
-        self._fire(prompt, Trigger.SETTLE)
+        self.fire(prompt, Trigger.SETTLE)
 
 
 # --- the handoff in two
@@ -71,15 +102,15 @@ class HandsOffLater(Racy):
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
         with self._step("finish", prompt, outcome) as effects:
-            self._fire(prompt, FINISH[outcome])
+            self.fire(prompt, FINISH[outcome])
             if self.queue:
                 self.later("hand_off")
         return effects
 
     def hand_off(self) -> Effects:
         with self._step("hand_off") as effects:
-            if self.active is None:
-                self._hand_off()
+            if not self.active:
+                hand_off(self)
         return effects
 
 
@@ -90,14 +121,14 @@ class PopsThenRegisters(Racy):
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
         with self._step("finish", prompt, outcome) as effects:
-            self._fire(prompt, FINISH[outcome])
+            self.fire(prompt, FINISH[outcome])
             if self.queue:
                 self.later("register", self.queue.pop(0))
         return effects
 
     def register(self, prompt: Prompt) -> Effects:
         with self._step("register", prompt) as effects:
-            if self.active is None:
+            if not self.active:
                 self._fire_out(prompt, Trigger.START)
             else:
                 self._put_back(prompt)
@@ -109,9 +140,9 @@ class RegistersOnADeadContext(PopsThenRegisters):
 
     def register(self, prompt: Prompt) -> Effects:
         effects = super().register(prompt)
-        if self.watch.runtime.closing and prompt is self.active:
+        if self.watch.runtime.closing and prompt in self.active:
             with self._step("register", prompt) as failed:
-                self._fire(prompt, Trigger.FINISH_ERROR)
+                self.fire(prompt, Trigger.FINISH_ERROR)
             effects.moved += failed.moved
             effects.clear()
         return effects
@@ -123,15 +154,15 @@ class UnregistersLater(Racy):
     more: ClassVar = ("unregister",)
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
-        effects = super().finish(prompt, outcome)
-        if self.active is None:
-            self.active = prompt
+        effects = super().take("finish", prompt, outcome)
+        if not self.active:
+            self.active = [prompt]
             self.later("unregister")
         return effects
 
     def unregister(self) -> Effects:
         with self._step("unregister") as effects:
-            self.active = None
+            self.active = []
         return effects
 
 
@@ -141,13 +172,13 @@ class CleansUpLater(Racy):
     more: ClassVar = ("clean_up",)
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
-        effects = super().finish(prompt, outcome)
+        effects = super().take("finish", prompt, outcome)
         self.later("clean_up")
         return effects
 
     def clean_up(self) -> Effects:
         with self._step("clean_up") as effects:
-            self.active = None
+            self.active = []
         return effects
 
 
@@ -157,7 +188,7 @@ class FrameEndsWhatItQueued(Racy):
     more: ClassVar = ("return_",)
 
     def requeue(self, prompt: Prompt) -> Effects:
-        effects = super().requeue(prompt)
+        effects = super().take("requeue", prompt)
         self.later("return_", prompt)
         return effects
 
@@ -175,14 +206,14 @@ class LooksThenEnters(Racy):
     more: ClassVar = ("register",)
 
     def enter(self, prompt: Prompt) -> Effects:
-        if prompt.has_run_id or prompt.busy:
-            return super().enter(prompt)
+        if prompt.run_id or self.holds(prompt, Guard.BUSY):
+            return super().take("enter", prompt)
         self.later("register", prompt)
         return Effects("enter", prompt)
 
     def register(self, prompt: Prompt) -> Effects:
         with self._step("register", prompt) as effects, self._marked(0):
-            self._fire(prompt, Trigger.ENTER)
+            self.fire(prompt, Trigger.ENTER)
         return effects
 
 
@@ -196,9 +227,9 @@ class EntersBesideAnother(LooksThenEnters):
             if prompt.covered:
                 self._cancel_on_entry(prompt, effects)
                 return effects
-            if self.active and self.active.has_run_id is self.tracked:
-                self.active = None  # or no row would let it
-            self._fire(prompt, Trigger.ENTER)
+            if any(bool(p.run_id) is self.tracked for p in self.active):
+                self.active = []  # or no row would let it
+            self.fire(prompt, Trigger.ENTER)
         return effects
 
 
@@ -214,8 +245,8 @@ class QueuesLater(Racy):
     more: ClassVar = ("enqueue",)
 
     def enter(self, prompt: Prompt) -> Effects:
-        if prompt.has_run_id or prompt.covered or not prompt.busy:
-            return super().enter(prompt)
+        if prompt.run_id or prompt.covered or not self.holds(prompt, Guard.BUSY):
+            return super().take("enter", prompt)
         self.later("enqueue", prompt, list(self.queue))
         return Effects("enter", prompt)
 
@@ -225,7 +256,7 @@ class QueuesLater(Racy):
                 self._cancel_on_entry(prompt, effects)
             else:
                 self.down = True  # which is busy
-                self._fire(prompt, Trigger.ENTER)
+                self.fire(prompt, Trigger.ENTER)
                 self.down = False
             self._write_back(prompt, read)
         return effects
@@ -240,15 +271,15 @@ class WritesBackWhatWasDropped(QueuesLater):
             if queued.outcome is Outcome.CANCELED:
                 queued.state, queued.outcome = State.QUEUED, None
                 self._index(queued)
-        if self.active is None:
-            self._hand_off()
+        if not self.active:
+            hand_off(self)
 
 
 class WritesOverWhatCame(QueuesLater):
     def _write_back(self, prompt: Prompt, read: list[Prompt]) -> None:
         self.queue = [q for q in self.queue if q in read or q is prompt]
-        if self.active is None:
-            self._hand_off()
+        if not self.active:
+            hand_off(self)
 
 
 # --- the rest
@@ -260,16 +291,16 @@ class FoldsLater(Racy):
 
     def step(self, prompt: Prompt) -> Effects:
         with self._step("step", prompt) as effects:
-            taken = [q for q in self.queue if not q.has_run_id]
-            if taken and prompt is self.active and not prompt.covered:
-                self.queue = [q for q in self.queue if q.has_run_id]
+            taken = [q for q in self.queue if not q.run_id]
+            if taken and prompt in self.active and not prompt.covered:
+                self.queue = [q for q in self.queue if q.run_id]
                 self.later("fold", prompt, taken)
         return effects
 
     def fold(self, prompt: Prompt, taken: list[Prompt]) -> Effects:
         with self._step("fold", prompt) as effects:
             for queued in taken:
-                if prompt is self.active:
+                if prompt in self.active:
                     effects.append(Fold(queued.seq, into=prompt.seq))
                     self._fire_out(queued, Trigger.FOLD)
                 else:
@@ -292,7 +323,7 @@ class ClearsInTwo(Racy):
         with self._step("clear") as effects:
             for prompt in read:
                 if prompt.state is State.QUEUED:
-                    self._fire(prompt, Trigger.DROP)
+                    self.fire(prompt, Trigger.DROP)
                 elif (prompt.outcome is Outcome.CANCELED) is self.dropped:
                     self.publish(prompt, Outcome.CANCELED)
         return effects
@@ -309,9 +340,11 @@ class EntersOnADeadContext(Racy):
 
     def enter(self, prompt: Prompt) -> Effects:
         if not self.watch.runtime.closing:
-            return super().enter(prompt)
+            return super().take("enter", prompt)
         with self._marked(0):
-            return without_ends(self.fail(prompt), prompt.seq)
+            effects = super().take("fail", prompt)
+        effects[:] = [e for e in effects if not isinstance(e, End)]
+        return effects
 
 
 class EndWithTheNeighboursError(Meddled):

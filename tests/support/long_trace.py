@@ -29,23 +29,22 @@ def steps(random: Random) -> Iterator[tuple[Session, Effects]]:
         session = random.choice(sessions)
         chance = random.random()
         if chance < 0.03:
-            yield session, session.cancel()
+            yield session, session.take("cancel")
         elif chance < 0.05:
-            yield session, session.clear_queue()
+            yield session, session.take("clear_queue")
         elif len(session.prompts) < MOST and chance < 0.5:
             prompt, effects = session.accept(run_id=random.choice([f"run-{counter.latest}", None]))
             yield session, effects
-            yield session, session.enter(prompt)
+            yield session, session.take("enter", prompt)
             if prompt.state is State.CANCELED_ON_ENTRY:
-                yield session, session.settle(prompt)
+                yield session, session.take("settle", prompt)
         elif session.active:
-            foldable = any(prompt.run_id is None for prompt in session.queue)
-            if foldable and not session.active.covered and chance < 0.7:
-                yield session, session.step(session.active)
+            active, = session.active
+            if session.can("step", active) and chance < 0.7:
+                yield session, session.take("step", active)
             else:
-                outcome = Outcome.CANCELED if session.active.covered else random.choice(
-                    [Outcome.END_TURN, Outcome.ERROR])
-                yield session, session.finish(session.active, outcome)
+                outcome = Outcome.CANCELED if active.covered else random.choice([Outcome.END_TURN, Outcome.ERROR])
+                yield session, session.take("finish", active, outcome)
 
 
 def lines(random: Random) -> Iterator[Line]:

@@ -23,13 +23,13 @@ from cancelmark.model.oracle import Prompt as Seen
 from cancelmark.model.properties import PROPERTIES, ServerStep, SessionStep
 from cancelmark.model.protocol import Move
 from cancelmark.model.server import Call, Change, Server
-from cancelmark.model.session import REACHES, Prompt, label
+from cancelmark.model.session import Prompt, label
 from cancelmark.model.session import Session as ModelSession
 from cancelmark.model.trace import Trace, TraceStep
 from cancelmark.views.telling import effect_text
 
 BY_NAME = {action.name: action for action in ACTIONS}
-STEPS = ("accept", "enter", "fail", "settle", "step", "requeue", "finish", "cancel", "clear_queue", "recover")
+STEPS = ("accept", "take")
 
 
 class Complaint(NamedTuple):
@@ -126,7 +126,7 @@ class Watch:
         """The session as the model would have it, with what an observer knows of each prompt's history."""
         before = self.server.sessions[here]
         known = {p.seq: p for p in before.prompts}
-        reach = REACHES.get(effects.action, Reach.NOTHING)
+        reach = BY_NAME[effects.action].reaches if effects.action in BY_NAME else Reach.NOTHING
         if reach is Reach.CANCEL:
             self._covered[here] = session.counter.latest
         for p in {Reach.NOTHING: [], Reach.CLEAR: before.queue, Reach.CANCEL: before.live}[reach]:

@@ -17,7 +17,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from rich.console import Console
 from rich.progress import track
 from support.flawed_runtimes import FLAWED as RACES
-from support.flawed_sessions import FLAWED as STEPS
 from support.paths import ROOT
 from support.random_clients import CHOICES, CLIENTS, SCHEDULES, STORE
 from support.scheduled import Do, Parts, play
@@ -25,9 +24,9 @@ from test_impl_session_stateful import HISTORIES, STEP_COUNT, RuntimeSessions
 
 from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.files import write
-from cancelmark.impl.runtime.session import Session
 from cancelmark.impl.store import Store
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
+from cancelmark.model.seeded import FLAWED as STEPS
 
 PAGE = ROOT / "specs" / "power.md"
 SEEDS = 3
@@ -82,7 +81,7 @@ def find(flaw: str, number: int = 0, shrink: bool = False) -> Found:
 
 def _histories(flaw: str, search: Search) -> Callable[[int, settings], None]:
     class Flawed(RuntimeSessions):
-        kind: type[Session] = STEPS[flaw]
+        protocol = STEPS[flaw]
         expected = f"^{FLAWS_BY_NAME[flaw].breaks}: "
 
         def __init__(self) -> None:
@@ -151,7 +150,7 @@ def page(rows: Iterable[Sequence[object]]) -> str:
 TEXT = """\
 # The power of the random tests
 
-Every known flaw of the original is seeded into the runtime, by a few changed lines (`tests/support/flawed_sessions.py`,
+Every known flaw of the original is seeded into the runtime, by a few changed lines (`model/seeded.py`,
 `tests/support/flawed_runtimes.py`), and the random tests must find it within the budget that they have on any day, for
 the reason that the model gives: only a complaint of the property that the flaw breaks counts.
 

@@ -14,15 +14,17 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from inspect import getsource
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from typing import Protocol as Interface
 
-from cancelmark.model.actions import ACTIONS, Action, Reach
+from cancelmark.model.actions import Action, Reach
 from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Call, Change, Server, changes
 from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import call_text
@@ -31,7 +33,7 @@ Asked: TypeAlias = tuple[str | int, ...]
 View: TypeAlias = tuple[int, dict[int, str]]
 
 
-class Subject(Protocol):
+class Subject(Interface):
     """A server, with sessions that are numbered from 0. Prompts are named by their seq.
 
     Each method is one atomic step. It returns the effects that it asks for, in order, or it raises and has changed
@@ -87,12 +89,13 @@ class Graph:
     """Every situation within the bounds, the path to each, and the edges that leave it."""
 
     bounds: Bounds
+    protocol: Protocol = REFERENCE
     edges: dict[Situation, list[Edge]] = field(default_factory=dict)
     paths: dict[Situation, tuple[Call, ...]] = field(default_factory=dict)
     occurrences: Counter[Situation] = field(default_factory=Counter)  # the whole states that it stands for
 
     def __post_init__(self) -> None:
-        start = Situation(Server(sessions=(REFERENCE.start,) * self.bounds.sessions))
+        start = Situation(Server(sessions=(self.protocol.start,) * self.bounds.sessions))
         self.paths[start] = ()
         states = {(start, frozenset[tuple[int, Prompt]]())}
         todo = deque(states)
@@ -114,7 +117,7 @@ class Graph:
         def allowed(action: Action) -> bool:
             return action.bound is None or spent.get(action.bound, 0) < getattr(self.bounds, action.bound)
 
-        for change in changes(REFERENCE, server, allowed=allowed):
+        for change in changes(limited(self.protocol, tuple(filter(allowed, self.protocol.actions))), server):
             bound = change.call.action.bound
             after = {**spent, bound: spent.get(bound, 0) + 1} if bound else spent
             live = list(change.after.sessions)
@@ -166,18 +169,20 @@ def apply(subject: Subject, call: Call) -> list[Asked]:
 
 
 def by_session(server: Server, effects: Iterable[Asked]) -> dict[int, list[Asked]]:
-    """Effects in order for each session: there is no order between sessions."""
+    """Effects in order for each session: there is no order between sessions. A bug may ask something of a prompt that
+    was done before, and that no session has any more."""
     sorted_out: dict[int, list[Asked]] = {}
     for effect in effects:
-        sorted_out.setdefault(server.home(int(effect[1])), []).append(tuple(effect))
+        home = next((i for i, s in enumerate(server.sessions) if any(p.seq == effect[1] for p in s.prompts)), 0)
+        sorted_out.setdefault(home, []).append(tuple(effect))
     return sorted_out
 
 
-def forbidden(server: Server) -> Iterator[Call]:
+def forbidden(server: Server, protocol: Protocol) -> Iterator[Call]:
     """Every call that the model does not allow here. A seq that no session has belongs to a prompt that is done."""
-    possible = {change.call for change in changes(REFERENCE, server)}
+    possible = {change.call for change in attempted(protocol, server)}
     home = {p.seq: i for i, session in enumerate(server.sessions) for p in session.prompts}
-    for action in ACTIONS:
+    for action in protocol.actions:
         places: list[tuple[int | None, int | None]]
         if action.everywhere:
             places = [(None, None)]
@@ -190,6 +195,21 @@ def forbidden(server: Server) -> Iterator[Call]:
                         if (call := Call(action, *place, variant)) not in possible)
 
 
+@cache
+def limited(protocol: Protocol, actions: tuple[Action, ...]) -> Protocol:
+    return protocol.limited(actions)
+
+
+def attempted(protocol: Protocol, server: Server) -> list[Change]:
+    """What can happen here. A bug in the protocol may let an action fire where no row applies: that cannot happen."""
+    try:
+        return list(changes(protocol, server))
+    except IllegalTrigger:
+        if len(protocol.actions) == 1:
+            return []
+        return [change for action in protocol.actions for change in attempted(limited(protocol, (action,)), server)]
+
+
 def visible(server: Server) -> Server:
     """The server without the history that an observer keeps: what an implementation can know."""
     return server._replace(sessions=tuple(
@@ -197,10 +217,10 @@ def visible(server: Server) -> Server:
         for session in server.sessions))
 
 
-def replay(make: Make, bounds: Bounds) -> int:
+def replay(make: Make, bounds: Bounds, protocol: Protocol = REFERENCE) -> int:
     """Replays every edge within the bounds, and returns how many those are; raises `Difference` at the first that
     differs. What only an observer can tell apart is replayed once."""
-    graph = Graph(bounds)
+    graph = Graph(bounds, protocol)
     tried: set[object] = set()
     for situation, edges in graph.edges.items():
         here = Situation(visible(situation.server), situation.spent)
@@ -222,7 +242,7 @@ def replay(make: Make, bounds: Bounds) -> int:
             compare(path, text, after.server, subject)
         if here not in tried and not any(s.down for s in here.server.sessions):  # who is down cannot be called
             tried.add(here)
-            try_forbidden(brought(make(bounds.sessions), way), path, here.server)
+            try_forbidden(brought(make(bounds.sessions), way), path, here.server, protocol)
     return graph.count()
 
 
@@ -232,10 +252,10 @@ def brought(subject: Subject, way: Iterable[Call]) -> Subject:
     return subject
 
 
-def try_forbidden(subject: Subject, path: Sequence[str], server: Server) -> None:
+def try_forbidden(subject: Subject, path: Sequence[str], server: Server, protocol: Protocol) -> None:
     """What the model does not allow must be refused, and change nothing. A step that can take in nobody may as well
     do nothing."""
-    for call in forbidden(server):
+    for call in forbidden(server, protocol):
         text = call_text(call, len(server.sessions))
         try:
             effects = apply(subject, call)

@@ -1,88 +1,95 @@
 """The runtime's session against the model: every edge of the reachable graph, and what misuse can do."""
 
+from typing import ClassVar
+
 import pytest
 from tools.replaying import Asked, View, asked, replay
 
-from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
-from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
+from cancelmark.impl.runtime.session import Counter, Prompt, Session
+from cancelmark.model.actions import Argument, Port, Variant, cancel
+from cancelmark.model.lifecycle import Guard, IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.seeded import BUGS, FLAWED, SILENT, Bug
 
 
 class Sessions:
     """The runtime's sessions as the server that `replaying` knows."""
 
+    protocol: ClassVar[Protocol] = REFERENCE
+
     def __init__(self, sessions: int) -> None:
         self.counter = Counter()
         self.closing = False
-        self.sessions = [Session(str(i), self.counter) for i in range(sessions)]
+        self.sessions = [Session(str(i), self.counter, protocol=self.protocol) for i in range(sessions)]
         self.prompts: dict[int, Prompt] = {}
 
     def accept(self, session: int, run_id: bool) -> list[Asked]:
-        if self.closing:
-            raise RuntimeError("closing")
+        self.refuse_if_closing("accept")
         prompt, effects = self.sessions[session].accept(run_id="id" if run_id else None)
         self.prompts[prompt.seq] = prompt
-        return self.told(effects)
+        return [asked(effect) for effect in effects]
 
     def enter(self, seq: int) -> list[Asked]:
-        return self.on_prompt("enter", seq)
+        return self.take("enter", seq=seq)
 
     def fail(self, seq: int) -> list[Asked]:
-        return self.on_prompt("fail", seq)
+        return self.take("fail", seq=seq)
 
     def settle(self, seq: int) -> list[Asked]:
-        return self.on_prompt("settle", seq)
+        return self.take("settle", seq=seq)
 
     def step(self, seq: int) -> list[Asked]:
-        return self.on_prompt("step", seq)
+        return self.take("step", seq=seq)
 
     def requeue(self, seq: int) -> list[Asked]:
-        return self.on_prompt("requeue", seq)
+        return self.take("requeue", seq=seq)
 
     def finish(self, seq: int, outcome: str) -> list[Asked]:
-        return self.on_prompt("finish", seq, Outcome(outcome))
+        return self.take("finish", seq=seq, variant=Outcome(outcome))
 
-    def cancel(self, session: int) -> list[Asked]:
-        return self.told(self.sessions[session].cancel())
+    def cancel(self, session: int = 0) -> list[Asked]:
+        return self.take("cancel", session)
 
     def clear_queue(self, session: int) -> list[Asked]:
-        return self.told(self.sessions[session].clear_queue())
+        return self.take("clear_queue", session)
 
     def close(self) -> list[Asked]:
-        if self.closing:
-            raise RuntimeError("closing")
-        self.closing = True
-        return [effect for session in self.sessions for effect in self.told(session.cancel())]
+        return self.take("close")
+
+    def recover(self) -> list[Asked]:
+        return self.take("recover")
 
     def crash(self) -> list[Asked]:
         """What a restart finds in the journal."""
         self.sessions = [
-            Session.restored(s.id, self.counter, s.mark, [(p.seq, "", p.run_id, p.state) for p in s.prompts.values()])
+            Session.restored(s.id, self.counter, s.mark, [(p.seq, "", p.run_id, p.state) for p in s.prompts.values()],
+                             protocol=self.protocol)
             for s in self.sessions]
         self.prompts.update((seq, prompt) for s in self.sessions for seq, prompt in s.prompts.items())
         return []
 
-    def recover(self) -> list[Asked]:
-        effects = [effect for session in self.sessions for effect in self.told(session.recover())]
-        self.closing = False
-        return effects
-
     def view(self, session: int) -> View:
         return shape(self.sessions[session])
 
-    def on_prompt(self, action: str, seq: int, *arguments: Outcome) -> list[Asked]:
-        prompt = self.prompts[seq]
-        return self.told(getattr(prompt.session, action)(prompt, *arguments))
+    def take(self, name: str, session: int = 0, seq: int | None = None, variant: Variant = None) -> list[Asked]:
+        self.refuse_if_closing(name)
+        action, prompt = self.protocol.action(name), None if seq is None else self.prompts[seq]
+        here = self.sessions if action.everywhere else [prompt.session if prompt else self.sessions[session]]
+        effects = [asked(effect) for s in here for effect in s.take(name, prompt, variant)]
+        self.closing = self.closing if action.sets_closing is None else action.sets_closing
+        return effects
 
-    def told(self, effects: Effects) -> list[Asked]:
-        return [asked(effect) for effect in effects]
+    def refuse_if_closing(self, name: str) -> None:
+        if self.closing and not self.protocol.action(name).while_closing:
+            raise RuntimeError("closing")
 
 
 def shape(session: Session) -> View:
     """What can be compared, once queue and active are seen to agree with it."""
     prompts = sorted(session.prompts.values(), key=lambda p: p.seq)
     assert session.queue == [p for p in prompts if p.state is State.QUEUED]
-    assert [session.active] == [p for p in prompts if p.state is State.ACTIVE] or session.active is None
+    assert sorted(session.active, key=lambda p: p.seq) == [p for p in prompts if p.state is State.ACTIVE]
     return session.mark, {p.seq: p.state.value for p in prompts}
 
 
@@ -102,38 +109,58 @@ def test_every_edge_of_the_model_is_an_edge_of_the_runtime(bounds: Bounds, edges
     assert replay(Sessions, bounds) == edges
 
 
+@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_in_model], ids=lambda bug: bug.name)
+def test_every_seeded_bug_of_the_model_runs_on_the_runtimes_session(bug: Bug) -> None:
+    """The protocol is a value: with a bug in it, model and runtime are still the same protocol."""
+    assert run_on_session(bug.protocol, bug.bounds)
+
+
+@pytest.mark.parametrize("protocol", [*SILENT, *FLAWED.values()], ids=lambda protocol: protocol.name)
+def test_every_flaw_of_one_step_runs_on_the_runtimes_session(protocol: Protocol) -> None:
+    assert run_on_session(protocol, Bounds(2, cancels=1, requeues=1))
+
+
+def run_on_session(protocol: Protocol, bounds: Bounds) -> int:
+    return replay(type("Changed", (Sessions,), {"protocol": protocol}), bounds, protocol)
+
+
+def test_what_cannot_run_there_is_listed() -> None:
+    assert {bug.name for bug in BUGS if bug.only_in_model} == {
+        "recovery forgets the queue", "a crash forgets what was accepted"}
+
+
 @pytest.mark.rule("R12d", "R19c")
 def test_an_illegal_call_changes_nothing() -> None:
     session = Session("s", Counter())
     prompt, _ = session.accept("hello", "run-1")
     before = shape(session)
     with pytest.raises(IllegalTrigger, match=r"1 of session s \(run id run-1\) is accepted: no row lets it settle"):
-        session.settle(prompt)
+        session.take("settle", prompt)
     with pytest.raises(IllegalTrigger):
-        session.finish(prompt, Outcome.END_TURN)
+        session.take("finish", prompt, Outcome.END_TURN)
     assert shape(session) == before
-    session.enter(prompt)
-    with pytest.raises(IllegalTrigger, match="finish_canceled"):
-        session.finish(prompt, Outcome.CANCELED)
+    session.take("enter", prompt)
+    with pytest.raises(IllegalTrigger, match=r"is active: no row lets it finish \(canceled\)"):
+        session.take("finish", prompt, Outcome.CANCELED)
     assert prompt.state is State.ACTIVE
 
 
 def test_a_session_that_is_down_takes_nothing_but_recover() -> None:
     session = Session.restored("s", Counter(1), 0, [(1, "hello", None, State.ACTIVE)])
     with pytest.raises(RuntimeError, match="down: recover it first"):
-        session.cancel()
-    session.recover()
+        session.take("cancel")
+    session.take("recover")
     assert not session.prompts
     with pytest.raises(RuntimeError, match="not down"):
-        session.recover()
+        session.take("recover")
 
 
 def test_finished_prompts_leave_memory() -> None:
     session = Session("s", Counter())
     for _ in range(1000):
         prompt, _ = session.accept()
-        session.enter(prompt)
-        session.finish(prompt, Outcome.END_TURN)
+        session.take("enter", prompt)
+        session.take("finish", prompt, Outcome.END_TURN)
     assert not session.prompts
     assert not session.queue
 
@@ -142,26 +169,57 @@ def test_a_step_tells_what_was_done_to_whom_and_where_the_mark_is() -> None:
     session = Session("s", Counter())
     a, accepted = session.accept("hello")
     b, _ = session.accept(run_id="run-1")
-    steps = [accepted, session.enter(a), session.enter(b), session.step(a), session.requeue(a), session.cancel(),
-             session.finish(a, Outcome.CANCELED), session.clear_queue(), session.cancel("close")]
+    steps = [accepted, session.take("enter", a), session.take("enter", b), session.take("requeue", a),
+             session.take("cancel"), session.take("finish", a, Outcome.CANCELED), session.take("clear_queue"),
+             session.take("close")]
     c, _ = session.accept()
     d, _ = session.accept()
-    steps += [session.fail(c), session.cancel(), session.enter(d), session.settle(d)]
+    steps += [session.take("fail", c), session.take("cancel"), session.take("enter", d), session.take("settle", d)]
     assert [(s.action, s.prompt, s.variant, s.mark) for s in steps] == [
-        ("accept", a, False, 0), ("enter", a, None, 0), ("enter", b, None, 0), ("step", a, None, 0),
+        ("accept", a, False, 0), ("enter", a, None, 0), ("enter", b, None, 0),
         ("requeue", a, None, 0), ("cancel", None, None, 2), ("finish", a, Outcome.CANCELED, 2),
         ("clear_queue", None, None, 2), ("close", None, None, 2), ("fail", c, None, 2), ("cancel", None, None, 4),
         ("enter", d, None, 4), ("settle", d, None, 4)]
     assert [[(p.seq, row.name) for p, row in s.moved] for s in steps] == [
-        [], [(1, "enter→active")], [(2, "enter→queued")], [], [(1, "requeue→queued"), (1, "start→active")],
+        [], [(1, "enter→active")], [(2, "enter→queued")], [(1, "requeue→queued"), (1, "start→active")],
         [(2, "drop→done")], [(1, "finish_canceled→done")], [], [], [(3, "fail→done")], [],
         [(4, "enter→canceled_on_entry")], [(4, "settle→done")]]
     assert (a.text, b.text, repr(a), repr(b)) == ("hello", "", "1 of session s", "2 of session s (run id run-1)")
     assert [p.outcome for p in (a, b, c, d)] == [
         Outcome.CANCELED, Outcome.CANCELED, Outcome.ERROR, Outcome.CANCELED]
     for prompt in (session.accept()[0], session.accept()[0], session.accept()[0]):
-        session.enter(prompt)
-    assert [(p.seq, row.name) for p, row in session.clear_queue().moved] == [(6, "drop→done"), (7, "drop→done")]
+        session.take("enter", prompt)
+    assert [(p.seq, row.name) for p, row in session.take("clear_queue").moved] == [(6, "drop→done"), (7, "drop→done")]
+
+
+def test_a_step_that_takes_in_nobody_is_refused() -> None:
+    session = Session("s", Counter())
+    a, b, c = (session.accept(run_id=run_id)[0] for run_id in (None, "run-1", None))
+    session.take("enter", a)
+    session.take("enter", b)
+    assert not session.can("step", a), "what is queued has a run id"
+    with pytest.raises(IllegalTrigger, match="is active: no row lets it step"):
+        session.take("step", a)
+    session.take("enter", c)
+    assert session.can("step", a)
+    step = session.take("step", a)
+    assert (step.action, step.prompt, step.variant, step.mark) == ("step", a, None, 0)
+    assert [(p.seq, row.name) for p, row in step.moved] == [(3, "fold→done")]
+
+
+def test_a_step_that_fails_in_the_middle_changes_nothing() -> None:
+    def cancel_twice(step: Port, arg: Argument) -> None:
+        cancel(step, arg)
+        for prompt in step.active:
+            step.fire(prompt, Trigger.SETTLE)
+
+    session = Session("s", Counter(), protocol=REFERENCE.changed("broken", cancel={"apply": cancel_twice}))
+    for run_id in ("run-1", "run-2", None):
+        session.take("enter", session.accept(run_id=run_id)[0])
+    before = shape(session), [p.outcome for p in session.live]
+    with pytest.raises(IllegalTrigger, match="settle"):
+        session.take("cancel")
+    assert (shape(session), [p.outcome for p in session.live]) == before
 
 
 def test_a_session_answers_every_guard_of_its_prompts() -> None:
@@ -170,24 +228,28 @@ def test_a_session_answers_every_guard_of_its_prompts() -> None:
         (2, "d", "run-1", State.QUEUED)])
     prompts = list(session.prompts.values())
     assert [p.text for p in prompts] == ["c", "d", "b", "a"], "in order of seq"
-    assert [p.covered for p in prompts] == [True, False, False, False]
-    assert [p.first for p in prompts] == [True, True, False, False]
-    assert [p.has_run_id for p in prompts] == [False, True, False, False]
-    assert all(p.busy for p in prompts)
+
+    def answers(guard: Guard) -> list[bool]:
+        return [session.holds(p, guard) for p in prompts]
+
+    assert answers(Guard.COVERED) == [p.covered for p in prompts] == [True, False, False, False]
+    assert answers(Guard.FIRST) == [True, True, False, False]
+    assert answers(Guard.HAS_RUN_ID) == [False, True, False, False]
+    assert all(answers(Guard.BUSY))
     session.down = False
-    assert all(p.busy for p in prompts)
-    session.active, session.queue = None, []
-    assert not any(p.busy for p in prompts)
-    assert all(p.first for p in prompts)
+    assert all(answers(Guard.BUSY))
+    session.active, session.queue = [], []
+    assert not any(answers(Guard.BUSY))
+    assert all(answers(Guard.FIRST))
     session.down = True
-    assert all(p.busy for p in prompts)
+    assert all(answers(Guard.BUSY))
 
 
 def test_a_recovery_tells_what_it_did_in_order_of_seq() -> None:
     session = Session.restored("s", Counter(3), 0, [
         (3, "", None, State.ACCEPTED), (2, "", None, State.ACCEPTED), (1, "", None, State.ACTIVE)])
     session.prompts = dict(reversed(session.prompts.items()))
-    steps = session.recover()
+    steps = session.take("recover")
     assert (steps.action, steps.prompt, steps.variant, steps.mark) == ("recover", None, None, 0)
     assert [(p.seq, row.name) for p, row in steps.moved] == [
         (1, "interrupt→done"), (2, "enter→queued"), (3, "enter→queued"), (2, "start→active")]

@@ -16,6 +16,7 @@ from test_session_stateful import TwoSessions
 from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
 from cancelmark.model.effects import Effect
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Call
 from cancelmark.model.session import Prompt as ModelPrompt
 
@@ -26,20 +27,20 @@ HISTORIES, STEP_COUNT = 1000, 15  # what is tried of them, and how long they are
 class RuntimeSessions(TwoSessions):
     """Two sessions of the runtime, watched."""
 
-    kind: ClassVar[type[Session]] = Session
+    protocol: ClassVar[Protocol] = REFERENCE
 
     def __init__(self) -> None:
         self.watch = Watch(*NAMES)
         self.counter = Counter()
         self.kept: dict[int, tuple[int, str | None, State]] = {}  # the journal: session, run id and state, by seq
-        kind = watched(self.kind, self.watch)
-        self.sessions = [kind(name, self.counter) for name in NAMES]
+        kind = watched(Session, self.watch)
+        self.sessions = [kind(name, self.counter, protocol=self.protocol) for name in NAMES]
         super().__init__()
 
     # --- what a turn may try and cannot do
 
     def active(self, stopping: bool) -> list[Prompt]:
-        return [s.active for s in self.sessions if s.active and s.active.covered is stopping]
+        return [p for s in self.sessions for p in s.active if p.covered is stopping]
 
     def attempt(self, name: str, prompt: Prompt, variant: Outcome | None = None) -> None:
         with suppress(IllegalTrigger):
@@ -88,15 +89,14 @@ class RuntimeSessions(TwoSessions):
         session, effects = self.sessions[here], Effects(call.name)
         if call.name == "crash":
             left = [(seq, "", run_id, state) for seq, (home, run_id, state) in self.kept.items() if home == here]
-            self.sessions[here] = type(session).restored(session.id, self.counter, session.mark, left)
+            self.sessions[here] = type(session).restored(
+                session.id, self.counter, session.mark, left, protocol=self.protocol)
             self.watch.restarted(self.sessions[here])
         elif call.name == "accept":
             prompt, effects = session.accept(run_id="given" if call.variant is True else None)
             self.kept[prompt.seq] = here, prompt.run_id, State.ACCEPTED
         else:
-            arguments = [] if call.seq is None else [session.prompts[call.seq]]
-            arguments += [call.variant] if call.name == "finish" else []
-            effects = session.cancel("close") if call.name == "close" else getattr(session, call.name)(*arguments)
+            effects = session.take(call.name, None if call.seq is None else session.prompts[call.seq], call.variant)
         for prompt, row in effects.moved:
             self.kept[prompt.seq] = *self.kept[prompt.seq][:2], row.dest
             if row.dest is State.DONE:

@@ -13,7 +13,7 @@ import threading
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -23,10 +23,11 @@ from support.budget import effort
 
 from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
 from cancelmark.model import oracle
-from cancelmark.model.actions import FINISH
+from cancelmark.model.actions import FINISH, Variant
 from cancelmark.model.effects import End, Start
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.oracle import Call, Span, certain, judge
+from cancelmark.model.protocol import REFERENCE
 
 THREADS = 6
 CALLS = 120  # that each thread makes of its own accord
@@ -92,15 +93,15 @@ class Hammer:
                 prompt, _ = session.accept(run_id=choose.choice([None, "run"]), seq=seq and seq())
                 span = Span(begin, perf_counter_ns())
                 with self.writing:
-                    self.seen[prompt] = oracle.Prompt(str(prompt), span, prompt.has_run_id, session=session.id)
+                    self.seen[prompt] = oracle.Prompt(str(prompt), span, prompt.run_id is not None, session=session.id)
                 self.work.append(("enter", prompt))
             case "go on":
                 self.go_on(thread, choose)
             case "cancel":
-                _, span = self.timed(thread, session, session.cancel)
+                _, span = self.timed(thread, session, "cancel")
                 self.calls.append(Call(span.begin, span.end, "cancel", session.id))
             case "clear_queue":
-                _, span = self.timed(thread, session, session.clear_queue)
+                _, span = self.timed(thread, session, "clear_queue")
                 self.calls.append(Call(span.begin, span.end, "clear_queue", session.id))
 
     def go_on(self, thread: int, choose: random.Random) -> None:
@@ -112,31 +113,32 @@ class Hammer:
         session = prompt.session
         if what == "turn" and (prompt.covered or choose.random() < 0.5):
             stop = Outcome.CANCELED if prompt.covered else Outcome.END_TURN
-            self.timed(thread, session, session.finish, prompt, choose.choice([stop, stop, Outcome.ERROR]))
+            self.timed(thread, session, "finish", prompt, choose.choice([stop, stop, Outcome.ERROR]))
         elif what == "turn" and choose.random() < 0.5:
-            self.timed(thread, session, session.step, prompt)
+            with suppress(IllegalTrigger):  # nobody to take in, or it was asked to stop
+                self.timed(thread, session, "step", prompt)
             self.work.append((what, prompt))
         elif what == "turn":
             try:
-                self.timed(thread, session, session.requeue, prompt)
+                self.timed(thread, session, "requeue", prompt)
             except IllegalTrigger:
                 assert prompt.covered, "a turn that was not asked to stop may go on"
                 self.work.append((what, prompt))
         elif what == "enter" and choose.random() < 0.1:
-            self.timed(thread, session, session.fail, prompt)
+            self.timed(thread, session, "fail", prompt)
         elif what == "enter":
-            _, span = self.timed(thread, session, session.enter, prompt)
+            _, span = self.timed(thread, session, "enter", prompt)
             with self.writing:
                 self.seen[prompt] = replace(self.seen[prompt], enter=span)
         else:
-            self.timed(thread, session, session.settle, prompt)
+            self.timed(thread, session, "settle", prompt)
 
     def timed(
-        self, thread: int, session: Session, method: Callable[..., Effects], *arguments: Any,
+        self, thread: int, session: Session, action: str, prompt: Prompt | None = None, variant: Outcome | None = None,
     ) -> tuple[Effects, Span]:
         """The call with its real times. All that it brings about was seen in that span."""
         begin = perf_counter_ns()
-        effects = method(*arguments)
+        effects = session.take(action, prompt, variant)
         span = Span(begin, perf_counter_ns())
         self.spans.append((thread, span))
         prompts = {prompt.seq: (prompt, row.dest) for prompt, row in effects.moved}
@@ -188,33 +190,33 @@ class Unlocked(Session):
 class AsksTooEarly(Session):
     """A prompt enters by the mark as it was before the lock was taken."""
 
-    def enter(self, prompt: Prompt) -> Effects:
+    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+        if action != "enter":
+            return super().take(action, prompt, variant)
         asked = self.mark
         sleep(0)  # other threads may run here, as they may anywhere: it only happens more often
         with self._lock:
-            self._begin("enter", prompt)
             self.mark, now = asked, self.mark
-            self._fire(prompt, Trigger.ENTER)
+            effects = self._take(action, prompt, variant, self.counter.latest)
             self.mark = now
-            return self._end()
+            return effects
 
 
 class LetsGoTooEarly(Session):
     """A turn ends in one step, and the next one starts in another."""
 
-    def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
+    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+        if action != "finish" or prompt is None:
+            return super().take(action, prompt, variant)
         with self._lock:
-            self._begin("finish", prompt, outcome)
-            self._fire(prompt, FINISH[outcome])
-            following, effects = self.queue[:1], self._end()
+            effects = self.effects = Effects(action, prompt, variant)
+            self.fire(prompt, FINISH[variant])
+            following = self.queue[:1]
         sleep(0)
         with self._lock:
+            self.effects = effects
             for first in following:
-                self._begin("finish", prompt, outcome)
-                self._fire(first, Trigger.START)
-                more = self._end()
-                effects += more
-                effects.moved += more.moved
+                self.fire(first, Trigger.START)
         return effects
 
 
@@ -254,42 +256,43 @@ class Watched:
         self.held = False
 
 
-def steps() -> list[tuple[str, Callable[[Session], Any], State | None]]:
-    """Every step that there is, with the state of the one prompt that it is taken with."""
-    return [
-        ("accept", lambda s: s.accept(), None),
-        ("enter", lambda s: s.enter(s.prompts[1]), State.ACCEPTED),
-        ("fail", lambda s: s.fail(s.prompts[1]), State.ACCEPTED),
-        ("settle", lambda s: s.settle(s.prompts[1]), State.CANCELED_ON_ENTRY),
-        ("step", lambda s: s.step(s.prompts[1]), State.ACTIVE),
-        ("requeue", lambda s: s.requeue(s.prompts[1]), State.ACTIVE),
-        ("finish", lambda s: s.finish(s.prompts[1], Outcome.ERROR), State.ACTIVE),
-        ("cancel", lambda s: s.cancel(), State.ACTIVE),
-        ("clear_queue", lambda s: s.clear_queue(), State.QUEUED),
-        ("recover", lambda s: s.recover(), State.ACCEPTED),
-    ]
+STEPS = {  # every step that there is, with the state of the one prompt that it is taken with
+    "accept": None, "enter": State.ACCEPTED, "fail": State.ACCEPTED, "settle": State.CANCELED_ON_ENTRY,
+    "step": State.ACTIVE, "requeue": State.ACTIVE, "finish": State.ACTIVE, "cancel": State.ACTIVE,
+    "clear_queue": State.QUEUED, "close": State.ACTIVE, "crash": State.ACTIVE, "recover": State.ACCEPTED,
+}
 
 
-@pytest.mark.parametrize(("name", "step", "state"), steps(), ids=[name for name, *_ in steps()])
-def test_a_step_takes_the_lock_once_and_lets_it_go(
-    name: str, step: Callable[[Session], Any], state: State | None,
-) -> None:
-    session = Session.restored("s", Counter(1), 0, [(1, "", None, state)] if state else [])
-    session.down = name == "recover"
+def test_every_action_is_tried() -> None:
+    assert list(STEPS) == [action.name for action in REFERENCE.actions]
+
+
+@pytest.mark.parametrize(("name", "state"), STEPS.items())
+def test_a_step_takes_the_lock_once_and_lets_it_go(name: str, state: State | None) -> None:
+    action = REFERENCE.action(name)
+    waiting = [(2, "", None, State.QUEUED)] if name == "step" else []
+    session = Session.restored("s", Counter(2), 0, [*([(1, "", None, state)] if state else []), *waiting])
+    session.down = action.while_down
     lock = session._lock = Watched()  # type: ignore[assignment]
-    begin = session._begin
+    take = session._take
 
-    def watched(*arguments: Any, **more: Any) -> Effects:
+    def watched(*arguments: Any) -> Effects:
         assert lock.held
-        return begin(*arguments, **more)
+        return take(*arguments)
 
-    session._begin = watched  # type: ignore[method-assign]
-    step(session)
+    def step() -> None:
+        if name == "accept":
+            session.accept()
+        else:
+            session.take(name, session.prompts[1] if action.subject else None, action.variants[0])
+
+    session._take = watched  # type: ignore[method-assign]
+    step()
     assert (lock.taken, lock.held) == (1, False)
-    session.down = name != "recover"
+    session.down = not action.while_down
     session.prompts[1] = Prompt(session, 1)
     with pytest.raises(RuntimeError, match="down"):
-        step(session)
+        step()
     assert (lock.taken, lock.held) == (2, False)
 
 
