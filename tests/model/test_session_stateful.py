@@ -18,7 +18,7 @@ from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.oracle import Prompt, judge
 from cancelmark.model.properties import PROPERTIES, Property, ServerStep, SessionStep
 from cancelmark.model.protocol import REFERENCE, Move, Protocol
-from cancelmark.model.seeded import BUGS, changed, is_row, rows_with
+from cancelmark.model.seeded import BUGS, is_row, rows_with
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import Prompt as ModelPrompt
 from cancelmark.model.session import Session, Step
@@ -210,11 +210,10 @@ def clear_nothing(step: Step, arg: Argument) -> None:
 
 def recover_without_interrupting(step: Step, arg: Argument) -> None:
     """What was active goes on."""
-    for prompt in step.session.prompts:
-        if prompt.state is State.ACCEPTED:
-            step.fire(prompt, Trigger.ENTER)
-    step.session = step.session._replace(down=False)
-    if not step.session.active:
+    for prompt in step.accepted:
+        step.fire(prompt, Trigger.ENTER)
+    step.down = False
+    if not step.active:
         hand_off(step)
 
 
@@ -254,14 +253,15 @@ OUT_OF_SIGHT: Mapping[str, str] = {
 }
 
 MORE_BUGS = {
-    changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}): "after 0 starts; allowed: nothing",
-    changed("a turn ends canceled unasked", rows_with(
+    REFERENCE.changed("clear_queue drops nothing", clear_queue={"apply": clear_nothing}):
+        "after 0 starts; allowed: nothing",
+    REFERENCE.changed("a turn ends canceled unasked", rows_with(
         Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
         without=is_row(Trigger.FINISH_CANCELED))): "has canceled after 1 starts; allowed: end_turn",
-    changed("a stopping turn goes on after a summary", rows_with(
+    REFERENCE.changed("a stopping turn goes on after a summary", rows_with(
         Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED),
         without=is_row(Trigger.REQUEUE))): r"has start after \d+ starts",
-    changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
+    REFERENCE.changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
         "has end_turn after 1 starts",
 }
 

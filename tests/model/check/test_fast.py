@@ -11,7 +11,7 @@ import pytest
 from support.budget import DEEP
 from support.counts import PINNED
 
-from cancelmark.model import session as s
+from cancelmark.model import actions
 from cancelmark.model.actions import ACTIONS, Argument
 from cancelmark.model.check.estimate import deepest, estimate
 from cancelmark.model.check.explore import (
@@ -226,7 +226,7 @@ def test_every_word_is_a_state_and_every_state_a_word() -> None:
 
 def test_more_kinds_of_ends_than_expected_begin_anew_with_wider_words() -> None:
     def finish(step: Step, arg: Argument) -> None:
-        s.finish(step, arg)
+        actions.finish(step, arg)
         step.effects += [e for e in step.effects if isinstance(e, End)] * (arg.subject.seq % 2)
 
     sloppy = with_action("finish", apply=finish)

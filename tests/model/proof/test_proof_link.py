@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.budget import DEEP
 
-from cancelmark.model import session as model
+from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
 from cancelmark.model.check.explore import Explorer
 from cancelmark.model.lifecycle import Outcome, State
