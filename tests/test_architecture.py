@@ -21,7 +21,6 @@ SOURCES = [ROOT / path for path in sources(ROOT)]
 PURE = frozenset({"abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "operator",
                   "re", "types", "typing"})
 ALSO = {
-    "model/lifecycle.py": {"transitions"},
     "model/check/explore.py": {"importlib"},  # whether the fast engine is installed
     "model/check/fast": {"gc", "llvmlite", "numba", "numpy"},  # the collector is off while it searches
     "model/proof": {"z3"},
@@ -34,6 +33,7 @@ CYCLES = {frozenset({"impl/server/app.py", "impl/server/calls.py"}): "one of the
 # Who may set a prompt's state, apart from the machine of `transitions`.
 SETTERS = {
     ("impl/runtime/session.py", "Prompt.__init__"): "a prompt is made accepted, or as the journal has it",
+    ("impl/runtime/session.py", "Session._undo"): "a step that failed is taken back",
     ("conformance/schedule/loop.py", ""): "methods of the event loop are replaced, by their names",
 }
 

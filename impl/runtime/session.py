@@ -110,8 +110,8 @@ class Session:
 
     def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
         """Takes one step: an action of the protocol on the session, or on one of its prompts. What no row allows raises
-        `IllegalTrigger` and changes nothing (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b, R10c,
-        R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c)."""
+        `IllegalTrigger` and changes nothing (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b,
+        R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c)."""
         with self._lock:
             return self._take(action, prompt, variant, self.counter.latest)
 

@@ -154,7 +154,7 @@ class UnregistersLater(Racy):
     more: ClassVar = ("unregister",)
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
-        effects = super().take("finish", prompt, outcome)
+        effects = Session.take(self, "finish", prompt, outcome)
         if not self.active:
             self.active = [prompt]
             self.later("unregister")
@@ -172,7 +172,7 @@ class CleansUpLater(Racy):
     more: ClassVar = ("clean_up",)
 
     def finish(self, prompt: Prompt, outcome: Outcome) -> Effects:
-        effects = super().take("finish", prompt, outcome)
+        effects = Session.take(self, "finish", prompt, outcome)
         self.later("clean_up")
         return effects
 
@@ -188,7 +188,7 @@ class FrameEndsWhatItQueued(Racy):
     more: ClassVar = ("return_",)
 
     def requeue(self, prompt: Prompt) -> Effects:
-        effects = super().take("requeue", prompt)
+        effects = Session.take(self, "requeue", prompt)
         self.later("return_", prompt)
         return effects
 
@@ -207,7 +207,7 @@ class LooksThenEnters(Racy):
 
     def enter(self, prompt: Prompt) -> Effects:
         if prompt.run_id or self.holds(prompt, Guard.BUSY):
-            return super().take("enter", prompt)
+            return Session.take(self, "enter", prompt)
         self.later("register", prompt)
         return Effects("enter", prompt)
 
@@ -246,7 +246,7 @@ class QueuesLater(Racy):
 
     def enter(self, prompt: Prompt) -> Effects:
         if prompt.run_id or prompt.covered or not self.holds(prompt, Guard.BUSY):
-            return super().take("enter", prompt)
+            return Session.take(self, "enter", prompt)
         self.later("enqueue", prompt, list(self.queue))
         return Effects("enter", prompt)
 
@@ -340,9 +340,9 @@ class EntersOnADeadContext(Racy):
 
     def enter(self, prompt: Prompt) -> Effects:
         if not self.watch.runtime.closing:
-            return super().take("enter", prompt)
+            return Session.take(self, "enter", prompt)
         with self._marked(0):
-            effects = super().take("fail", prompt)
+            effects = Session.take(self, "fail", prompt)
         effects[:] = [e for e in effects if not isinstance(e, End)]
         return effects
 
