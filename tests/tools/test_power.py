@@ -5,7 +5,7 @@ import re
 import pytest
 from tools.power import OUT_OF_REACH, PAGE, SEEDED, STEPS, NotFound, find, page, reason
 
-from cancelmark.impl.runtime.session import Session
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
 
 
@@ -22,7 +22,7 @@ def test_every_flaw_is_seeded_or_out_of_reach() -> None:
 def test_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search can say no: a session without a flaw."""
     monkeypatch.setattr("tools.power.HISTORIES", 20)
-    monkeypatch.setitem(STEPS, "run-id-folded", Session)
+    monkeypatch.setitem(STEPS, "run-id-folded", REFERENCE)
     with pytest.raises(NotFound, match=r"not found in \d+ examples with seed 0"):
         find("run-id-folded")
 
