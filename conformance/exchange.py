@@ -6,7 +6,7 @@ There are three lifelines, clients, server and language model; what happens insi
 from collections.abc import Sequence
 
 from cancelmark.views.render import svg_document
-from cancelmark.views.sequence import Line, Message, statement
+from cancelmark.views.sequence import Arrow, Message, statement
 from cancelmark.views.svg import LETTER, arrow, line, text
 
 from .history import CLIENTS, MODEL, SERVER, Observation
@@ -42,7 +42,7 @@ def exchange_mermaid(seen: Sequence[Observation]) -> str:
     lines = ["sequenceDiagram", "    actor C as clients", "    participant S as server",
              "    participant M as language model"]
     for s in seen:
-        kind = Line.NOTE if not s.dest else Line.CALL if s.asks else Line.TOLD
+        kind = Arrow.NOTE if not s.dest else Arrow.CALL if s.asks else Arrow.TOLD
         lines.append(f"    {statement(Message(kind, ids[s.source], ids[s.dest], s.text), 'C,M')}")
     return "\n".join(lines) + "\n"
 

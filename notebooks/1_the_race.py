@@ -81,7 +81,7 @@ class ChatServer:
 #
 # A *story* says what clients do and when. `play` runs a story on a server. It uses an event loop whose clock jumps:
 # when everybody sleeps, it is simply later. So nobody waits, and every run is the same. The names come from this
-# project: `History` writes down what was seen, and can be looked at (the first line tells the notebook how).
+# project: `Recording` writes down what was seen, and can be looked at (the first line tells the notebook how).
 
 # %%
 # %load_ext cancelmark.views.notebook
@@ -90,7 +90,7 @@ from concurrent.futures import ThreadPoolExecutor
 from IPython.display import display
 
 from cancelmark.conformance.schedule import run
-from cancelmark.views.recording import History
+from cancelmark.views.recording import Recording
 
 
 def aside(function, *arguments):
@@ -102,7 +102,7 @@ def aside(function, *arguments):
 def play(kind, story):
     """What happens when the story is told to a new server of that kind."""
     async def main():
-        history = History(asyncio.get_running_loop().time)
+        history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
         await story(server)
         await asyncio.gather(*server.tasks)
@@ -364,7 +364,7 @@ from cancelmark.views.notebook import table
 def every_order(kind):
     """How many orders there are, and in how many of them something goes wrong."""
     async def main():
-        history = History(asyncio.get_running_loop().time)
+        history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
 
         async def another_client():

@@ -89,7 +89,7 @@ from IPython.display import display
 
 from cancelmark.conformance.schedule import explore_schedules, run
 from cancelmark.views.exercises import predict
-from cancelmark.views.recording import History
+from cancelmark.views.recording import Recording
 
 
 def aside(function, *arguments):
@@ -101,7 +101,7 @@ def aside(function, *arguments):
 def play(kind, story):
     """What happens when the story is told to a new server of that kind."""
     async def main():
-        history = History(asyncio.get_running_loop().time)
+        history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
         await story(server)
         await asyncio.gather(*server.tasks)
@@ -141,7 +141,7 @@ display(right, guess.against(right))
 def every_order(kind):
     """How many orders there are, and in how many of them the oracle complains."""
     async def main():
-        history = History(asyncio.get_running_loop().time)
+        history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
 
         async def another_client():

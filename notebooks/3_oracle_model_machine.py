@@ -283,21 +283,21 @@ print("still", prompt.state.value)
 # ## Exercises: six hidden bugs
 #
 # Somebody has made one change to the protocol, six times. You get them by number: `exercise(1)` to `exercise(6)`.
-# When you think you have one, show a trace of it to `found`: it must be something that this protocol does and the
+# When you think you have one, show a trace of it to `show_bug`: it must be something that this protocol does and the
 # reference does not.
 #
-# Try to *say in a sentence* what was changed before you ask `found`. Solutions are in the next notebook; a hint for
+# Try to *say in a sentence* what was changed before you ask `show_bug`. Solutions are in the next notebook; a hint for
 # each is below. Here is how it goes, with the one that you know already:
 
 # %% tags=["picture"]
-from cancelmark.views.exercises import exercise, found
+from cancelmark.views.exercises import exercise, show_bug
 
 suspect = exercise(2)
 search = explore(suspect, Bounds(prompts=2, cancels=1))
 search
 
 # %% tags=["picture"]
-found(2, search.violations["no-lost-cancel"])
+show_bug(2, search.violations["no-lost-cancel"])
 
 # %% [markdown]
 # **1.** Two prompts and a cancel are enough. Read the counterexample and say where the mark is, and where it should

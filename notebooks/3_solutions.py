@@ -15,7 +15,7 @@
 #
 # Six protocols, one change each. If you have not tried them yet, close this: the third evening is where they are.
 #
-# Each solution is a search, a counterexample, and one sentence. `found` makes sure that the counterexample is
+# Each solution is a search, a counterexample, and one sentence. `show_bug` makes sure that the counterexample is
 # something which the reference does not do.
 
 # %%
@@ -25,7 +25,7 @@ from IPython.display import display
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import REFERENCE
-from cancelmark.views.exercises import exercise, found
+from cancelmark.views.exercises import exercise, show_bug
 
 
 def shortest(number, bounds, **more):
@@ -43,7 +43,7 @@ def shortest(number, bounds, **more):
 # %% tags=["picture"]
 name, trace = shortest(1, Bounds(prompts=2, cancels=1))
 print("breaks", name)
-display(trace, found(1, trace))
+display(trace, show_bug(1, trace))
 
 # %% [markdown]
 # An off-by-one. `mark := latest seq` and `mark := next seq` look alike, and a test that accepts a prompt, cancels,
@@ -58,7 +58,7 @@ display(trace, found(1, trace))
 # %% tags=["picture"]
 name, trace = shortest(2, Bounds(prompts=2, cancels=1))
 print("breaks", name)
-display(trace, found(2, trace))
+display(trace, show_bug(2, trace))
 
 # %% [markdown]
 # ## Exercise 3
@@ -70,7 +70,7 @@ display(trace, found(2, trace))
 # %% tags=["picture"]
 name, trace = shortest(3, Bounds(prompts=2))
 print("breaks", name)
-display(trace, found(3, trace))
+display(trace, show_bug(3, trace))
 
 # %% [markdown]
 # In code it is the `return` in the error path, above the lines that hand off to the next. The reference makes the
@@ -85,7 +85,7 @@ display(trace, found(3, trace))
 # %% tags=["picture"]
 name, trace = shortest(4, Bounds(prompts=1, cancels=1, crashes=1))
 print("breaks", name)
-display(trace, found(4, trace))
+display(trace, show_bug(4, trace))
 
 # %% [markdown]
 # The mark has to be **durable**: written down before the client who canceled is told so. Tomorrow we kill a real
@@ -99,7 +99,7 @@ display(trace, found(4, trace))
 # %% tags=["picture"]
 name, trace = shortest(5, Bounds(prompts=3))
 print("breaks", name)
-display(trace, found(5, trace))
+display(trace, show_bug(5, trace))
 
 # %% [markdown]
 # Who came last is served first: a `pop()` where a `pop(0)` was meant. What a search cannot express it cannot find.
@@ -135,7 +135,7 @@ name, trace = shortest(6, Bounds(prompts=1, cancels=1), properties=[stopped])
 reference = explore(REFERENCE, Bounds(prompts=1, cancels=1), properties=[stopped])
 print("the last step asks for:", *trace.steps[-1].effects or ["nothing"])
 print("the reference:", reference.verdict)
-display(trace, found(6, trace))
+display(trace, show_bug(6, trace))
 
 # %% [markdown]
 # In the picture nothing is wrong. A is *stopping*, says the model, because the mark covers it; the turn itself was

@@ -14,7 +14,7 @@ from cancelmark.model.seeded import BUGS, SILENT
 from cancelmark.model.session import label
 from cancelmark.model.trace import Trace, call_text, replay
 
-from .recording import History
+from .recording import Recording
 
 # --- predictions
 
@@ -24,18 +24,18 @@ class Prediction:
 
     says: Mapping[str, str | EllipsisType]
 
-    def against(self, seen: History | Trace | Mapping[str, str]) -> "Comparison":
+    def against(self, seen: Recording | Trace | Mapping[str, str]) -> "JudgedPrediction":
         """The prediction beside what happened: a history, a trace, or just the ends by name."""
-        if isinstance(seen, History):
-            return Comparison(self.says, seen.ends)
+        if isinstance(seen, Recording):
+            return JudgedPrediction(self.says, seen.ends)
         if isinstance(seen, Mapping):
-            return Comparison(self.says, seen)
+            return JudgedPrediction(self.says, seen)
         ends = {label(p.seq): p.outcome.value for p in seen.states[-1].prompts if p.outcome}
-        return Comparison(self.says, ends)
+        return JudgedPrediction(self.says, ends)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JudgedPrediction:
     """What was said, and what was so."""
 
     said: Mapping[str, str | EllipsisType]
@@ -81,7 +81,7 @@ def _hidden(number: int) -> Protocol:
 
 
 @dataclass(frozen=True)
-class Found:
+class ShownBug:
     """A bug that was found: the step in which the exercise differs from the reference, and what was changed."""
 
     number: int
@@ -90,7 +90,7 @@ class Found:
     bug: str
 
 
-def found(number: int, trace: Trace) -> Found:
+def show_bug(number: int, trace: Trace) -> ShownBug:
     """Judges whether the trace shows the bug of that exercise, and tells what it was. A ValueError says why not."""
     if not isinstance(trace, Trace):
         raise TypeError(f"a bug is shown by a trace, such as result.violations[…], and not by {trace!r:.60}")
@@ -112,4 +112,4 @@ def found(number: int, trace: Trace) -> Found:
         raise ValueError(f"the reference does all of this too, so these {len(calls)} steps do not show the bug of "
                          f"exercise {number}")
     FOUND.add(number)
-    return Found(number, length, calls[length - 1], _hidden(number).name)
+    return ShownBug(number, length, calls[length - 1], _hidden(number).name)

@@ -33,7 +33,7 @@ class Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Graph:
+class ExportedGraph:
     """States by number; the first is the start."""
 
     behaviour: Behaviour
@@ -98,7 +98,7 @@ def states_along(graph: StateGraph, trace: Trace) -> Iterator[int]:
 
 def graph_of(
     behaviour: Behaviour, profiles: Sequence[Profile], traces: Iterable[Trace] = (), sessions: int = 1,
-) -> Graph:
+) -> ExportedGraph:
     """The states within any of the profiles or along any of the traces, and every step between them."""
     known = StateGraph(behaviour, sessions, whole=False)
     wanted = {number for profile in profiles for number in states_within(known, profile)}
@@ -106,7 +106,7 @@ def graph_of(
     order = list(Search([0], lambda number: (way for way in known.ways(number) if way.after in wanted)))
     numbers = {number: place for place, number in enumerate(order)}
     properties = properties_of(behaviour)
-    graph = Graph(behaviour, sessions, [], [], [], [])
+    graph = ExportedGraph(behaviour, sessions, [], [], [], [])
     for number in order:
         server, ways = known.states[number], known.ways(number)
         graph.states.append(server)
@@ -120,7 +120,7 @@ def graph_of(
 
 # --- as data
 
-class Column:
+class ValueColumn:
     """Values that repeat, kept once, and the number of each in order."""
 
     def __init__(self) -> None:
@@ -138,15 +138,15 @@ class Column:
         return list(self.numbers)
 
 
-def document(graph: Graph) -> dict[str, Any]:
+def document(graph: ExportedGraph) -> dict[str, Any]:
     """The graph as JSON, small enough for a page.
 
     `columns` has one entry for each fact and for each prompt of a session, and in its `data` a value for each state.
     `degrees` has the number of steps on from each state; then for each of all steps, in order, `steps` says what
     happens and `targets` where it leads, as a distance back from the first state that no step before it has led to.
     """
-    cells, steps, omitted = Column(), Column(), Column()
-    columns: dict[tuple[int, str], Column] = {}
+    cells, steps, omitted = ValueColumn(), ValueColumn(), ValueColumn()
+    columns: dict[tuple[int, str], ValueColumn] = {}
     prompts = max(server.seq for server in graph.states)
     for server, left_out in zip(graph.states, graph.omitted):
         omitted.add(left_out)
@@ -155,7 +155,7 @@ def document(graph: Graph) -> dict[str, Any]:
             told |= {label(seq): "" for seq in range(1, prompts + 1)}
             told |= {p.label: str(cells.number(_cell(graph, session, p))) for p in session.prompts}
             for name, value in told.items():
-                columns.setdefault((i, name), Column()).add(value)
+                columns.setdefault((i, name), ValueColumn()).add(value)
     targets, met = [], 1
     for source, edges in enumerate(graph.edges):
         for edge in edges:
@@ -178,7 +178,7 @@ def document(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _cell(graph: Graph, session: AnySession, prompt: Prompt) -> tuple[Any, ...]:
+def _cell(graph: ExportedGraph, session: AnySession, prompt: Prompt) -> tuple[Any, ...]:
     """A prompt: its kind (a CSS class), its state in words, whether it has a run id, whether a cancel has reached it,
     how many terminal events it has had, and what it breaks if the system is at rest."""
     text, kind = telling.prompt_text(session, prompt)
@@ -186,7 +186,7 @@ def _cell(graph: Graph, session: AnySession, prompt: Prompt) -> tuple[Any, ...]:
             broken_at_rest(properties_of(graph.behaviour), [prompt]))
 
 
-def _step(graph: Graph, before: Server, edge: Edge, ended: tuple[tuple[int, str, int], ...]) -> tuple[Any, ...]:
+def _step(graph: ExportedGraph, before: Server, edge: Edge, ended: tuple[tuple[int, str, int], ...]) -> tuple[Any, ...]:
     """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks and
     the prompts it ends."""
     change = edge.change
@@ -194,4 +194,4 @@ def _step(graph: Graph, before: Server, edge: Edge, ended: tuple[tuple[int, str,
     messages = [sequence.call_message(change.call, title),
                 *(sequence.effect_message(change.after, effect) for effect in change.effects)]
     return (title, change.call.name, change.call.action.actor.value,
-            tuple((m.line.name.lower(), m.source, m.dest, m.text) for m in messages), edge.broken, ended)
+            tuple((m.arrow.name.lower(), m.source, m.dest, m.text) for m in messages), edge.broken, ended)

@@ -29,7 +29,7 @@ class Point(NamedTuple):
     ended: frozenset[tuple[int, Prompt]]
 
 
-def census(behaviour: Behaviour, profile: Profile) -> list[Level]:
+def count_levels(behaviour: Behaviour, profile: Profile) -> list[Level]:
     """Every state within the profile, whole, as the explorer counts them, by depth."""
     graph = StateGraph(behaviour, profile.bounds.sessions, whole=False)
 

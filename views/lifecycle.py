@@ -73,7 +73,7 @@ def lifecycle_mermaid(rows: Sequence[Row] = ROWS) -> str:
     lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {INITIAL.value} : accept"]
     edges = _edges(rows)
     for source, dest, path, group in edges:
-        label = "<br/>".join(path.signed(label_of(row)) for row in group)
+        label = "<br/>".join(path.with_sign(label_of(row)) for row in group)
         lines.append(f"    {source.value} --> {dest.value} : {label}")
     lines += [f"    {State.DONE.value} --> [*]", *mermaid_legend({edge.path for edge in edges}, beside=INITIAL.value)]
     return "\n".join(lines) + "\n"

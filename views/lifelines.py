@@ -56,12 +56,12 @@ def sequence_svg(trace: Trace, title: str, says: str = "") -> str:
     return svg_document(title, grid.width, grid.steps[-1] + PAD, "\n".join(body))
 
 
-def _called(scene: telling.Scene) -> bool:
+def _is_client_call(scene: telling.Scene) -> bool:
     """Whether a client did it."""
     return scene.call is not None and scene.call.action.actor is Actor.CLIENT
 
 
-def _told(scene: telling.Scene) -> list[tuple[str, str]]:
+def _client_messages(scene: telling.Scene) -> list[tuple[str, str]]:
     """What clients get to see, and the class of the arrow that brings it."""
     told = []
     for effect in scene.effects:
@@ -76,7 +76,7 @@ def _grid(
     trace: Trace, scenes: Sequence[telling.Scene], lanes: Sequence[telling.Lane], says: str,
 ) -> Grid:
     marks, places = [], {}
-    x = SERVER + PAD + max([len(scene.title) for scene in scenes if not _called(scene)] + [6]) * LETTER + PAD
+    x = SERVER + PAD + max([len(scene.title) for scene in scenes if not _is_client_call(scene)] + [6]) * LETTER + PAD
     for session in range(len(trace.start.sessions)):
         marks.append(x)
         x += MARK
@@ -85,7 +85,7 @@ def _grid(
                 places[lane.prompt.seq] = x
                 x += LANE
         x = max(x + 2 * PAD, marks[-1] + 11 * LETTER)  # room for its name, if it has no prompts
-    heights = [max(1, _called(scene) + len(_told(scene))) * LINE + PAD for scene in scenes]
+    heights = [max(1, _is_client_call(scene) + len(_client_messages(scene))) * LINE + PAD for scene in scenes]
     top = TOP + (LINE if len(marks) > 1 else 0)  # and of sessions
     return Grid(marks, places, max(x - PAD, len(says) * LETTER * 0.9 + 2 * EDGE), [*accumulate(heights, initial=top)])
 
@@ -129,13 +129,13 @@ def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> It
 def _step(scene: telling.Scene, top: float, grid: Grid) -> Iterator[str]:
     assert scene.call is not None
     y = top + LINE
-    if _called(scene):
+    if _is_client_call(scene):
         yield arrow(CLIENTS, SERVER, y + 2, "ordinary")
         yield text(CLIENTS + PAD, y - 4, scene.title)
         y += LINE
     else:
         yield text(SERVER + PAD, y, scene.title, "strong" if scene.call.session is None else "")
-    for words, css in _told(scene):
+    for words, css in _client_messages(scene):
         yield arrow(SERVER, CLIENTS, y + 2, css, dashed=True)
         yield text(CLIENTS + PAD, y - 4, words)
         y += LINE

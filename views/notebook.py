@@ -19,13 +19,13 @@ from cancelmark.model.session import AnySession
 from cancelmark.model.trace import Trace
 
 from . import telling, theme
-from .exercises import Comparison, Found
-from .export import Graph
-from .history import history_svg
+from .exercises import JudgedPrediction, ShownBug
+from .export import ExportedGraph
+from .lanes import recording_svg
 from .lifecycle import lifecycle_graph
 from .lifelines import sequence_svg
 from .plots import columns, growth
-from .recording import History
+from .recording import Recording
 from .render import render_svg
 from .space import space_graph
 from .trace import trace_text
@@ -95,10 +95,10 @@ def trace_picture(trace: Trace) -> str:
     return on_paper(sequence_svg(trace, title, loop or ""), trace_text(trace))
 
 
-def history_picture(history: History) -> str:
+def recording_picture(history: Recording) -> str:
     """A history as a timeline."""
     ends = [f"{name} ends {outcome}" for name, outcome in history.ends.items()]
-    return on_paper(history_svg(history), ". ".join([*ends, *history.complaints()]) or "Nothing has ended.")
+    return on_paper(recording_svg(history), ". ".join([*ends, *history.complaints()]) or "Nothing has ended.")
 
 
 def protocol_picture(protocol: Protocol) -> str:
@@ -107,7 +107,7 @@ def protocol_picture(protocol: Protocol) -> str:
     return on_paper(render_svg(lifecycle_graph(protocol.rows)), ". ".join(rows))
 
 
-def space_picture(space: Graph) -> str:
+def space_picture(space: ExportedGraph) -> str:
     """A state graph, whole."""
     steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
     return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
@@ -226,17 +226,17 @@ def result_sheet(result: Result) -> str:
     return table(f"{result.protocol.name}: every interleaving within {result.bounds}", ("what", "found"), rows).html
 
 
-def comparison_sheet(comparison: Comparison) -> str:
+def prediction_sheet(judged: JudgedPrediction) -> str:
     """A prediction beside what happened."""
     rows = []
-    for name, said in comparison.said.items():
-        was = comparison.was.get(name, "no end")
+    for name, said in judged.said.items():
+        was = judged.was.get(name, "no end")
         right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "surprised")
         rows.append((name, "you did not say" if said is ... else said, was, right))
     return table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
 
 
-def found_sheet(found: Found) -> str:
+def shown_bug_sheet(found: ShownBug) -> str:
     """A bug that was found."""
     rows = [("first difference", f"step {found.step}, {found.call}"), ("what was changed", Word("good", found.bug))]
     return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
@@ -256,10 +256,10 @@ def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDG
 # --- registration
 
 PICTURES: Mapping[type, Callable[[Any], str]] = {
-    Trace: trace_picture, History: history_picture, Protocol: protocol_picture, Graph: space_picture}
+    Trace: trace_picture, Recording: recording_picture, Protocol: protocol_picture, ExportedGraph: space_picture}
 SHEETS: Mapping[type, Callable[[Any], str]] = {
-    AnySession: session_sheet, Server: server_sheet, Result: result_sheet, Comparison: comparison_sheet,
-    Found: found_sheet}
+    AnySession: session_sheet, Server: server_sheet, Result: result_sheet, JudgedPrediction: prediction_sheet,
+    ShownBug: shown_bug_sheet}
 
 
 def register(

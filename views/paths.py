@@ -15,12 +15,12 @@ class Path(Enum):
     def __init__(self, css: str, line: str, sign: str, legend: str) -> None:
         self.css, self.line, self.sign, self.legend = css, line, sign, legend
 
-    def signed(self, text: str) -> str:
+    def with_sign(self, text: str) -> str:
         """`text` as Mermaid shows it, where edges have no line styles and the sign has to say it."""
         return f"{self.sign} {text}".strip()
 
 
 def mermaid_legend(paths: Iterable[Path], beside: str, remark: str = "") -> list[str]:
     """The signs explained in a note beside a state, and a remark."""
-    text = [path.signed(path.legend) for path in Path if path.sign and path in paths] + [remark] * bool(remark)
+    text = [path.with_sign(path.legend) for path in Path if path.sign and path in paths] + [remark] * bool(remark)
     return [f"    note left of {beside}", *(f"        {line}" for line in text), "    end note"] if text else []

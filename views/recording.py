@@ -1,4 +1,4 @@
-"""What was seen of a server, written down as it happened: a history that can be judged, and looked at."""
+"""What was seen of a server, written down as it happened: a recording can be judged, and looked at."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ from math import inf, nextafter
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, judge
 
 
-class History:
-    """A history in the making. Each thing is noted at the moment at which it happened, and no two share a moment."""
+class Recording:
+    """A recording in the making. Each thing is noted at the moment at which it happened, and no two share a moment."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

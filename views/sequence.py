@@ -16,7 +16,7 @@ from . import telling
 CLIENT = "Client"
 
 
-class Line(Enum):
+class Arrow(Enum):
     """How a message is drawn: an arrow for a call, a dashed one for what the client is told, or a note."""
 
     CALL = "->>"
@@ -30,7 +30,7 @@ class Line(Enum):
 class Message(NamedTuple):
     """One line of a sequence diagram, from one lane to another. A note is over its source."""
 
-    line: Line
+    arrow: Arrow
     source: str
     dest: str
     text: str
@@ -47,32 +47,32 @@ def prompt_lane(seq: int) -> str:
 def call_message(call: Call, title: str) -> Message:
     """Who calls whom: a client, the session itself, or the task of a prompt."""
     if call.session is None:
-        return Message(Line.EVERYONE, "", "", title)
+        return Message(Arrow.EVERYONE, "", "", title)
     home = session_lane(call.session)
     outside = call.action.actor in (Actor.CLIENT, Actor.OPERATOR)
     caller = CLIENT if outside else home if call.seq is None else prompt_lane(call.seq)
-    return Message(Line.CALL, caller, home, title)
+    return Message(Arrow.CALL, caller, home, title)
 
 
 def effect_message(server: Server, effect: Effect) -> Message:
     home, prompt = session_lane(server.home(effect.seq)), prompt_lane(effect.seq)
     match effect:
         case Acknowledge():
-            return Message(Line.TOLD, home, CLIENT, f"202 for {label(effect.seq)}")
+            return Message(Arrow.TOLD, home, CLIENT, f"202 for {label(effect.seq)}")
         case Start():
-            return Message(Line.CALL, home, prompt, "start")
+            return Message(Arrow.CALL, home, prompt, "start")
         case Stop():
-            return Message(Line.CALL, home, prompt, "stop")
+            return Message(Arrow.CALL, home, prompt, "stop")
         case Fold():
-            return Message(Line.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
+            return Message(Arrow.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
         case Record():
-            return Message(Line.NOTE, prompt, "", "recorded as canceled")
+            return Message(Arrow.NOTE, prompt, "", "recorded as canceled")
         case End(outcome=Outcome.FOLDED):
-            return Message(Line.NOTE, prompt, "", "done: folded, no event of its own")
+            return Message(Arrow.NOTE, prompt, "", "done: folded, no event of its own")
         case End():
-            return Message(Line.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
+            return Message(Arrow.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
         case Report():
-            return Message(Line.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
+            return Message(Arrow.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
     assert_never(effect)
 
 
@@ -125,6 +125,6 @@ def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
 
 def statement(message: Message, everyone: str) -> str:
     """One line of a `sequenceDiagram`."""
-    if message.line in (Line.NOTE, Line.EVERYONE):
+    if message.arrow in (Arrow.NOTE, Arrow.EVERYONE):
         return f"Note over {message.source or everyone}: {message.text}"
-    return f"{message.source}{message.line.value}{message.dest}: {message.text}"
+    return f"{message.source}{message.arrow.value}{message.dest}: {message.text}"

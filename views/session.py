@@ -154,7 +154,7 @@ def session_mermaid(protocol: Protocol = REFERENCE) -> str:
     found = quotient(protocol)
     lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {IDLE.name}"]
     lines += [f"    {node.name} : {'<br/>'.join([node.title, *found.lines(node)])}" for node in found.stays]
-    lines += [f"    {edge.source.name} --> {edge.dest.name} : {edge.path.signed(', '.join(names))}"
+    lines += [f"    {edge.source.name} --> {edge.dest.name} : {edge.path.with_sign(', '.join(names))}"
               for edge, names in found.edges.items()]
     lines += mermaid_legend(found.paths, IDLE.name, found.remark)
     return "\n".join(lines) + "\n"

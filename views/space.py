@@ -8,14 +8,14 @@ import pydot
 from cancelmark.model.trace import call_text
 
 from . import graph, telling
-from .export import Graph
+from .export import ExportedGraph
 from .paths import Path
 from .session import CSS, node_of
 
 MOST_IN_WORDS = 16
 
 
-def space_graph(space: Graph) -> pydot.Dot:
+def space_graph(space: ExportedGraph) -> pydot.Dot:
     """Every state of the graph and the steps between them. Steps that change nothing are left out."""
     words = len(space.states) <= MOST_IN_WORDS
     dot = graph.digraph(f"{len(space.states)} states of {space.behaviour.name}", rankdir="TB",
@@ -36,7 +36,7 @@ def space_graph(space: Graph) -> pydot.Dot:
     return dot
 
 
-def _lines(space: Graph, number: int) -> list[str]:
+def _lines(space: ExportedGraph, number: int) -> list[str]:
     lines = []
     for session in space.states[number].sessions:
         lines.append(f"mark {telling.mark_text(session)}")

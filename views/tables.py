@@ -100,19 +100,19 @@ def ladder_text(columns: Sequence[Column]) -> str:
 
 
 def _rung_text(rung: Rung) -> str:
-    def listed(names: Sequence[str]) -> str:
+    def join_names(names: Sequence[str]) -> str:
         return ", ".join(names) or "nothing"
 
     return f"""### {rung.before.name} → {rung.after.name}
 
 {rung.after.title[0].upper()}{rung.after.title[1:]}.
 
-- flaws repaired: {listed([f"[{n}](flaws.md#{n})" for n in rung.flaws(before=True, after=False)])}
-- flaws that came with it: {listed([f"[{n}](flaws.md#{n})" for n in rung.flaws(before=False, after=True)])}
+- flaws repaired: {join_names([f"[{n}](flaws.md#{n})" for n in rung.flaws(before=True, after=False)])}
+- flaws that came with it: {join_names([f"[{n}](flaws.md#{n})" for n in rung.flaws(before=False, after=True)])}
 - flaws left: {len(rung.flaws(before=True, after=True))}
-- properties that hold from here on: {listed(rung.properties(before=True, after=False))}
-- properties that fail from here on: {listed(rung.properties(before=False, after=True))}
-- properties that still fail: {listed(rung.properties(before=True, after=True))}
+- properties that hold from here on: {join_names(rung.properties(before=True, after=False))}
+- properties that fail from here on: {join_names(rung.properties(before=False, after=True))}
+- properties that still fail: {join_names(rung.properties(before=True, after=True))}
 """
 
 

@@ -86,13 +86,13 @@ def effect_text(effect: Effect) -> str:
         case Record():
             return f"{name} recorded as canceled"
         case End():
-            return f"{name} ends: {effect.outcome.value}{_borrowed(effect)}"
+            return f"{name} ends: {effect.outcome.value}{_borrowed_text(effect)}"
         case Report():
-            return f"{name} reports an error{_borrowed(effect)}"
+            return f"{name} reports an error{_borrowed_text(effect)}"
     assert_never(effect)
 
 
-def _borrowed(event: End | Report) -> str:
+def _borrowed_text(event: End | Report) -> str:
     return "" if event.of == event.seq else f" with the text of {label(event.of)}"
 
 
@@ -103,7 +103,7 @@ def scenes(trace: Trace) -> Iterator[Scene]:
     for number, step in enumerate(trace.steps, 1):
         cells = _cells(step.after, cells)
         title = call_text(step.call, len(step.after.sessions))
-        happened = (*map(effect_text, step.effects), *_turns(before, step.after))
+        happened = (*map(effect_text, step.effects), *_server_changes(before, step.after))
         yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells)
         before = step.after
 
@@ -129,7 +129,7 @@ def is_down(server: Server) -> bool:
     return any(session.down for session in server.sessions)
 
 
-def _turns(before: Server, after: Server) -> Iterator[str]:
+def _server_changes(before: Server, after: Server) -> Iterator[str]:
     """What became of the server itself."""
     if is_down(before) != is_down(after):
         yield "server down" if is_down(after) else "server up"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cancelmark.model.check.explore import explored
+from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.trace import Trace, replay
@@ -124,7 +124,7 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
     if arguments.goal:
         if protocol is not REFERENCE:
             raise UsageError(f"--goal: only the reference has goals; give the calls of a trace of {protocol.name}")
-        met = explored(protocol, GOAL_BOUNDS).met
+        met = explore_fully(protocol, GOAL_BOUNDS).met
         if arguments.goal not in met:
             raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
         return met[arguments.goal]

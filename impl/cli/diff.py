@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from cancelmark.model.check.comparison import BOUNDS, Comparison, Difference, compare, first_difference, paired
+from cancelmark.model.check.comparison import BOUNDS, Comparison, Difference, compare, first_difference, pair_steps
 from cancelmark.model.check.walk import Walk
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.flaws import FLAWS
@@ -199,7 +199,7 @@ class Traces:
         return {
             "a": self.names[0], "b": self.names[1], "protocols": [p.name for p in self.protocols],
             "steps": [{"step": pair.number, "same": pair.same, "a": self.words(0, pair.number),
-                       "b": self.words(1, pair.number)} for pair in paired(*self.traces)],
+                       "b": self.words(1, pair.number)} for pair in pair_steps(*self.traces)],
             "first_difference": self.first and self.first.number,
             "actions": {"only_a": self.only(0, 1), "only_b": self.only(1, 0)},
             "broken": {"a": self.broken[0], "b": self.broken[1]},
@@ -215,7 +215,7 @@ class Traces:
         table.add_column("")
         for name, protocol in zip(self.names, self.protocols):
             table.add_column(f"{name} ({protocol.name})")
-        for pair in paired(*self.traces):
+        for pair in pair_steps(*self.traces):
             sign = "" if pair.same else ">" if self.first and pair.number == self.first.number else "~"
             table.add_row(f"{sign}{pair.number:>3}", self.words(0, pair.number), self.words(1, pair.number),
                           style="dim" if pair.same else None)

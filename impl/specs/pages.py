@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cancelmark.conformance.page import conformance_page, fields_table
-from cancelmark.model.check.explore import explored
+from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
@@ -69,7 +69,7 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "finish_reasons": finish_reasons_table,
     "seen": seen_table,
     "properties": properties_table,
-    "counts": lambda: counts_table(explored(REFERENCE, bounds) for bounds in COUNTED),
+    "counts": lambda: counts_table(explore_fully(REFERENCE, bounds) for bounds in COUNTED),
 }
 
 def proof_page() -> str:

@@ -1,8 +1,8 @@
 """Two protocols, or two traces, held against each other by what an observer sees.
 
-Seen are the calls that are possible, what becomes of each prompt, and what the world is asked for; not how a protocol
-keeps its books. Two protocols are walked through side by side: both take the same calls for as long as the same is seen
-of both, so the first difference that is found for an action comes after a shortest history.
+An observer sees the calls that are possible, what becomes of each prompt, and what the world is asked for; not how a
+protocol keeps its books. Two protocols are walked through side by side: both take the same calls for as long as the
+same is seen of both, so the first difference that is found for an action comes after a shortest history.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,15 +19,15 @@ from ..trace import Trace, TraceStep, call_text
 from .graph import Search
 
 
-class Seen(NamedTuple):
+class StepView(NamedTuple):
     """What an observer sees of a step."""
 
     prompts: tuple[tuple[int, bool, State, Outcome | None], ...]
     effects: tuple[Effect, ...]
 
 
-def seen(step: Change | TraceStep) -> Seen:
-    return Seen(tuple((p.seq, p.run_id, p.state, p.outcome) for p in step.after.prompts), step.effects)
+def view_step(step: Change | TraceStep) -> StepView:
+    return StepView(tuple((p.seq, p.run_id, p.state, p.outcome) for p in step.after.prompts), step.effects)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 400
                 continue
             if set(here) != set(there):
                 differences.setdefault(some.call.name, Difference(
-                    call, histories, (_first(here, there), _first(there, here))))
+                    call, histories, (_pick_own(here, there), _pick_own(there, here))))
             for what in here:
                 if what in there:
                     yield (here[what], there[what]), (here[what].after, there[what].after)
@@ -113,18 +113,20 @@ def _only(kinds: Sequence[list[Variant]]) -> set[Variant]:
     return set(kinds[0]) ^ set(kinds[1])
 
 
-def _answers(protocol: Behaviour, server: Server, bounds: Bounds, history: Trace) -> dict[str, dict[Seen, TraceStep]]:
+def _answers(
+    protocol: Behaviour, server: Server, bounds: Bounds, history: Trace,
+) -> dict[str, dict[StepView, TraceStep]]:
     """What each possible call leads to: usually one thing."""
-    found: dict[str, dict[Seen, TraceStep]] = {}
+    found: dict[str, dict[StepView, TraceStep]] = {}
     for change in changes(protocol, server):
         bound = change.call.action.bound
         if bound is None or sum(s.call.action.bound == bound for s in history.steps) < getattr(bounds, bound):
             step = TraceStep(change.call, change.effects, change.after)
-            found.setdefault(call_text(change.call, 1), {}).setdefault(seen(step), step)
+            found.setdefault(call_text(change.call, 1), {}).setdefault(view_step(step), step)
     return found
 
 
-def _first(mine: dict[Seen, TraceStep], other: dict[Seen, TraceStep]) -> TraceStep | None:
+def _pick_own(mine: dict[StepView, TraceStep], other: dict[StepView, TraceStep]) -> TraceStep | None:
     """What is only mine, if there is such a thing."""
     return next((step for what, step in mine.items() if what not in other), next(iter(mine.values()), None))
 
@@ -141,14 +143,14 @@ class Pair(NamedTuple):
     def same(self) -> bool:
         here, there = self.steps
         return (here is not None and there is not None and str(here.call) == str(there.call)
-                and seen(here) == seen(there))
+                and view_step(here) == view_step(there))
 
 
-def paired(a: Trace, b: Trace) -> Iterator[Pair]:
+def pair_steps(a: Trace, b: Trace) -> Iterator[Pair]:
     for i in range(max(len(a), len(b))):
         yield Pair(i + 1, (a.steps[i] if i < len(a) else None, b.steps[i] if i < len(b) else None))
 
 
 def first_difference(a: Trace, b: Trace) -> Pair | None:
     """The first step in which two traces differ."""
-    return next((pair for pair in paired(a, b) if not pair.same), None)
+    return next((pair for pair in pair_steps(a, b) if not pair.same), None)

@@ -19,7 +19,7 @@ from .plain import Explorer
 from .result import Progress, Reduction, Result, Watch
 
 __all__ = ["ENGINES", "Engine", "Explorer", "NoEngine", "Progress", "Reduction", "Result", "StoppedError", "Watch",
-           "engine_for", "explore", "explored"]
+           "engine_for", "explore", "explore_fully"]
 
 
 class Engine(Protocol):
@@ -87,7 +87,7 @@ class StoppedError(Exception):
         self.result = result
 
 
-def explored(
+def explore_fully(
     protocol: Behaviour, bounds: Bounds, *, properties: Sequence[Property] = PROPERTIES, watch: Watch | None = None,
 ) -> Result:
     """The same for whoever needs the whole answer: raises `StoppedError` if the search does not run to its end."""

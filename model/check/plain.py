@@ -183,10 +183,10 @@ class Explorer:
         if moves is None:
             protocol = self.protocol if seq < self.bounds.prompts else self.without_accept
             moves = self.moves[session, seq] = tuple(
-                self.judged(session, move) for move in protocol.moves(session, seq))
+                self.judge_move(session, move) for move in protocol.moves(session, seq))
         return moves
 
-    def judged(self, before: AnySession, move: Move) -> Move:
+    def judge_move(self, before: AnySession, move: Move) -> Move:
         """The move with the properties that it breaks. Equal values are kept once: they make up most of the memory."""
         step = SessionStep.of(before, move)
         share = self.shared.setdefault
@@ -231,7 +231,7 @@ class Explorer:
             self.restless.update(p.id for p in self.properties if p.at_rest and not p.at_rest(prompt))
         return bits
 
-    def finished(self, state: int) -> Iterator[tuple[int, Prompt]]:
+    def finished_prompts(self, state: int) -> Iterator[tuple[int, Prompt]]:
         """The prompts in the ledger, each with its session."""
         ledger = state >> SITUATION_BITS
         for seq in range(1, self.bounds.prompts + 1):
@@ -242,7 +242,7 @@ class Explorer:
         """The whole state, finished prompts included."""
         server = self.situations[state & SITUATION_MASK].server
         prompts = [list(s.prompts) for s in server.sessions]
-        for session, prompt in self.finished(state):
+        for session, prompt in self.finished_prompts(state):
             prompts[session].append(prompt)
         return server._replace(sessions=tuple(
             s.with_prompts(ps) for s, ps in zip(server.sessions, prompts)))
@@ -257,11 +257,11 @@ class Explorer:
             if id not in self.result.violations:
                 self.result.violations[id] = self.trace(state, change)
         if self.wanted:
-            for goal in self.wanted.intersection(self.reached(change.call.name, change.rows)):
+            for goal in self.wanted.intersection(self.goals_reached(change.call.name, change.rows)):
                 self.result.met[goal] = self.trace(state, change)
                 self.wanted.remove(goal)
 
-    def reached(self, action: str, rows: tuple[Row, ...]) -> list[str]:
+    def goals_reached(self, action: str, rows: tuple[Row, ...]) -> list[str]:
         """The goals that an action meets, with these rows."""
         return [f"action {action}", *(goal for row in rows for goal in self.goals_of[row])]
 
@@ -310,14 +310,14 @@ class Explorer:
         states.reverse()
         steps = [self.step(a, b) for a, b in pairwise(states)]
         if last is not None:
-            steps.append(self.completed(state, last))
+            steps.append(self.complete_step(state, last))
         return Trace(self.decode(states[0]), tuple(steps))
 
     def step(self, state: int, after: int) -> TraceStep:
         """The step that leads from one state to the other."""
         for change, following in self.following(state):
             if following == after:
-                return self.completed(state, change)
+                return self.complete_step(state, change)
         raise LookupError("no step leads from one state to the other")
 
     def following(self, state: int) -> Iterator[tuple[Change, int]]:
@@ -327,7 +327,7 @@ class Explorer:
             ledger, target = self.split(spent, change)
             yield change, state + (ledger << SITUATION_BITS) + target - number
 
-    def completed(self, state: int, change: Change) -> TraceStep:
+    def complete_step(self, state: int, change: Change) -> TraceStep:
         """The change as a step of a trace: its finished prompts put back."""
         before = self.decode(state)
         sessions = tuple(

@@ -1,8 +1,7 @@
-"""From a story to a trace: the shortest interleaving in which the key steps happen in order and a property breaks.
+"""Witnesses: the shortest trace in which key steps happen in order and a property breaks.
 
-A story is a list of key steps. Clients, faults and turns that want to go on do exactly what the story says, in its
-order, and turns end well unless it says otherwise; what the system does by itself is free, and is found by the
-search. A key step is one of
+Clients, faults and turns that want to go on do exactly what the key steps say, in their order. Turns end well unless a
+key step says otherwise. What the system does by itself is free: the search finds it. A key step is one of
 
     accept(A)  accept(B, run id)  accept(C, in process)  cancel  clear_queue  close     what a client calls
     A active   B queued   C canceled_on_entry   A done   B folded   A error             what becomes of a prompt
@@ -15,15 +14,16 @@ from typing import NamedTuple
 
 from ..effects import End
 from ..lifecycle import Outcome
-from ..properties import Property, ServerStep, SessionStep
+from ..properties import Property
 from ..protocol import Behaviour
 from ..server import Change, Server
 from ..session import label
 from ..trace import Trace, TraceStep
 from .graph import Search, StateGraph
+from .judging import broken_by
 
 
-def observed(before: Server, change: Change) -> set[str]:
+def observe_change(before: Server, change: Change) -> set[str]:
     """Everything that a key step may say of this change."""
     seen = {str(change.call), change.call.name}
     seen.update(f"{label(e.seq)} published" for e in change.effects if isinstance(e, End))
@@ -58,7 +58,7 @@ class JudgedGraph:
         if number not in self._judged:
             server = self.graph.states[number]
             self._judged[number] = [
-                Judged(change, after, observed(server, change), _breaks(self.broken, server, change),
+                Judged(change, after, observe_change(server, change), bool(broken_by([self.broken], server, change)),
                        change.call.action.system and not _ends_badly(change))
                 for change, after in self.graph.ways(number)]
         return self._judged[number]
@@ -78,36 +78,37 @@ class Point(NamedTuple):
     """Where a search is: the state, how many key steps have happened, and whether the property has been broken."""
 
     state: int
-    told: int
+    taken: int
     broken: bool
 
 
-def find(
-    behaviour: Behaviour, broken: Property, story: Sequence[str], *, victim: int | None = None,
+def find_witness(
+    behaviour: Behaviour, broken: Property, key_steps: Sequence[str], *, victim: int | None = None,
     max_states: int = 200_000,
 ) -> Trace | None:
-    """A shortest trace that tells `story` and breaks the property on the way, or None if there is none. If `victim` is
-    given, a liveness property must be broken by the prompt of that seq.
+    """A shortest trace that takes the key steps and breaks the property on the way, or None if there is none.
+
+    `victim`: the seq of the prompt that must break a liveness property, if it matters which.
 
     Best first: one step can be at most `MOST_AT_ONCE` key steps, so a state that lacks n of them is at least that
     fraction of n away from the end, and the first trace that is complete is a shortest one.
     """
     graph = JudgedGraph(behaviour, broken)
-    # A call that takes several steps is not interrupted unless the story names its later step.
-    later = {a.name for a in behaviour.actions if a.name.endswith("…")} - set(story)
+    # A call that takes several steps is not interrupted unless a key step is its later step.
+    later = {a.name for a in behaviour.actions if a.name.endswith("…")} - set(key_steps)
 
     def onward(point: Point) -> Iterator[tuple[Change, Point]]:
         ways = graph.ways(point.state)
         for way in [way for way in ways if way.change.call.name in later] or ways:
-            told = _told(way, story, point.told)
-            if told > point.told or way.by_itself:
-                yield way.change, Point(way.after, told, point.broken or way.breaks)
+            taken = _count_taken(way, key_steps, point.taken)
+            if taken > point.taken or way.by_itself:
+                yield way.change, Point(way.after, taken, point.broken or way.breaks)
 
-    search = Search([Point(0, 0, False)], onward, left=lambda point: (len(story) - point.told) / MOST_AT_ONCE)
+    search = Search([Point(0, 0, False)], onward, left=lambda point: (len(key_steps) - point.taken) / MOST_AT_ONCE)
     for point in search:
         if len(graph.graph.states) > max_states:
             raise RuntimeError(f"the search for a trace of {behaviour.name} gave up after {max_states:,} states")
-        if point.told == len(story) and (point.broken or graph.left_behind(point.state, victim)):
+        if point.taken == len(key_steps) and (point.broken or graph.left_behind(point.state, victim)):
             return Trace(graph.graph.states[0],
                          tuple(TraceStep(c.call, c.effects, c.after) for c in search.path(point)))
     return None
@@ -116,20 +117,13 @@ def find(
 MOST_AT_ONCE = 3
 
 
-def _told(way: Judged, story: Sequence[str], told: int) -> int:
-    """How much of the story is told after this change. A call from outside happens only if the story calls it."""
+def _count_taken(way: Judged, key_steps: Sequence[str], taken: int) -> int:
+    """How many key steps are taken after this change. A call from outside happens only if it is the next key step."""
     call = way.change.call
-    if call.action.bound is not None and not (told < len(story) and story[told] in (str(call), call.name)):
-        return told
-    end = told
-    while end < len(story) and end - told < MOST_AT_ONCE and story[end] in way.seen:
+    if call.action.bound is not None and not (
+            taken < len(key_steps) and key_steps[taken] in (str(call), call.name)):
+        return taken
+    end = taken
+    while end < len(key_steps) and end - taken < MOST_AT_ONCE and key_steps[end] in way.seen:
         end += 1
     return end
-
-
-def _breaks(broken: Property, server: Server, change: Change) -> bool:
-    if broken.on_server:
-        return not broken.on_server(ServerStep.of(server, change))
-    check = broken.on_session
-    return check is not None and not all(
-        check(SessionStep.of(server.sessions[i], move)) for i, move in change.moves)

@@ -7,7 +7,7 @@ in order and the property breaks; a test demands that it is found in exactly the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..check.witness import find
+from ..check.witness import find_witness
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES
 from ..protocol import REFERENCE, Behaviour
@@ -32,7 +32,7 @@ class Flaw:
 
     def trace(self, revision: str) -> Trace | None:
         """A shortest trace of this flaw in a revision, or None if it is not there."""
-        return find(self.behaviour(revision), BY_ID[self.breaks], self.keys, victim=self.victim)
+        return find_witness(self.behaviour(revision), BY_ID[self.breaks], self.keys, victim=self.victim)
 
     def behaviour(self, revision: str) -> Behaviour:
         """The model of that revision in which the flaw is to be looked for."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ..actions import Variant
-from ..check.explore import Result, Watch, explored
+from ..check.explore import Result, Watch, explore_fully
 from ..check.graph import spend
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES, Bounds
@@ -96,7 +96,7 @@ def column(behaviour: Behaviour, watch: Watch | None = None) -> Column:
         for id, trace in result.violations.items():
             if id not in violations or len(trace) < len(violations[id]):
                 violations[id] = trace
-    violations |= explored(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
+    violations |= explore_fully(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
     title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
     return Column(behaviour.name, title, violations, sum(r.states for r in results))
 
@@ -106,7 +106,7 @@ def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -
     if isinstance(behaviour, Revision):
         kinds = tuple(kind for kind in profile.accepts if kind in behaviour.accepts)
         behaviour = replace(behaviour, accepts=kinds)
-    return explored(behaviour, profile.bounds, watch=watch)
+    return explore_fully(behaviour, profile.bounds, watch=watch)
 
 
 @dataclass(frozen=True)

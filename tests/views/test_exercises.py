@@ -9,7 +9,7 @@ from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import SILENT
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views.exercises import FOUND, HIDDEN, exercise, found, predict
+from cancelmark.views.exercises import FOUND, HIDDEN, exercise, predict, show_bug
 
 BOUNDS = Bounds(3, cancels=1, crashes=1)
 
@@ -31,7 +31,7 @@ def test_each_can_be_found_and_is_told_only_then(number: int) -> None:
     protocol = exercise(number)
     assert protocol.name == f"exercise {number}"
     FOUND.clear()
-    solved = found(number, shown(number))
+    solved = show_bug(number, shown(number))
     assert solved.bug == HIDDEN[number].name
     assert 1 <= solved.step <= len(shown(number))
     assert solved.bug in html_of(solved)
@@ -43,27 +43,27 @@ def test_what_the_reference_does_too_shows_nothing(number: int) -> None:
     FOUND.clear()
     harmless = replay(exercise(number), ["accept A", "enter A", "finish A end_turn"])
     with pytest.raises(ValueError, match=f"the reference does all of this too.* exercise {number}"):
-        found(number, harmless)
+        show_bug(number, harmless)
     assert not FOUND
 
 
 def test_a_trace_of_another_exercise_shows_nothing() -> None:
     with pytest.raises(ValueError, match="this is no trace of exercise 2"):
-        found(2, shown(1))
+        show_bug(2, shown(1))
 
 
 def test_a_bug_that_shows_only_in_what_is_asked_of_the_world_counts() -> None:
     HIDDEN[99] = next(p for p in [*HIDDEN.values()] if p.name == "an error does not hand off")
     try:
         trace = replay(exercise(99), ["accept A", "enter A", "accept B", "enter B", "finish A error", "cancel"])
-        assert found(99, trace).step == 5
+        assert show_bug(99, trace).step == 5
     finally:
         del HIDDEN[99]
 
 
 def test_what_is_no_trace_and_what_is_no_end_is_said_so() -> None:
     with pytest.raises(TypeError, match="a bug is shown by a trace"):
-        found(1, explore(exercise(1), BOUNDS))  # type: ignore[arg-type]
+        show_bug(1, explore(exercise(1), BOUNDS))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="A cannot end 'cancelled'; choose one of end_turn, error, canceled, folded"):
         predict(A="cancelled")
 

@@ -19,7 +19,7 @@ from cancelmark.model.trace import replay
 from cancelmark.views.board import lifecycle_board
 from cancelmark.views.export import document, graph_of
 from cancelmark.views.facts import facts
-from cancelmark.views.levels import census
+from cancelmark.views.levels import count_levels
 from cancelmark.views.plots import columns, growth, shares
 
 SMALL = Profile(Bounds(2, cancels=1, clears=1), ANY, "")
@@ -31,11 +31,11 @@ SMALL = Profile(Bounds(2, cancels=1, clears=1), ANY, "")
     (REVISIONS[4], Profile(Bounds(2, closes=1), NAMED, "")),
 ], ids=["ref", "two sessions", "r4"])
 def test_the_census_counts_what_the_explorer_counts(protocol: Behaviour, profile: Profile) -> None:
-    assert [level.states for level in census(protocol, profile)] == search(protocol, profile).levels
+    assert [level.states for level in count_levels(protocol, profile)] == search(protocol, profile).levels
 
 
 def test_the_census_counts_every_prompt() -> None:
-    levels = census(REFERENCE, SMALL)
+    levels = count_levels(REFERENCE, SMALL)
     assert sum(levels[1].prompts.values()) == 2, "two states have a prompt: with and without a run id"
     assert levels[-1].prompts == {"done": 2 * levels[-1].states}
 

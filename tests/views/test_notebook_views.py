@@ -19,17 +19,17 @@ from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.trace import replay
 from cancelmark.views.exercises import predict
 from cancelmark.views.notebook import columns_picture, growth_picture, matrix_sheet, table
-from cancelmark.views.recording import History
+from cancelmark.views.recording import Recording
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def ticking() -> History:
+def ticking() -> Recording:
     moments = count()
-    return History(lambda: float(next(moments)))
+    return Recording(lambda: float(next(moments)))
 
 
-def lost() -> History:
+def lost() -> Recording:
     """A cancel that did not reach A."""
     history = ticking()
     history.accept("A")
@@ -81,7 +81,7 @@ def test_cards_and_tables_say_what_there_is() -> None:
 
 
 def test_a_history_notes_one_moment_after_the_other_even_if_the_clock_stands_still() -> None:
-    history = History(lambda: 7.0)
+    history = Recording(lambda: 7.0)
     history.accept("A")
     history.call("cancel")
     history.accept("B")

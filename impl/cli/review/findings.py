@@ -8,7 +8,7 @@ from itertools import chain
 from typing import ParamSpec, Protocol, TypeVar
 
 from cancelmark.model.actions import Variant
-from cancelmark.model.check.explore import explored
+from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.properties import PROPERTIES, Bounds
@@ -17,7 +17,7 @@ from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
 from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, Profile, column
 from cancelmark.model.trace import Trace
 from cancelmark.views.export import document, graph_of
-from cancelmark.views.levels import Level, census
+from cancelmark.views.levels import Level, count_levels
 from cancelmark.views.trace import trace_text
 
 from ..check import DEFAULT_BOUNDS, PROTOCOLS, verdict_of
@@ -35,7 +35,7 @@ CHECKED = (DEFAULT_BOUNDS, Bounds(3, cancels=1, clears=1, sessions=2))
 GROWTH: Mapping[str, tuple[Bounds, ...]] = {
     name: tuple(Bounds(prompts, cancels=cancels) for prompts in range(1, 5))
     for cancels, name in enumerate(("no cancel", "1 cancel", "2 cancels"))}
-CENSUS = Profile(Bounds(3, cancels=2, clears=1), ANY, "what prompts do, depth by depth")
+LEVELS_PROFILE = Profile(Bounds(3, cancels=2, clears=1), ANY, "what prompts do, depth by depth")
 
 # --- what the page can play
 
@@ -70,7 +70,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Graph:
+class PackedGraph:
     """What the page walks."""
 
     packed: bytes
@@ -86,7 +86,7 @@ class Chapter:
     title: str
     searched: int
     cells: dict[str, str]  # by property id: `holds`, `fails 4`, or `–`
-    graph: Graph
+    graph: PackedGraph
     counterexamples: dict[str, list[int]]
     flaws: dict[str, list[int]]  # whose latest revision this is
     examples: dict[str, list[int]]  # of the reference, with one session
@@ -96,7 +96,7 @@ class Chapter:
 class Sessions:
     """The reference with two sessions."""
 
-    graph: Graph
+    graph: PackedGraph
     examples: dict[str, list[int]]
 
 
@@ -105,7 +105,7 @@ class Delivered:
     """One way of delivery."""
 
     name: str
-    graph: Graph
+    graph: PackedGraph
     searched: int
     counterexample: list[int] | None
     flaws: dict[str, list[int]]
@@ -119,7 +119,7 @@ class Findings:
     chapters: dict[str, Chapter]
     sessions: Sessions
     delivered: dict[str, Delivered]
-    census: list[Level]
+    levels: list[Level]
 
     @property
     def wrong(self) -> list[str]:
@@ -149,7 +149,7 @@ class Findings:
 # --- finding out
 
 def check(bounds: Bounds) -> Checked:
-    result = explored(PROTOCOLS[REF], bounds)
+    result = explore_fully(PROTOCOLS[REF], bounds)
     return Checked(
         bounds, result.states, result.edges, result.levels, result.verdict,
         {p.id: verdict_of(result, p) for p in PROPERTIES},
@@ -181,7 +181,7 @@ def two_sessions() -> Sessions:
 
 def delivery(way: str) -> Delivered:
     behaviour = {d.name: d for d in DELIVERIES}[way]
-    result = explored(behaviour, DELIVERY_BOUNDS, properties=[DELIVERY])
+    result = explore_fully(behaviour, DELIVERY_BOUNDS, properties=[DELIVERY])
     flaws = {flaw.name: trace for flaw in FLAWS if flaw.behaviour(flaw.latest) == behaviour
              and (trace := flaw.trace(flaw.latest))}
     graph, walks = packed(behaviour, [Profile(DELIVERY_BOUNDS, (None,), "a subscriber that goes away")],
@@ -192,17 +192,17 @@ def delivery(way: str) -> Delivered:
 
 
 def counted() -> list[Level]:
-    return census(PROTOCOLS[REF], CENSUS)
+    return count_levels(PROTOCOLS[REF], LEVELS_PROFILE)
 
 
 def packed(
     behaviour: Behaviour, profiles: Sequence[Profile], traces: Sequence[Trace] = (), sessions: int = 1,
-) -> tuple[Graph, list[list[int]]]:
+) -> tuple[PackedGraph, list[list[int]]]:
     """The graph as the page unpacks it, and the traces as walks in it."""
     graph = graph_of(behaviour, profiles, traces, sessions)
     text = json.dumps(document(graph), separators=(",", ":"), ensure_ascii=False)
     data = gzip.compress(text.encode(), mtime=0)
-    return Graph(data, len(graph.states), sum(map(len, graph.edges))), [graph.path(trace) for trace in traces]
+    return PackedGraph(data, len(graph.states), sum(map(len, graph.edges))), [graph.path(trace) for trace in traces]
 
 
 class Crew(Protocol):

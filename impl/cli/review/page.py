@@ -13,7 +13,7 @@ from cancelmark.views.lifecycle import lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 
 from . import sections
-from .findings import Findings, Graph
+from .findings import Findings, PackedGraph
 from .payload import graphs, told
 
 SCRIPTS = ("graph.js", "draw.js", "stage.js", "explorer.js", "page.js")
@@ -55,5 +55,5 @@ def _json(data: object) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _graph(name: str, graph: Graph) -> str:
+def _graph(name: str, graph: PackedGraph) -> str:
     return f'<script type="text/plain" id="graph-{name}">{b64encode(graph.packed).decode()}</script>'

@@ -8,7 +8,7 @@ from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
 
-from .findings import REF, REVISIONS, Findings, Graph
+from .findings import REF, REVISIONS, Findings, PackedGraph
 
 SENTENCES = {p.id: p.sentence for p in JUDGED}
 SESSIONS = "sessions"  # the reference with two of them
@@ -41,7 +41,7 @@ def told(found: Findings) -> dict[str, object]:
     }
 
 
-def graphs(found: Findings) -> dict[str, Graph]:
+def graphs(found: Findings) -> dict[str, PackedGraph]:
     return {REF: found.chapters[REF].graph, SESSIONS: found.sessions.graph,
             **{name: found.chapters[name].graph for name in REVISIONS},
             **{name: d.graph for name, d in found.delivered.items()}}

@@ -16,7 +16,7 @@ from cancelmark.views.render import inline
 from cancelmark.views.tables import KINDS
 from cancelmark.views.theme import PROMPT_LOOKS
 
-from .findings import CENSUS, CHECKED, GROWTH, REF, REVISIONS, Findings
+from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
 from .payload import SENTENCES, counterexamples, examples, graphs, told_flaws
 
 
@@ -205,7 +205,7 @@ def figures(found: Findings) -> str:
     most = max(found.checked.values(), key=lambda c: c.states)
     legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in PROMPT_LOOKS)
     depth = columns("States by depth", widest.levels, "steps from the start", "states")
-    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.census], [*PROMPT_LOOKS],
+    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.levels], [*PROMPT_LOOKS],
                    "steps from the start", "prompts")
     grows = growth("States by the number of prompts", series, "prompts", "states")
     counts = _table("Every search of the reference", ("within", "states", "edges", "depth", "verdict"), (
@@ -215,7 +215,7 @@ def figures(found: Findings) -> str:
 <figure>{inline(depth)}<figcaption>States by depth: {widest.states:,} within {bounds_text(widest.bounds)}.</figcaption>
 </figure>
 <figure>{inline(doing)}<figcaption>What prompts are doing, by depth, in the
-{sum(level.states for level in found.census):,} states within {bounds_text(CENSUS.bounds)}.
+{sum(level.states for level in found.levels):,} states within {bounds_text(LEVELS_PROFILE.bounds)}.
 <ul class="legend">{legend}</ul></figcaption></figure>
 <figure>{inline(grows)}<figcaption>Growth with the bound, on a scale of powers of ten; the widest
 search here has {most.states:,} states.</figcaption></figure>

@@ -22,7 +22,7 @@ from . import kernel
 from .kernel import Plan, Words
 from .layout import Layout, TooWide
 from .reductions import Commuting
-from .run_id_cases import veiled
+from .run_id_cases import without_run_ids
 from .tables import EndsTooWide, Sessions, Tables
 
 CHUNK = 1 << 18  # states between two looks at the watch
@@ -51,7 +51,7 @@ class FastExplorer:
         self.result.engine = "fast"
         self.reductions = frozenset(reductions)
         self.sessions = Sessions(self.plain)
-        self.sessions.number(veiled(self.plain.protocol.start))
+        self.sessions.number(without_run_ids(self.plain.protocol.start))
         self.lay_out(0 if Reduction.FINISHED in self.reductions else 3)
 
     def lay_out(self, end_bits: int) -> None:
@@ -271,12 +271,12 @@ class FastExplorer:
         """The word of a state of the plain explorer; 0 if it has a session that was never met."""
         situation = self.plain.situation(state)
         server, numbers = situation.server, self.sessions.numbers
-        live = list(map(veiled, server.sessions))
+        live = list(map(without_run_ids, server.sessions))
         if any(session not in numbers for session in live):
             return 0
         run_ids = [p.seq for p in server.prompts if p.run_id]
         ends = []
-        for i, prompt in self.plain.finished(state):
+        for i, prompt in self.plain.finished_prompts(state):
             if end := self.tables.end(i, prompt):
                 ends.append((prompt.seq, end))
                 run_ids += [prompt.seq] * prompt.run_id

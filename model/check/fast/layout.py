@@ -4,7 +4,7 @@ From the lowest bit up:
 
     closing | seq | a number for each session | what is left of each bound | run ids, by seq | ends, by seq | 1
 
-A session's number stands for its mark and its unfinished prompts, run ids veiled. The end of a finished prompt stands
+A session's number stands for its mark and its unfinished prompts, run ids hidden. The end of a finished prompt stands
 for its session, its outcome and its history. The topmost bit is always set, so that no state is 0. Nothing is rounded
 or hashed: a word is a state and a state is a word, and a step adds a constant to it.
 """
@@ -74,7 +74,7 @@ class Layout:
         """The bit that is set if the prompt with this seq has a run id."""
         return 1 << self.run_ids + seq - 1
 
-    def left(self, bound: str) -> int:
+    def bits_left(self, bound: str) -> int:
         """The bits that say how much is left of a bound."""
         limit: int = getattr(self.bounds, bound)
         return (1 << limit.bit_length()) - 1 << self.budgets[bound]

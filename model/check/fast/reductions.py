@@ -41,7 +41,7 @@ Related = tuple[int, int, int]  # two sessions, by number, and the server's seq
 Ends = tuple[tuple[object, ...], ...]
 
 
-class Step(NamedTuple):
+class OwnStep(NamedTuple):
     """What leads from one session to another: a move, or several that come to the same."""
 
     moves: tuple[Option, ...]
@@ -75,23 +75,23 @@ class Commuting:
                 return step.moves
         return ()
 
-    def _steps(self, case: Case) -> Iterator[tuple[int, Step]]:
+    def _steps(self, case: Case) -> Iterator[tuple[int, OwnStep]]:
         """The steps that the system can take by itself, each with the session that it leads to."""
         steps: dict[tuple[int, Ends], list[Option]] = {}
         for move in case.moves:
             if move.action.system and move.action.while_closing and _alone(move.action):
                 steps.setdefault((self.sessions.number(move.live), _ends(move)), []).append(move)
         for (after, ends), moves in steps.items():
-            yield after, Step(tuple(moves), ends, frozenset(id for move in moves for id in move.shows))
+            yield after, OwnStep(tuple(moves), ends, frozenset(id for move in moves for id in move.shows))
 
-    def _harmless(self, pair: Related, step: Step) -> bool:
+    def _harmless(self, pair: Related, step: OwnStep) -> bool:
         """Builds the relation from the pair on, or finds a pair that does not fit."""
         proven = self.proven.setdefault((step.ends, step.shows), set())
         relation = {pair}
         todo = [pair]
         try:
             while todo:
-                for following in self._matched(todo.pop(), step):
+                for following in self._match_pair(todo.pop(), step):
                     if following is None:
                         return False
                     if following not in relation and following not in proven:
@@ -102,7 +102,7 @@ class Commuting:
         proven |= relation
         return True
 
-    def _matched(self, pair: Related, step: Step) -> Iterator[Related | None]:
+    def _match_pair(self, pair: Related, step: OwnStep) -> Iterator[Related | None]:
         """The pairs that a pair leads to; None if it does not fit."""
         x, y, seq = pair
         cases, number = self.sessions.cases, self.sessions.number
@@ -139,5 +139,5 @@ def _alone(action: Action) -> bool:
 
 
 def _ends(move: Option) -> Ends:
-    """How prompts end in a move. Their run ids are what they are, known or veiled."""
+    """How prompts end in a move. Their run ids are what they are, known or hidden."""
     return tuple((p.seq, *p[2:]) for p in move.ended)

@@ -1,10 +1,10 @@
 """Prompts whose run ids nobody has looked at yet.
 
 Most of what happens to a session does not depend on which of its prompts have a run id. So sessions are tabulated with
-their run ids veiled: an action or a property that asks for one raises `Asked`, and only then are both answers tried.
+their run ids hidden: an action or a property that asks for one raises `Asked`, and only then are both answers tried.
 What was worked out without asking holds for either.
 
-A veiled prompt is in every other respect a prompt: its run id is compared as one unknown value, which is right because
+Such a prompt is in every other respect a prompt: its run id is compared as one unknown value, which is right because
 two prompts with one seq have one run id. A protocol that reads run ids must read the field `run_id`.
 """
 
@@ -25,13 +25,13 @@ class _Unknown:
     """Stands where a run id is. It is equal to itself and cannot be taken for true or false."""
 
     def __bool__(self) -> bool:
-        raise TypeError("a veiled run id was read by its position; read the field run_id")
+        raise TypeError("a hidden run id was read by its position; read the field run_id")
 
 
 UNKNOWN: Any = _Unknown()
 
 
-class Veiled(Prompt):
+class HiddenPrompt(Prompt):
     """A prompt that may or may not have a run id."""
 
     __slots__ = ()
@@ -41,14 +41,15 @@ class Veiled(Prompt):
         raise Asked(self.seq)
 
 
-def veiled(session: AnySession) -> AnySession:
-    """The session with all its run ids veiled."""
-    if all(type(p) is Veiled for p in session.prompts):
+def without_run_ids(session: AnySession) -> AnySession:
+    """The session with all its run ids hidden."""
+    if all(type(p) is HiddenPrompt for p in session.prompts):
         return session
-    return session.with_prompts(p if type(p) is Veiled else Veiled(p.seq, UNKNOWN, *p[2:]) for p in session.prompts)
+    return session.with_prompts(
+        p if type(p) is HiddenPrompt else HiddenPrompt(p.seq, UNKNOWN, *p[2:]) for p in session.prompts)
 
 
-def unveiled(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
+def with_run_ids(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
     """The session with these run ids, by seq, and the others as they are."""
     return session.with_prompts(
         Prompt(p.seq, run_ids[p.seq], *p[2:]) if p.seq in run_ids else p for p in session.prompts)

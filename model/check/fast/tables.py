@@ -22,7 +22,7 @@ from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
 from .kernel import CHANGES, EVERYWHERE, SYSTEM, Words
 from .layout import WORD_BITS, Layout, TooWide
-from .run_id_cases import Asked, unveiled, veiled
+from .run_id_cases import Asked, with_run_ids, without_run_ids
 
 
 class Option(NamedTuple):
@@ -31,7 +31,7 @@ class Option(NamedTuple):
     action: Action
     seq: int | None
     variant: Variant
-    live: AnySession  # without the finished prompts, veiled
+    live: AnySession  # without the finished prompts, hidden
     run_ids: tuple[int, ...]  # of the prompts that it accepts: the seqs that have one
     ended: tuple[Prompt, ...]
     lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
@@ -63,7 +63,7 @@ class Sessions:
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
-        """The number of a veiled session."""
+        """The number of a hidden session."""
         number = self.numbers.setdefault(session, len(self.known))
         if number == len(self.known):
             self.known.append(session)
@@ -81,7 +81,7 @@ class Sessions:
         except Asked as asked:
             for answer in (False, True):
                 run_ids = {asked.seq: answer}
-                yield from self._split(unveiled(session, run_ids), seq, known | run_ids)
+                yield from self._split(with_run_ids(session, run_ids), seq, known | run_ids)
         else:
             yield case
 
@@ -98,14 +98,15 @@ class Sessions:
         lost: frozenset[int] = frozenset()
         if len(move.after.prompts) < len(session.prompts) + len(new):
             lost = frozenset(p.seq for p in session.prompts) - {p.seq for p in move.after.prompts}
-        return Option(move.action, move.seq, move.variant, veiled(move.live), tuple(p.seq for p in new if p.run_id),
-                      move.ended, lost, move.after != session, broken + self._met(move))
+        return Option(move.action, move.seq, move.variant, without_run_ids(move.live),
+                      tuple(p.seq for p in new if p.run_id),
+                      move.ended, lost, move.after != session, broken + self._goals_met(move))
 
-    def _met(self, move: Move) -> tuple[str, ...]:
+    def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
         goals = self._goals.get(key)
         if goals is None:
-            reached = dict.fromkeys(self.plain.reached(move.action.name, move.rows))
+            reached = dict.fromkeys(self.plain.goals_reached(move.action.name, move.rows))
             goals = self._goals[key] = tuple(goal for goal in reached if goal in self.plain.wanted)
         return goals
 
@@ -200,7 +201,7 @@ class Tables:
             if action.bound == "prompts":
                 add += 2
             elif action.bound is not None:
-                left = layout.left(action.bound)
+                left = layout.bits_left(action.bound)
                 add -= 1 << layout.budgets[action.bound]
         return left, keep, add, self.shows.setdefault(shows, len(self.shows)), info
 

@@ -264,7 +264,7 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
     monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
     bounds = Bounds(2, cancels=1, clears=1)
     checked = {**review.found.checked, bounds: findings.check(bounds)}
-    found = Findings(checked, review.found.chapters, review.found.sessions, review.found.delivered, review.found.census)
+    found = Findings(checked, review.found.chapters, review.found.sessions, review.found.delivered, review.found.levels)
     monkeypatch.setattr(command, "find_out", lambda crew: found)
     path = tmp_path / "broken.html"
     assert main(["review", "-o", str(path)]) == 1
@@ -281,7 +281,7 @@ def test_a_broken_reference_has_its_counterexample_in_the_matrix(
     monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
     monkeypatch.setattr(findings, "EXAMPLES", ())
     chapters = {**review.found.chapters, "ref": findings.chapter("ref")}
-    found = Findings(review.found.checked, chapters, review.found.sessions, review.found.delivered, review.found.census)
+    found = Findings(review.found.checked, chapters, review.found.sessions, review.found.delivered, review.found.levels)
     assert any("no-poisoning" in what for what in found.wrong)
     assert 'data-show="ref/no-poisoning"' in page_of(found)
 

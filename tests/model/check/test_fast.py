@@ -180,7 +180,7 @@ def test_what_happens_everywhere_must_be_possible_everywhere() -> None:
             explore(with_action("crash", everywhere=False), Bounds(1, crashes=1, sessions=2), engine=engine)
 
 
-# --- veiled run ids
+# --- hidden run ids
 
 def test_only_what_asks_for_run_ids_is_worked_out_for_both_answers() -> None:
     explorer = fast.FastExplorer(REFERENCE, Bounds(3, cancels=1))

@@ -3,7 +3,7 @@
 import pytest
 
 from cancelmark.model.check.explore import explore
-from cancelmark.model.check.witness import find, observed
+from cancelmark.model.check.witness import find_witness, observe_change
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.properties import PROPERTIES, Bounds, SessionStep
 from cancelmark.model.protocol import REFERENCE
@@ -35,7 +35,7 @@ def changes_of(flaw: Flaw, name: str, trace: Trace) -> list[Change]:
 def tells(flaw: Flaw, name: str, trace: Trace) -> bool:
     keys = list(flaw.keys)
     for before, change in zip(trace.states, changes_of(flaw, name, trace)):
-        seen = observed(before, change)
+        seen = observe_change(before, change)
         while keys and keys[0] in seen:
             keys.pop(0)
     return not keys
@@ -56,14 +56,14 @@ def breaks(flaw: Flaw, name: str, trace: Trace) -> bool:
 def test_a_story_that_cannot_happen_is_not_found() -> None:
     """The search can say no: the reference, with the keys of a flaw in its own words."""
     broken = next(p for p in PROPERTIES if p.id == "no-lost-cancel")
-    assert find(REFERENCE, broken, ("accept(A)", "cancel", "A active")) is None
-    assert find(REFERENCE, broken, ("accept(A)", "A active", "cancel", "A canceled")) is None
+    assert find_witness(REFERENCE, broken, ("accept(A)", "cancel", "A active")) is None
+    assert find_witness(REFERENCE, broken, ("accept(A)", "A active", "cancel", "A canceled")) is None
 
 
 def test_a_search_that_is_too_large_says_so() -> None:
     flaw = FLAWS_BY_NAME["sibling-survives-cancel"]
     with pytest.raises(RuntimeError, match="r0 gave up after 10 states"):
-        find(DISPATCH["r0"], BY_ID[flaw.breaks], flaw.keys, max_states=10)
+        find_witness(DISPATCH["r0"], BY_ID[flaw.breaks], flaw.keys, max_states=10)
 
 
 def test_flaws_are_written_to_be_read() -> None:

@@ -1,4 +1,4 @@
-"""A history as a picture: time goes to the right, a lane a prompt, and what the oracle says of it below.
+"""A recording as a picture: time goes to the right, a lane a prompt, and what the oracle says of it below.
 
 A dashed line from top to bottom is a call. It has a cross on the lane of each prompt that it must reach: those that are
 accepted and have not ended.
@@ -11,7 +11,7 @@ from textwrap import wrap
 from cancelmark.model.lifecycle import State
 from cancelmark.model.oracle import Call, Prompt
 
-from .recording import History
+from .recording import Recording
 from .render import svg_document
 from .svg import LETTER, box, line, text
 
@@ -25,8 +25,8 @@ BAR = 26
 class Axis:
     """Where a moment is."""
 
-    def __init__(self, history: History) -> None:
-        seen = [t for span in [*history.calls, *(m for p in history.prompts for m in p.moments)]
+    def __init__(self, recording: Recording) -> None:
+        seen = [t for span in [*recording.calls, *(m for p in recording.prompts for m in p.moments)]
                 for t in (span.begin, span.end) if isfinite(t)]
         self.first, self.last = (min(seen), max(seen)) if seen else (0.0, 1.0)
 
@@ -35,16 +35,17 @@ class Axis:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
 
-def history_svg(history: History, title: str = "What happened, and when") -> str:
-    """The history as an SVG that stands alone."""
-    axis, prompts = Axis(history), history.prompts
+def recording_svg(recording: Recording, title: str = "What happened, and when") -> str:
+    """The recording as an SVG that stands alone."""
+    axis, prompts = Axis(recording), recording.prompts
     bottom = HEAD + LANE * len(prompts)
-    complaints = history.complaints()
-    said = [words for complaint in complaints for words in _wrapped(complaint)] or ["The oracle has no complaint."]
+    complaints = recording.complaints()
+    said = [words for complaint in complaints for words in _wrap_complaint(complaint)]
+    said = said or ["The oracle has no complaint."]
     css = "complaint" if complaints else "faint"
     body = [
         *(part for i, p in enumerate(prompts) for part in _lane(p, HEAD + LANE * i, axis)),
-        *(part for call in history.calls for part in _call(call, prompts, axis, bottom)),
+        *(part for call in recording.calls for part in _call(call, prompts, axis, bottom)),
         line(LEFT, bottom + 6, WIDTH - RIGHT, bottom + 6, "lifeline"),
         text(WIDTH - RIGHT + 6, bottom + 10, "time →", "faint"),
         *(text(LEFT, bottom + FOOT + LINE * (i + 1), words, css) for i, words in enumerate(said)),
@@ -52,7 +53,7 @@ def history_svg(history: History, title: str = "What happened, and when") -> str
     return svg_document(title, WIDTH, bottom + FOOT + LINE * (len(said) + 1), "\n".join(body))
 
 
-def _wrapped(complaint: str) -> Iterator[str]:
+def _wrap_complaint(complaint: str) -> Iterator[str]:
     first, *more = wrap(f"✗ {complaint}", WORDS)
     yield first
     yield from (f"   {words}" for words in more)
