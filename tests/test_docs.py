@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import dedent
@@ -130,3 +131,11 @@ def test_the_changelog_maps_every_old_import_path() -> None:
     missing = [f"{old} -> {new}" for old, new in paths.items() if new != "cancelmark.–" and find_spec(new) is None]
     assert not missing
     assert rows.keys() - {f"{old}.*" for old in old_modules} <= {*old_modules}
+
+
+def test_names_that_have_left_their_module_are_where_the_changelog_says() -> None:
+    rows = re.findall(r"^\| `[\w.]+`: (.+) \| `([\w.]+)` \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert rows
+    for names, module in rows:
+        there = dir(import_module(f"cancelmark.{module}"))
+        assert [name for name in re.findall(r"`(\w+)`", names) if name not in there] == [], module
