@@ -21,7 +21,7 @@ README = ROOT / "README.md"
 SAYS = {
     "README.md": ["single-active is broken", "Outcome.CANCELED"],
     "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA has end_turn after 0 starts"],
-    "docs/review.md": ["holds"],
+    "docs/review.md": ["holds", "no-lost-cancel: accept(A), accept(B), enter(A), enter(B), cancel, finish(A"],
 }
 EXAMPLES = [(name, example, says) for name, said in SAYS.items()
             for example, says in zip(code_blocks(ROOT / name, "python"), said, strict=True)]
