@@ -61,9 +61,11 @@ class Protocol:
 
     @property
     def start(self) -> Session:
+        """A session in which nothing has happened yet."""
         return Session()
 
     def limited(self, actions: tuple[Action, ...]) -> "Protocol":
+        """The same protocol with these of its actions only."""
         return replace(self, actions=actions)
 
     def changed(self, name: str, rows: Sequence[Row] | None = None, **actions: Mapping[str, Any]) -> "Protocol":
@@ -74,12 +76,14 @@ class Protocol:
                        actions=tuple(replace(a, **actions.get(a.name, {})) for a in self.actions))
 
     def action(self, name: str) -> Action:
+        """The action of this name."""
         try:
             return self._by_name[name]
         except KeyError:
             raise LookupError(f"protocol {self.name} has no action {name}; it has {', '.join(self._by_name)}") from None
 
     def moves(self, session: Session, seq: int) -> Iterator[Move]:
+        """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
         here = self.step(session)
         for action in self.actions:
             if session.down is not action.while_down:

@@ -35,6 +35,7 @@ class Trace:
 
     @property
     def states(self) -> list[Server]:
+        """The start, and what each step leads to."""
         return [self.start, *(step.after for step in self.steps)]
 
 

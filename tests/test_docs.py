@@ -7,6 +7,7 @@ import sys
 import tomllib
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getdoc
 from pathlib import Path
 from textwrap import dedent
 
@@ -111,6 +112,15 @@ def test_the_page_on_stability_lists_the_public_names() -> None:
     text = (ROOT / "docs" / "stability.md").read_text()
     (names,) = re.findall(r"^## Public names\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", names)) == sorted(cancelmark.__all__)
+
+
+@pytest.mark.parametrize("name", cancelmark.__all__)
+def test_what_a_public_name_offers_is_described(name: str) -> None:
+    public = getattr(cancelmark, name)
+    offered = vars(public) if isinstance(public, type) else ()
+    assert getdoc(public)
+    assert [each for each in offered if not each.startswith("_") and callable(getattr(public, each))
+            and not getdoc(getattr(public, each))] == []
 
 
 def new_path(old: str, rows: dict[str, str]) -> str:

@@ -166,6 +166,7 @@ class ScriptedModel:
         return self._gates.setdefault(name, Gate())
 
     def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        """Plays the next scene of the script that these messages have."""
         self.calls += 1
         request = Request(self.calls, tuple(messages), tuple(tools))
         chosen = self._choose(request)
