@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from cancelmark.model.actions import Actor
-from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Report, Start, Stop
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Report, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.server import Call, Server
 from cancelmark.model.session import label
@@ -65,15 +65,14 @@ def effect_message(server: Server, effect: Effect) -> Message:
             return Message(Arrow.CALL, home, prompt, "stop")
         case Fold():
             return Message(Arrow.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
-        case Record():
-            return Message(Arrow.NOTE, prompt, "", "recorded as canceled")
         case End(outcome=Outcome.FOLDED):
             return Message(Arrow.NOTE, prompt, "", "done: folded, no event of its own")
         case End():
             return Message(Arrow.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
         case Report():
             return Message(Arrow.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
-    assert_never(effect)
+        case _:
+            return Message(Arrow.NOTE, prompt, "", effect.words)
 
 
 def _under(server: Server, event: End | Report) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from cancelmark.model.actions import ACTIONS, Variant
 from cancelmark.model.check.explore import Result
-from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
+from cancelmark.model.effects import EFFECTS
 from cancelmark.model.lifecycle import GUARD_MEANING, ROWS
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
@@ -34,15 +34,13 @@ def actions_table() -> str:
         (f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule) for a in ACTIONS))
 
 
-EFFECTS: tuple[tuple[type[Effect], str], ...] = (
-    (Acknowledge, "acknowledge *p*"), (Start, "start *p*"), (Stop, "stop *p*"), (Fold, "fold *p* into *q*"),
-    (Record, "record *p*"), (End, "end *p* with an outcome"),
-)
+DETAILS = {"into": " into *q*", "outcome": " with an outcome"}
 
 
 def effects_table() -> str:
     return table(("effect", "what it asks for"), (
-        (name, f"{(effect.__doc__ or '').split('. ')[0].strip().rstrip('.')}.") for effect, name in EFFECTS))
+        (f"{effect.kind} *p*{''.join(DETAILS[name] for name in effect.details)}",
+         f"{(effect.__doc__ or '').split('. ')[0].strip().rstrip('.')}.") for effect in EFFECTS))
 
 
 def properties_table() -> str:

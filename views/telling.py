@@ -4,11 +4,11 @@ The views of a trace (text, timeline, sequence diagram, chain) differ in how the
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from cancelmark.model.actions import Reach
-from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Report, Start, Stop
-from cancelmark.model.lifecycle import State
+from cancelmark.model.effects import Effect
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.server import Call, Server
 from cancelmark.model.session import AnySession, Prompt, Session, label
 from cancelmark.model.trace import Trace, call_text
@@ -73,27 +73,12 @@ def lanes(trace: Trace) -> list[Lane]:
 
 
 def effect_text(effect: Effect) -> str:
-    name = label(effect.seq)
-    match effect:
-        case Acknowledge():
-            return f"{name} acknowledged"
-        case Start():
-            return f"{name} starts"
-        case Stop():
-            return f"{name} asked to stop"
-        case Fold():
-            return f"{name} folds into {label(effect.into)}"
-        case Record():
-            return f"{name} recorded as canceled"
-        case End():
-            return f"{name} ends: {effect.outcome.value}{_borrowed_text(effect)}"
-        case Report():
-            return f"{name} reports an error{_borrowed_text(effect)}"
-    assert_never(effect)
-
-
-def _borrowed_text(event: End | Report) -> str:
-    return "" if event.of == event.seq else f" with the text of {label(event.of)}"
+    """The effect in words: `A folds into B`."""
+    details = {name: getattr(effect, name) for name in effect.details}
+    words = effect.words.format(**{
+        name: value.value if isinstance(value, Outcome) else label(value) for name, value in details.items()})
+    of = getattr(effect, "of", effect.seq)
+    return f"{label(effect.seq)} {words}" + (f" with the text of {label(of)}" if of != effect.seq else "")
 
 
 def scenes(trace: Trace) -> Iterator[Scene]:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.graph import Search
-from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
+from cancelmark.model.effects import Effect, End, Start
 from cancelmark.model.lifecycle import Guard, Outcome, State
 from cancelmark.model.protocol import REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
@@ -82,13 +82,9 @@ def impossible(session: Session) -> str | None:
 
 # --- what a move says ---------------------------------------------------------------------------------------------
 
-_EFFECT = {Acknowledge: "acknowledge", Start: "start", Stop: "stop", Fold: "fold", Record: "record", End: "end"}
-
-
 def asked(effect: Effect) -> Asked:
     """The effect as a line tells it."""
-    return Asked(_EFFECT[type(effect)], effect.seq, effect.into if isinstance(effect, Fold) else None,
-                 effect.outcome if isinstance(effect, End) else None)
+    return Asked(effect.kind, effect.seq, **{name: getattr(effect, name) for name in effect.details})
 
 
 def moved(session: Session, move: Move) -> tuple[Moved, ...]:

@@ -17,6 +17,7 @@ from io import BufferedReader
 from typing import Any, NamedTuple
 
 from cancelmark.model.actions import ACTIONS
+from cancelmark.model.effects import EFFECTS, End, Start
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 
 VERSION = 1
@@ -25,7 +26,7 @@ LONGEST = 64 * 1024 * 1024  # bytes of a line: what a recovery finds can be long
 ACTION = {action.name: action for action in ACTIONS if action.name != "crash"}
 ON_PROMPTS = frozenset({"accept", *(name for name, action in ACTION.items() if action.subject)})
 ENDS = {outcome.value: outcome for outcome in Outcome}
-EFFECTS = ("start", "end")  # those that can have a line of their own
+OWN_LINE = (Start.kind, End.kind)  # the effects that can have a line of their own
 ROW_NAMES = frozenset(row.name for row in ROWS)
 STATES = {state.value: state for state in State}
 
@@ -147,13 +148,14 @@ def _run_id(value: Any) -> bool:
 
 
 _SEQ = _count(1)
+_DETAILS = {"into": _SEQ, "outcome": _outcome}
 _ASKED: Mapping[Any, Mapping[str, Callable[[Any], bool]]] = {
-    "acknowledge": {}, "start": {}, "stop": {}, "fold": {"into": _SEQ}, "record": {}, "end": {"outcome": _outcome}}
+    effect.kind: {name: _DETAILS[name] for name in effect.details} for effect in EFFECTS}
 
 FIELDS: Mapping[str, Field] = {
     "action": Field(f"one of {', '.join(ACTION)}", lambda value: _text(value) and value in ACTION,
                     "the action that was taken"),
-    "effect": Field("start or end", lambda value: value in EFFECTS,
+    "effect": Field("start or end", lambda value: value in OWN_LINE,
                     "instead of an action: a turn was started, or a terminal event was published"),
     "session": Field("a text, or null where it happens everywhere", _run_id, "where"),
     "seq": Field("a whole number from 1", _SEQ,
@@ -184,7 +186,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 }
 
 ONLY: Mapping[str, frozenset[str]] = {
-    "seq": ON_PROMPTS | set(EFFECTS), "run_id": ON_PROMPTS | set(EFFECTS), "outcome": frozenset({"finish", "end"}),
+    "seq": ON_PROMPTS | set(OWN_LINE), "run_id": ON_PROMPTS | set(OWN_LINE), "outcome": frozenset({"finish", "end"}),
     "after": frozenset({"accept"}), "found": frozenset({"recover"}), "mark": frozenset(ACTION),
     "rows": frozenset(ACTION), "effects": frozenset(ACTION),
 }

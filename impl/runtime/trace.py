@@ -20,7 +20,7 @@ from time import time
 from typing import Any, Self, TextIO
 
 from cancelmark.model.actions import ACTIONS
-from cancelmark.model.effects import Effect, End, Fold
+from cancelmark.model.effects import EFFECTS, encode_effect
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 
 from ..store import Json
@@ -59,7 +59,7 @@ SCHEMA: Mapping[str, Any] = {
         "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
             "seq": _SEQ, "row": {"enum": sorted({row.name for row in ROWS})}})},
         "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
-            "effect": {"enum": ["acknowledge", "start", "stop", "fold", "record", "end"]}, "seq": _SEQ,
+            "effect": {"enum": [effect.kind for effect in EFFECTS]}, "seq": _SEQ,
             "into": {**_SEQ, "description": "of a fold: the prompt whose turn takes it in"},
             "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "of an end"},
         }, optional=("into", "outcome"))},
@@ -123,7 +123,7 @@ class Trace:
         line = {
             "v": VERSION, "n": self.n, "time": time(), "action": action, "session": session, "mark": mark,
             "rows": [{"seq": prompt.seq, "row": row.name} for effects in steps for prompt, row in effects.moved],
-            "effects": [_told(effect) for effects in steps for effect in effects], **more}
+            "effects": [encode_effect(effect) for effects in steps for effect in effects], **more}
         try:
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
         except OSError as error:
@@ -138,15 +138,6 @@ def _torn(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, SEEK_END)
         return file.read() != b"\n"
-
-
-def _told(effect: Effect) -> Json:
-    told: dict[str, Any] = {"effect": type(effect).__name__.lower(), "seq": effect.seq}
-    if isinstance(effect, Fold):
-        told["into"] = effect.into
-    elif isinstance(effect, End):
-        told["outcome"] = effect.outcome.value
-    return told
 
 
 def found_in(sessions: Iterable[Session]) -> Json:

@@ -21,9 +21,10 @@ from support.stores import Meddled
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.trace import SCHEMA, Trace, _told, schema
+from cancelmark.impl.runtime.trace import SCHEMA, Trace, schema
 from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.actions import ACTIONS
+from cancelmark.model.effects import encode_effect
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 from cancelmark.model.protocol import REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
@@ -71,7 +72,7 @@ class Replay:
             rows = [row["row"] for row in line["rows"] if self.home[row["seq"]] == name]
             effects = [effect for effect in line["effects"] if self.home[effect["seq"]] == name]
             assert rows == [row.name for row in move.rows], line
-            assert effects == [_told(effect) for effect in move.effects], line
+            assert effects == [encode_effect(effect) for effect in move.effects], line
             assert isinstance(move.live, Session)
             self.sessions[name] = move.live
             told += len(rows) + len(effects)
