@@ -14,7 +14,7 @@ from random import Random
 from support.tracing import Line, observed
 
 from cancelmark.impl.runtime.session import Counter, Effects, Session
-from cancelmark.impl.runtime.trace import _told
+from cancelmark.model.effects import encode_effect
 from cancelmark.model.lifecycle import Outcome, State
 
 SESSIONS = 12
@@ -51,7 +51,7 @@ def lines(random: Random) -> Iterator[Line]:
     for n, (session, effects) in enumerate(steps(random), 1):
         line = {"v": 1, "n": n, "time": 0.0, "action": effects.action, "session": session.id, "mark": effects.mark,
                 "rows": [{"seq": prompt.seq, "row": row.name} for prompt, row in effects.moved],
-                "effects": [_told(effect) for effect in effects]}
+                "effects": [encode_effect(effect) for effect in effects]}
         if effects.prompt:
             line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
         if isinstance(effects.variant, Outcome):
