@@ -17,6 +17,7 @@ from support.docs import PAGES, code_blocks, commands_with_output, heading_ancho
 from support.paths import ROOT
 
 import cancelmark
+from cancelmark.model.revisions.flaws import FLAWS
 
 README = ROOT / "README.md"
 SAYS = {
@@ -112,6 +113,17 @@ def test_the_page_on_stability_lists_the_public_names() -> None:
     text = (ROOT / "docs" / "stability.md").read_text()
     (names,) = re.findall(r"^## Public names\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
     assert sorted(re.findall(r"`(\w+)`", names)) == sorted(cancelmark.__all__)
+
+
+def test_figures_on_the_page_about_trust_are_those_that_were_measured() -> None:
+    page, results, mutation = (
+        (ROOT / name).read_text() for name in ("docs/trust.md", "bench/RESULTS.md", "specs/mutation.md"))
+    assert [row for row in re.findall(r"^\| prompts.*$", page, re.MULTILINE) if row not in results] == []
+    (mutants,) = re.findall(r"^\| all \| (\d+) \|", mutation, re.MULTILINE)
+    assert f"in {int(mutants):,} small ways" in page
+    assert f"All {len(FLAWS)} known flaws" in page
+    _, _, missed = page.partition("## Goals that were missed")
+    assert missed.count("\n- ") == results.count("- goal missed:")
 
 
 @pytest.mark.parametrize("name", cancelmark.__all__)
