@@ -1,6 +1,6 @@
 """Where one session can be, as far as the lines of a trace tell.
 
-A trace may leave steps out. What is left is a set of possibilities: states of the model that some behaviour with just
+A trace may leave steps out. What is left is a set of candidates: states of the model that some behaviour with just
 these lines can have come to. A line is taken by those that can do what it says, after steps that were left out.
 
 **Steps that can be left out**: enter, fail, settle, step and finish, in any number. Those of callers and operators, and
@@ -10,7 +10,7 @@ requeue, cannot: any number of them could be imagined everywhere.
 line that does not list its effects, or a step that was left out, leaves them *owed*, in order. Lines of their own tell
 them later. To tell one is to tell that those before it are over (R19b): a start may be passed over, an end may not.
 
-**Few possibilities.** A step that was left out is imagined only where it makes a difference. Before an acceptance none
+**Few candidates.** A step that was left out is imagined only where it makes a difference. Before an acceptance none
 does, as each can as well come after it. Where a line tells an effect, nothing can have owed an end before it. And a
 prompt that waits to enter can do whatever one in the queue can, since it can enter at the last moment: so entering the
 queue is imagined only together with what needs it there (to be folded, to be cleared away, to be handed the turn ahead
@@ -24,19 +24,19 @@ from typing import NamedTuple
 
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.graph import Search
-from cancelmark.model.effects import Effect, End, Start
+from cancelmark.model.effects import End, Start
 from cancelmark.model.lifecycle import Guard, Outcome, State
 from cancelmark.model.protocol import REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
 
-from .records import ACTION, Asked, Line, Moved
+from .records import ACTION, Asked, Moved, TraceLine
 
-MOST = 2_000  # possibilities of a session at a time
+MOST = 2_000  # candidates of a session at a time
 ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE = State
 
 
 class Limit:
-    """Whether there were more possibilities than can be followed. Those after the fewest steps left out are."""
+    """Whether there were more candidates than can be followed. Those after the fewest steps left out are."""
 
     hit = False
 
@@ -49,8 +49,8 @@ class Owed(NamedTuple):
     outcomes: frozenset[Outcome] = frozenset()  # of an end: it is one of these
 
 
-class Possible(NamedTuple):
-    """A possibility: the session without its finished prompts, and what is owed, in order."""
+class Candidate(NamedTuple):
+    """A candidate: the session without its finished prompts, and what is owed, in order."""
 
     session: Session
     owed: tuple[Owed, ...] = ()
@@ -60,7 +60,7 @@ class Possible(NamedTuple):
         return [owed.seq for owed in self.owed if owed.effect == "end"]
 
 
-def impossible(session: Session) -> str | None:
+def why_impossible(session: Session) -> str | None:
     """Why a session cannot be in this state, if it cannot: it breaks an invariant of the model."""
     seqs = [p.seq for p in session.prompts]
     if len(set(seqs)) < len(seqs):
@@ -82,12 +82,7 @@ def impossible(session: Session) -> str | None:
 
 # --- what a move says ---------------------------------------------------------------------------------------------
 
-def asked(effect: Effect) -> Asked:
-    """The effect as a line tells it."""
-    return Asked(effect.kind, effect.seq, **{name: getattr(effect, name) for name in effect.details})
-
-
-def moved(session: Session, move: Move) -> tuple[Moved, ...]:
+def moved_rows(session: Session, move: Move) -> tuple[Moved, ...]:
     """The rows of a move with the prompts that they move: one that ends or starts is told by the effect."""
     ends = iter([e.seq for e in move.effects if isinstance(e, End)])
     starts = iter([e.seq for e in move.effects if isinstance(e, Start)])
@@ -111,11 +106,11 @@ def owed_by(moves: Iterable[Move]) -> tuple[Owed, ...]:
 
 # --- taking a line ------------------------------------------------------------------------------------------------
 
-def variant_of(line: Line) -> Variant:
+def variant_of(line: TraceLine) -> Variant:
     return line.run_id is not None if line.action == "accept" else line.outcome
 
 
-def move_of(session: Session, line: Line, seq: int) -> Move | None:
+def move_of(session: Session, line: TraceLine, seq: int) -> Move | None:
     """What the model does when it takes the action of the line, with `seq` as the latest; nothing if it does not."""
     assert line.action
     action, prompt = ACTION[line.action], None
@@ -128,28 +123,30 @@ def move_of(session: Session, line: Line, seq: int) -> Move | None:
     return REFERENCE.apply(action, session, prompt, variant_of(line), seq)
 
 
-def agrees(line: Line, session: Session, move: Move) -> bool:
+def agrees(line: TraceLine, session: Session, move: Move) -> bool:
     """Whether everything that the line says of the move is so. The mark apart, if it happens everywhere."""
     return ((line.mark is None or ACTION[move.action.name].everywhere or move.after.mark == line.mark)
-            and (line.rows is None or line.rows == moved(session, move))
-            and (line.effects is None or line.effects == tuple(map(asked, move.effects))))
+            and (line.rows is None or line.rows == moved_rows(session, move))
+            and (line.effects is None or line.effects == tuple(map(Asked.of, move.effects))))
 
 
-def taken(possible: Possible, line: Line, seq: int, limit: Limit | None) -> Iterator[tuple[Possible, Session, Move]]:
-    """What becomes of a possibility with an action in its session, and the move, from the session, that does it.
+def take_action(
+    candidate: Candidate, line: TraceLine, seq: int, limit: Limit | None,
+) -> Iterator[tuple[Candidate, Session, Move]]:
+    """What becomes of a candidate with an action in its session, and the move, from the session, that does it.
     Without a limit nobody has entered unseen."""
-    for before in entrances(possible.session, line, limit) if limit else [possible.session]:
+    for before in entrances(candidate.session, line, limit) if limit else [candidate.session]:
         move = move_of(before, line, seq)
         if move is None or not agrees(line, before, move):
             continue
         owed = owed_by([move])
         if line.effects is None and not (move.seq is not None and Owed("end", move.seq) in _without_outcomes(owed)):
-            yield Possible(_live(move), possible.owed + owed), before, move
+            yield Candidate(_live(move), candidate.owed + owed), before, move
         elif not owed:
-            yield Possible(_live(move), possible.owed), before, move
-        elif not possible.ends_owed:
+            yield Candidate(_live(move), candidate.owed), before, move
+        elif not candidate.ends_owed:
             own = [o.effect for o in owed].index("end") + 1 if line.effects is None else len(owed)
-            yield Possible(_live(move), owed[own:]), before, move
+            yield Candidate(_live(move), owed[own:]), before, move
 
 
 def _without_outcomes(owed: Iterable[Owed]) -> list[Owed]:
@@ -161,12 +158,12 @@ def _live(move: Move) -> Session:
     return move.live.with_prompts(move.live.prompts) if move.action.name == "accept" else move.live
 
 
-def told(possible: Possible, line: Line) -> Possible | None:
+def tell_effect(candidate: Candidate, line: TraceLine) -> Candidate | None:
     """What is left when a line has told a start or an end, if it can."""
-    for at, owed in enumerate(possible.owed):
+    for at, owed in enumerate(candidate.owed):
         if (owed.effect, owed.seq) == (line.effect, line.seq) and (
                 line.outcome is None or line.outcome in owed.outcomes):
-            return Possible(possible.session, possible.owed[at + 1:])
+            return Candidate(candidate.session, candidate.owed[at + 1:])
         if owed.effect == "end":
             return None
     return None
@@ -174,7 +171,7 @@ def told(possible: Possible, line: Line) -> Possible | None:
 
 # --- steps that were left out -------------------------------------------------------------------------------------
 
-def entrances(session: Session, line: Line, limit: Limit) -> Iterator[Session]:
+def entrances(session: Session, line: TraceLine, limit: Limit) -> Iterator[Session]:
     """The session after those have entered the queue whom the line finds there."""
     late = _late(session)
     choices: Iterable[Iterable[Prompt]] = [()]
@@ -195,7 +192,7 @@ def entrances(session: Session, line: Line, limit: Limit) -> Iterator[Session]:
         choices = [(), *([p] for p in late if not p.run_id)]
     elif line.action in ("finish", "requeue"):
         choices = [(), *([p] for p in ahead(session, late, line.action))]
-    return (entered(session, choice) for choice in choices)
+    return (enter_queue(session, choice) for choice in choices)
 
 
 def _late(session: Session) -> list[Prompt]:
@@ -211,64 +208,65 @@ def ahead(session: Session, late: Iterable[Prompt], action: str) -> list[Prompt]
     return [p for p in late if rivals and all(p.seq < rival.seq for rival in rivals)]
 
 
-def entered(session: Session, prompts: Iterable[Prompt]) -> Session:
+def enter_queue(session: Session, prompts: Iterable[Prompt]) -> Session:
     for prompt in prompts:
         session = _live(REFERENCE.apply(ACTION["enter"], session, prompt, None, 0))
     return session
 
 
-def left_out(possible: Possible, about: Collection[int] | None = None) -> Iterator[Possible]:
-    """The possibility after one more step that the trace does not have: of the prompts `about`, or of any."""
-    session = possible.session
+def imagine_step(candidate: Candidate, about: Collection[int] | None = None) -> Iterator[Candidate]:
+    """The candidate after one more step that the trace does not have: of the prompts `about`, or of any."""
+    session = candidate.session
     late = _late(session)
     for prompt in session.prompts if about is None else [p for p in session.prompts if p.seq in about]:
         if prompt.state is ACCEPTED:
             if session.covered(prompt) or not REFERENCE.step(session).holds(prompt, Guard.BUSY):
-                yield _step(possible, session, "enter", prompt)
+                yield _step(candidate, session, "enter", prompt)
             if not session.covered(prompt):
-                yield _step(possible, session, "fail", prompt)
+                yield _step(candidate, session, "fail", prompt)
         elif prompt.state is CANCELED_ON_ENTRY:
-            yield _step(possible, session, "settle", prompt)
+            yield _step(candidate, session, "settle", prompt)
         elif prompt.state is ACTIVE:
             if not session.covered(prompt):
                 folding = [()] if any(not p.run_id for p in session.queue) else []
                 for choice in (*folding, *([p] for p in late if not p.run_id)):
-                    yield _step(possible, entered(session, choice), "step", prompt)
+                    yield _step(candidate, enter_queue(session, choice), "step", prompt)
             for choice in ((), *([p] for p in ahead(session, late, "finish"))):
-                yield _step(possible, entered(session, choice), "finish", prompt)
+                yield _step(candidate, enter_queue(session, choice), "finish", prompt)
 
 
-def _step(possible: Possible, session: Session, name: str, prompt: Prompt) -> Possible:
+def _step(candidate: Candidate, session: Session, name: str, prompt: Prompt) -> Candidate:
     action = ACTION[name]
     moves = [REFERENCE.apply(action, session, prompt, variant, 0) for variant in action.variants
              if REFERENCE.allows(action, session, prompt, variant)]
-    return Possible(_live(moves[0]), possible.owed + owed_by(moves))
+    return Candidate(_live(moves[0]), candidate.owed + owed_by(moves))
 
 
-def with_left_out(possibles: Collection[Possible], line: Line, limit: Limit) -> Iterator[Possible]:
-    """The possibilities, and those after steps that the trace does not have and that make a difference to the line."""
-    return iter(possibles) if line.action == "accept" else imagined(possibles, limit, *_scope(line))
+def with_imagined_steps(candidates: Collection[Candidate], line: TraceLine, limit: Limit) -> Iterator[Candidate]:
+    """The candidates, and those after steps that the trace does not have and that make a difference to the line."""
+    return iter(candidates) if line.action == "accept" else imagine_steps(candidates, limit, *_scope(line))
 
 
-def imagined(
-    possibles: Collection[Possible], limit: Limit, owing: list[int] | None = None, about: Collection[int] | None = None,
-) -> Iterator[Possible]:
-    """The possibilities, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
+def imagine_steps(
+    candidates: Collection[Candidate], limit: Limit, owing: list[int] | None = None,
+    about: Collection[int] | None = None,
+) -> Iterator[Candidate]:
+    """The candidates, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
     `about`, and only as long as the first to owe an end is in `owing`."""
-    def onward(possible: Possible) -> Iterator[tuple[None, Possible]]:
-        if limit.hit or (owing is not None and possible.ends_owed):
+    def onward(candidate: Candidate) -> Iterator[tuple[None, Candidate]]:
+        if limit.hit or (owing is not None and candidate.ends_owed):
             return
-        for after in left_out(possible, about):
+        for after in imagine_step(candidate, about):
             if owing is None or after.ends_owed[:1] in ([], owing):
                 yield None, after
         limit.hit = len(search.depths) >= most
 
-    search = Search(possibles, onward)
+    search = Search(candidates, onward)
     most = len(search.depths) + MOST
     return iter(search)
 
 
-def _scope(line: Line) -> tuple[list[int] | None, Collection[int] | None]:
+def _scope(line: TraceLine) -> tuple[list[int] | None, Collection[int] | None]:
     """Whose end can have been owed just before the line, and whose steps make a difference to it; `None`: anybody's."""
     tells = [effect.seq for effect in line.effects or () if effect.effect in ("start", "end")]
     own = line.effects is None and line.action in ("finish", "settle")

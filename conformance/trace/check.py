@@ -1,6 +1,6 @@
 """Whether a trace is a behaviour of the model: line by line, in memory that does not grow with the lines.
 
-A session is followed as a set of possibilities (`possible`): one, if the trace is complete; several, where steps that
+A session is followed as a set of candidates: one, if the trace is complete; several, where steps that
 it leaves out could have come sooner or later. Sessions share the seqs and whether the server is closing, nothing else,
 so each has its own set. If there are too many, only some are followed. A trace that one of them has to its end is a
 behaviour all the same; that none of them has a line is no proof of the contrary, and `Undecided`. A prompt that is done
@@ -22,9 +22,18 @@ from typing import NamedTuple, TypeVar
 from cancelmark.model.lifecycle import ROWS, State
 from cancelmark.model.session import Prompt, Session
 
-from .candidates import MOST, Limit, Possible, impossible, moved, taken, told, with_left_out
-from .explain import Nearest, nearest, reason, state_text
-from .records import Asked, BadTrace, Found, Line, Moved, Torn
+from .candidates import (
+    MOST,
+    Candidate,
+    Limit,
+    moved_rows,
+    take_action,
+    tell_effect,
+    why_impossible,
+    with_imagined_steps,
+)
+from .explain import Nearest, find_nearest, state_text, why_rejected
+from .records import Asked, BadTrace, Found, Moved, Torn, TraceLine
 from .seqs import Seqs
 
 DESTINATION = {row.name: row.dest for row in ROWS}
@@ -37,7 +46,7 @@ class Rejected(Exception):
     """The first line that no behaviour of the model has."""
 
     def __init__(
-        self, line: Line, why: str, session: str | None = None, states: Sequence[str] = (),
+        self, line: TraceLine, why: str, session: str | None = None, states: Sequence[str] = (),
         nearest: Sequence[Nearest] = (),
     ) -> None:
         super().__init__(f"line {line.number} is not what the model can do: {why}")
@@ -47,9 +56,9 @@ class Rejected(Exception):
 
 
 class Undecided(Exception):
-    """A line that none of the possibilities has which were followed; but there were more."""
+    """A line that none of the candidates has which were followed; but there were more."""
 
-    def __init__(self, line: Line, session: str, since: int) -> None:
+    def __init__(self, line: TraceLine, session: str, since: int) -> None:
         super().__init__(f"line {line.number} may not be what the model can do ({line}), but since line {since} "
                          f"session {session} could be in more states than the {MOST:,} that were followed; log more "
                          "steps, `enter` above all")
@@ -72,14 +81,14 @@ class TraceCheck:
 
     def __init__(self, complete: bool = False) -> None:
         self.complete = complete
-        self.sessions: dict[str, tuple[Possible, ...]] = {}
+        self.sessions: dict[str, tuple[Candidate, ...]] = {}
         self.prompts: dict[int, Known] = {}  # by seq
         self._of: dict[str, set[int]] = {}  # their seqs, by session
         self._run_ids: dict[str, int] = {}  # their seqs, by run id
         self.seqs = Seqs()
-        self.lines = self.lives = self.accepted = self.most = 0  # counts; most: possibilities at a time
+        self.lines = self.lives = self.accepted = self.most = 0  # counts; most: candidates at a time
         self.torn: list[int] = []  # lines that end in the middle
-        self._narrowed: dict[str, int] = {}  # sessions not all of whose possibilities are followed, since which line
+        self._narrowed: dict[str, int] = {}  # sessions not all of whose candidates are followed, since which line
         self._numbered: bool | None = None
         self._n = 0
         self._closed: int | None = None  # the latest seq when the server began to close
@@ -90,13 +99,13 @@ class TraceCheck:
         """The prompts whose end has not been told."""
         return sorted(self.prompts)
 
-    def take(self, line: Line | Torn) -> None:
+    def take(self, line: TraceLine | Torn) -> None:
         """The next line."""
         if isinstance(line, Torn):
             self.torn.append(line.number)
             self._cut = True
             return
-        self._count(line)
+        self._count_line(line)
         if line.action == "recover":
             self._recover(line)
         elif line.action == "close":
@@ -104,12 +113,12 @@ class TraceCheck:
         elif line.action == "accept":
             self._accept(line)
         elif line.action:
-            self._act(line)
+            self._take_action(line)
         else:
-            self._tell(line)
+            self._take_effect(line)
         self._cut = False
 
-    def _count(self, line: Line) -> None:
+    def _count_line(self, line: TraceLine) -> None:
         """One more line; numbered, if the first was, and then without a gap."""
         if self._numbered is None:
             self._numbered = line.n is not None
@@ -135,131 +144,134 @@ class TraceCheck:
 
     # --- the kinds of lines
 
-    def _accept(self, line: Line) -> None:
+    def _accept(self, line: TraceLine) -> None:
         assert line.seq
         assert line.session is not None
         if self._closed is not None and line.seq > self._closed:
-            raise self._rejected(line, "the server is closing, and accepts nothing any more")
+            raise self._rejection(line, "the server is closing, and accepts nothing any more")
         if wrong := self.seqs.give(line.seq, self._n - 1 if line.after is None else line.after, self._n):
-            raise self._rejected(line, wrong)
+            raise self._rejection(line, wrong)
         if line.run_id in self._run_ids:
-            raise self._rejected(line, f"run id {line.run_id} is in use by prompt {self._run_ids[line.run_id]}")
+            raise self._rejection(line, f"run id {line.run_id} is in use by prompt {self._run_ids[line.run_id]}")
         self._know(line.seq, Known(line.session, line.run_id, {State.ACCEPTED}))
         self.accepted += 1
         self._move(line, line.session, line.seq - 1)
 
-    def _act(self, line: Line) -> None:
-        name = self._home(line)
+    def _take_action(self, line: TraceLine) -> None:
+        name = self._session_of(line)
         latest = self.seqs.latest
         if line.action == "cancel":
             latest = latest if line.mark is None else line.mark
-            if wrong := self._reach(latest):
-                raise self._rejected(line, wrong, name)
+            if wrong := self._check_mark(latest):
+                raise self._rejection(line, wrong, name)
         self._move(line, name, latest)
 
-    def _reach(self, mark: int) -> str | None:
+    def _check_mark(self, mark: int) -> str | None:
         if self._closed is not None and mark > self._closed:
             return f"the mark must be {self._closed}: the server is closing, and gives out no seq any more"
         return self.seqs.reach(mark, self._n)
 
-    def _tell(self, line: Line) -> None:
-        name = self._home(line)
-        possibles, limit = self.sessions[name], Limit()
-        ways = possibles if self.complete else with_left_out(possibles, line, limit)
-        self._come_to(line, name, dict.fromkeys(left for one in ways if (left := told(one, line))), limit)
+    def _take_effect(self, line: TraceLine) -> None:
+        name = self._session_of(line)
+        candidates, limit = self.sessions[name], Limit()
+        ways = candidates if self.complete else with_imagined_steps(candidates, line, limit)
+        self._narrow_session(line, name, dict.fromkeys(left for one in ways if (left := tell_effect(one, line))), limit)
 
-    def _close(self, line: Line) -> None:
+    def _close(self, line: TraceLine) -> None:
         if self._closed is not None:
-            raise self._rejected(line, "the server is closing already")
+            raise self._rejection(line, "the server is closing already")
         latest = self.seqs.latest if line.mark is None else line.mark
-        if wrong := self._reach(latest):
-            raise self._rejected(line, wrong)
+        if wrong := self._check_mark(latest):
+            raise self._rejection(line, wrong)
         self._everywhere(line, latest)
         self._closed = latest
 
-    def _recover(self, line: Line) -> None:
+    def _recover(self, line: TraceLine) -> None:
         if self._numbered and line.n != 1:
-            raise self._rejected(line, "recover begins a life of the server, and the number of its line is 1")
+            raise self._rejection(line, "recover begins a life of the server, and the number of its line is 1")
         if line.found is not None:
-            self._found(line, line.found)
+            self._begin_life(line, line.found)
         self._everywhere(line, self.seqs.latest)
-        marks = [possible.session.mark for possibles in self.sessions.values() for possible in possibles]
+        marks = [candidate.session.mark for candidates in self.sessions.values() for candidate in candidates]
         if line.mark is not None and line.mark != max(marks, default=0):
-            raise self._rejected(line, f"the highest mark is {max(marks, default=0)}, and not {line.mark}")
+            raise self._rejection(line, f"the highest mark is {max(marks, default=0)}, and not {line.mark}")
         self.seqs.restart(self.seqs.latest, self._n)
         self._closed = None
 
-    def _everywhere(self, line: Line, latest: int) -> None:
+    def _everywhere(self, line: TraceLine, latest: int) -> None:
         """The action in all sessions: each does what the line says of its own prompts."""
         for seq in [row.seq for row in line.rows or ()] + [effect.seq for effect in line.effects or ()]:
             if seq not in self.prompts:
-                raise self._rejected(line, f"there is no prompt {seq} that is not done")
+                raise self._rejection(line, f"there is no prompt {seq} that is not done")
         for name in list(self.sessions):
             mine = self._of.get(name, set())
-            self._move(replace(line, session=name, rows=_told_of(mine, line.rows),
-                               effects=_told_of(mine, line.effects)), name, latest)
+            self._move(replace(line, session=name, rows=_only_of(mine, line.rows),
+                               effects=_only_of(mine, line.effects)), name, latest)
 
     # --- lives
 
-    def _found(self, line: Line, found: Mapping[str, tuple[int, tuple[Found, ...]]]) -> None:
+    def _begin_life(self, line: TraceLine, found: Mapping[str, tuple[int, tuple[Found, ...]]]) -> None:
         """A life begins with what the journal has."""
         prompts = {p.seq: (name, p) for name, (_, inside) in found.items() for p in inside}
         if len(prompts) < sum(len(inside) for _, inside in found.values()):
-            raise self._rejected(line, "a prompt was found twice")
+            raise self._rejection(line, "a prompt was found twice")
         sessions = {name: Session(mark, False, tuple(
             Prompt(p.seq, p.run_id is not None, p.state) for p in sorted(inside, key=lambda p: p.seq)))
             for name, (mark, inside) in found.items()}
         for name, session in sessions.items():
-            if wrong := impossible(session):
-                raise self._rejected(line, f"what was found in session {name} is no state of the model: {wrong}")
+            if wrong := why_impossible(session):
+                raise self._rejection(line, f"what was found in session {name} is no state of the model: {wrong}")
         if self.lines > 1 and self.complete and not self._cut:
             self._compare(line, sessions, prompts)
         self.accepted += sum(map(self.seqs.free, prompts))
         known, self.prompts, self._of, self._run_ids = self.prompts, {}, {}, {}
         for seq, (name, prompt) in prompts.items():
             self._know(seq, Known(name, prompt.run_id, {prompt.state, *(known[seq].seen if seq in known else ())}))
-        self.sessions = {name: (Possible(session),) for name, session in sessions.items()}
+        self.sessions = {name: (Candidate(session),) for name, session in sessions.items()}
         self.seqs.restart(max([0, *prompts, *(session.mark for session in sessions.values())]), self._n)
 
-    def _compare(self, line: Line, sessions: Mapping[str, Session], prompts: Mapping[int, tuple[str, Found]]) -> None:
+    def _compare(
+        self, line: TraceLine, sessions: Mapping[str, Session], prompts: Mapping[int, tuple[str, Found]],
+    ) -> None:
         """The journal may be behind the trace, and never ahead of it; and it has lost nobody."""
         for seq, known in self.prompts.items():
             if seq not in prompts and any(p.seq == seq for one in self.sessions[known.session]
                                           for p in one.session.prompts):
-                raise self._rejected(line, f"prompt {seq} was accepted and has not ended, and was not found: it is "
+                raise self._rejection(line, f"prompt {seq} was accepted and has not ended, and was not found: it is "
                                      "lost", known.session)
         for seq, (name, prompt) in prompts.items():
             told = self.prompts.get(seq)
             seen = told.seen if told else {State.ACCEPTED} if self.seqs.free(seq) else set(State)
             if prompt.state not in seen or (told and (told.session, told.run_id) != (name, prompt.run_id)):
-                raise self._rejected(line, f"prompt {seq} was found {prompt.state.value} in session {name}, where the "
+                raise self._rejection(line, f"prompt {seq} was found {prompt.state.value} in session {name}, where the "
                                      "trace has never had it", name)
         for name, session in sessions.items():
             if session.mark > max((one.session.mark for one in self.sessions.get(name, ())), default=session.mark):
-                raise self._rejected(line, f"mark {session.mark} was found in session {name}, which never had it", name)
+                wrong = f"mark {session.mark} was found in session {name}, which never had it"
+                raise self._rejection(line, wrong, name)
 
     # --- one session
 
-    def _home(self, line: Line) -> str:
+    def _session_of(self, line: TraceLine) -> str:
         """The session that the line is about. It says which, or its prompt does."""
         if line.seq is None:
             assert line.session is not None
-            self._session(line.session)
+            self._candidates_of(line.session)
             return line.session
         known = self.prompts.get(line.seq)
         if known is None:
-            raise self._rejected(line, f"there is no prompt {line.seq} that is not done: "
+            raise self._rejection(line, f"there is no prompt {line.seq} that is not done: "
                                  + ("it was never accepted" if line.seq > self.seqs.latest else "its end was told"))
         if line.session is not None and line.session != known.session:
-            raise self._rejected(line, f"prompt {line.seq} is of session {known.session}", known.session)
+            raise self._rejection(line, f"prompt {line.seq} is of session {known.session}", known.session)
         if line.names and line.run_id != known.run_id:
-            raise self._rejected(line, f"the run id of prompt {line.seq} is {known.run_id or 'none'}, and not "
+            raise self._rejection(line, f"the run id of prompt {line.seq} is {known.run_id or 'none'}, and not "
                                  f"{line.run_id or 'none'}", known.session)
         return known.session
 
-    def _session(self, name: str) -> tuple[Possible, ...]:
+    def _candidates_of(self, name: str) -> tuple[Candidate, ...]:
         """Where the session can be. One of which no line has told is there all the same: a close has closed it."""
-        return self.sessions.setdefault(name, (Possible(Session(self._closed or 0)),))
+        return self.sessions.setdefault(name, (Candidate(Session(self._closed or 0)),))
 
     def _know(self, seq: int, known: Known) -> None:
         self.prompts[seq] = known
@@ -273,23 +285,23 @@ class TraceCheck:
         if known.run_id is not None:
             del self._run_ids[known.run_id]
 
-    def _move(self, line: Line, name: str, latest: int) -> None:
+    def _move(self, line: TraceLine, name: str, latest: int) -> None:
         """An action in a session: whoever can take it does."""
         exact = self.complete or line.found is not None
-        possibles, limit = self._session(name), Limit()
-        after: dict[Possible, None] = {}  # in order: if only some are followed, the same ones each time
-        for possible in possibles if exact else with_left_out(possibles, line, limit):
-            for result, before, move in taken(possible, line, latest, None if exact else limit):
+        candidates, limit = self._candidates_of(name), Limit()
+        after: dict[Candidate, None] = {}  # in order: if only some are followed, the same ones each time
+        for candidate in candidates if exact else with_imagined_steps(candidates, line, limit):
+            for result, before, move in take_action(candidate, line, latest, None if exact else limit):
                 after[result] = None
                 if self.complete:
-                    for row in moved(before, move):
+                    for row in moved_rows(before, move):
                         self.prompts[row.seq].seen.add(DESTINATION[row.row])
             if len(after) >= MOST:
                 limit.hit = True
                 break
-        self._come_to(line, name, after, limit)
+        self._narrow_session(line, name, after, limit)
 
-    def _come_to(self, line: Line, name: str, after: Collection[Possible], limit: Limit) -> None:
+    def _narrow_session(self, line: TraceLine, name: str, after: Collection[Candidate], limit: Limit) -> None:
         """The session is in one of these states now. Prompts that are in none of them any more are forgotten. When no
         prompt is left there is one state that it can be in, however many were not followed before."""
         if not after and name in self._narrowed:
@@ -297,8 +309,8 @@ class TraceCheck:
         if limit.hit:
             self._narrowed.setdefault(name, line.number)
         if not after:
-            raise Undecided(line, name, line.number) if limit.hit else self._rejected(
-                line, reason(line, self.sessions[name]), name)
+            raise Undecided(line, name, line.number) if limit.hit else self._rejection(
+                line, why_rejected(line, self.sessions[name]), name)
         self.most = max(self.most, len(after))
         self.sessions[name] = tuple(after)
         alive = {p.seq for one in after for p in one.session.prompts} | {o.seq for one in after for o in one.owed}
@@ -307,15 +319,15 @@ class TraceCheck:
         if not self._of.get(name):
             self._narrowed.pop(name, None)
 
-    def _rejected(self, line: Line, why: str, name: str | None = None) -> Rejected:
-        possibles = self.sessions.get(name, ()) if name is not None else ()
+    def _rejection(self, line: TraceLine, why: str, name: str | None = None) -> Rejected:
+        candidates = self.sessions.get(name, ()) if name is not None else ()
         near = []
-        if possibles:
-            near = nearest(line, possibles, self.seqs.latest, self.complete, SHOWN)
-        states = sorted(map(state_text, possibles), key=lambda text: (len(text), text))
+        if candidates:
+            near = find_nearest(line, candidates, self.seqs.latest, self.complete, SHOWN)
+        states = sorted(map(state_text, candidates), key=lambda text: (len(text), text))
         return Rejected(line, why, name, states, near)
 
 
-def _told_of(seqs: set[int], told: tuple[Told, ...] | None) -> tuple[Told, ...] | None:
+def _only_of(seqs: set[int], told: tuple[Told, ...] | None) -> tuple[Told, ...] | None:
     """What a line tells of these prompts."""
     return None if told is None else tuple(one for one in told if one.seq in seqs)

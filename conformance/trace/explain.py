@@ -7,10 +7,10 @@ from typing import NamedTuple
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import REFERENCE, Move
 
-from .candidates import Limit, Owed, Possible, asked, imagined, moved, variant_of
-from .records import ACTION, Asked, Line, Moved
+from .candidates import Candidate, Limit, Owed, imagine_steps, moved_rows, variant_of
+from .records import ACTION, Asked, Moved, TraceLine
 
-LOOKED_AT = 200  # possibilities among which the nearest lines are looked for
+LOOKED_AT = 200  # candidates among which the nearest lines are looked for
 
 
 class Nearest(NamedTuple):
@@ -20,9 +20,9 @@ class Nearest(NamedTuple):
     differs: Mapping[str, tuple[str, str]]  # by field: the model's, and the line's
 
 
-def state_text(possible: Possible) -> str:
-    """A possibility as people read it: `mark 2; 1 active, asked to stop; 3 queued`."""
-    session = possible.session
+def state_text(candidate: Candidate) -> str:
+    """A candidate as people read it: `mark 2; 1 active, asked to stop; 3 queued`."""
+    session = candidate.session
     told = [f"mark {session.mark}"]
     for prompt in session.prompts:
         covered = session.covered(prompt)
@@ -31,8 +31,8 @@ def state_text(possible: Possible) -> str:
             ", covered" if covered and prompt.state is State.ACCEPTED else ""))
     if not session.prompts:
         told.append("idle")
-    if possible.owed:
-        told.append("not told yet: " + ", then ".join(map(owed_text, possible.owed)))
+    if candidate.owed:
+        told.append("not told yet: " + ", then ".join(map(owed_text, candidate.owed)))
     return "; ".join(told)
 
 
@@ -45,14 +45,14 @@ def _outcomes(outcomes: Iterable[Outcome]) -> str:
     return " or ".join(outcome.value for outcome in Outcome if outcome in given)
 
 
-def reason(line: Line, possibles: Collection[Possible]) -> str:
+def why_rejected(line: TraceLine, candidates: Collection[Candidate]) -> str:
     """What is wrong, in a sentence."""
-    waiting = sorted({seq for possible in possibles for seq in possible.ends_owed[:1]})
-    states = sorted({f"{p.state.value}{' and covered' if possible.session.covered(p) else ''}"
-                     for possible in possibles for p in possible.session.prompts if p.seq == line.seq})
+    waiting = sorted({seq for candidate in candidates for seq in candidate.ends_owed[:1]})
+    states = sorted({f"{p.state.value}{' and covered' if candidate.session.covered(p) else ''}"
+                     for candidate in candidates for p in candidate.session.prompts if p.seq == line.seq})
     where = f"prompt {line.seq} is {' or '.join(states) or 'done'}"
     if line.effect:
-        due = [o for possible in possibles for o in possible.owed if (o.effect, o.seq) == (line.effect, line.seq)]
+        due = [o for candidate in candidates for o in candidate.owed if (o.effect, o.seq) == (line.effect, line.seq)]
         if line.effect == "end" and due:
             return f"{where}, and its outcome is {_outcomes(outcome for o in due for outcome in o.outcomes)}"
         if waiting and line.seq not in waiting:
@@ -60,48 +60,50 @@ def reason(line: Line, possibles: Collection[Possible]) -> str:
         return f"{where}, and cannot {line.effect}" + (f" in {line.outcome.value}" if line.outcome else "")
     assert line.action
     action = ACTION[line.action]
-    able = [possible for possible in possibles if action.subject is None or any(
-        p.seq == line.seq and REFERENCE.allows(action, possible.session, p, variant_of(line))
-        for p in possible.session.prompts)]
+    able = [candidate for candidate in candidates if action.subject is None or any(
+        p.seq == line.seq and REFERENCE.allows(action, candidate.session, p, variant_of(line))
+        for p in candidate.session.prompts)]
     if not able and line.seq is not None:
         return f"{where}; {line.action} needs: {action.guard}"
-    if all(possible.ends_owed for possible in possibles) and waiting:
+    if all(candidate.ends_owed for candidate in candidates) and waiting:
         return f"the end of prompt {waiting[0]} comes first, and no line has told it"
     return f"the model does something else at {line.action}"
 
 
-def nearest(line: Line, possibles: Collection[Possible], latest: int, complete: bool, most: int) -> list[Nearest]:
+def find_nearest(
+    line: TraceLine, candidates: Collection[Candidate], latest: int, complete: bool, most: int,
+) -> list[Nearest]:
     """The lines most like this one that the model allows."""
     found: dict[str, tuple[tuple[int, ...], Nearest]] = {}
-    ways: Iterable[Possible] = possibles if complete else imagined(possibles, Limit())
-    for possible in islice(ways, LOOKED_AT):
-        for text, fields in allowed(possible, line, latest):
+    ways: Iterable[Candidate] = candidates if complete else imagine_steps(candidates, Limit())
+    for candidate in islice(ways, LOOKED_AT):
+        for text, fields in allowed_lines(candidate, line, latest):
             told = {name: (value, mine) for name, value in fields.items()
                     if (mine := getattr(line, name)) is not None and mine != value}
             rank = (*(name in told for name in ("action", "effect", "seq", "outcome")), len(told))
             if text not in found or rank < found[text][0]:
                 found[text] = rank, Nearest(text, {
-                    name: (_shown(model), _shown(mine)) for name, (model, mine) in told.items()})
+                    name: (_format_value(model), _format_value(mine)) for name, (model, mine) in told.items()})
     return [one for _, one in sorted(found.values(), key=lambda entry: entry[0])[:most]]
 
 
-def allowed(possible: Possible, line: Line, latest: int) -> Iterator[tuple[str, dict[str, object]]]:
+def allowed_lines(candidate: Candidate, line: TraceLine, latest: int) -> Iterator[tuple[str, dict[str, object]]]:
     """What the model allows a line of this kind to say, in words and by field."""
     if line.effect:
-        for owed in possible.owed:
+        for owed in candidate.owed:
             for outcome in owed.outcomes or [None]:
                 text = f"{owed.effect} {owed.seq}" + (f" {outcome.value}" if outcome else "")
                 yield text, {"effect": owed.effect, "seq": owed.seq, "outcome": outcome}
             if owed.effect == "end":
                 break
         return
-    session = possible.session
+    session = candidate.session
     for move in REFERENCE.moves(session, latest):
         if move.action.name in ACTION:
             yield _text(move, latest), {
                 "action": move.action.name, "seq": _seq(move, latest),
                 "outcome": move.variant if isinstance(move.variant, Outcome) else None, "mark": move.after.mark,
-                "rows": moved(session, move), "effects": tuple(map(asked, move.effects))}
+                "rows": moved_rows(session, move), "effects": tuple(map(Asked.of, move.effects))}
 
 
 def _seq(move: Move, latest: int) -> int | None:
@@ -113,7 +115,7 @@ def _text(move: Move, latest: int) -> str:
     return " ".join(str(word) for word in words if word is not None)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Outcome):
         return value.value
     if isinstance(value, tuple):

@@ -17,7 +17,7 @@ from io import BufferedReader
 from typing import Any, NamedTuple
 
 from cancelmark.model.actions import ACTIONS
-from cancelmark.model.effects import EFFECTS, End, Start
+from cancelmark.model.effects import EFFECTS, Effect, End, Start
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 
 VERSION = 1
@@ -47,6 +47,10 @@ class Asked(NamedTuple):
     into: int | None = None
     outcome: Outcome | None = None
 
+    @classmethod
+    def of(cls, effect: Effect) -> "Asked":
+        return cls(effect.kind, effect.seq, **{name: getattr(effect, name) for name in effect.details})
+
 
 class Moved(NamedTuple):
     """A row as a line tells it."""
@@ -64,7 +68,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """One line. `None`: the line does not say."""
 
     number: int  # in the file, from 1
@@ -131,7 +135,7 @@ def _effect(value: Any) -> bool:
     return kind in _ASKED and _fields(value, {"effect": _text, "seq": _SEQ, **_ASKED[kind]})
 
 
-def _found(value: Any) -> bool:
+def _is_found(value: Any) -> bool:
     prompt = {"seq": _SEQ, "run_id": _run_id, "state": lambda state: _text(state) and state in STATES}
     return type(value) is dict and all(_fields(session, {
         "mark": _count(0),
@@ -168,7 +172,7 @@ FIELDS: Mapping[str, Field] = {
                   "the moves of prompts, in order"),
     "effects": Field('a list of {"effect": …, "seq": …}, a fold with "into" and an end with "outcome"', _effects,
                      "everything that the action asks for, in order"),
-    "found": Field('an object with {"mark": …, "prompts": […]} for each session', _found,
+    "found": Field('an object with {"mark": …, "prompts": […]} for each session', _is_found,
                    "what a recovery has found in the journal"),
     "n": Field("a whole number from 1", _count(1),
                "the number of the line, from 1 in each life of the server. A trace with it is complete"),
@@ -192,7 +196,7 @@ ONLY: Mapping[str, frozenset[str]] = {
 }
 
 
-def parsed(number: int, value: Any) -> Line:
+def parse_line(number: int, value: Any) -> TraceLine:
     """The line that a JSON value is."""
     if type(value) is not dict:
         raise BadTrace(number, f"{_kind(value)}, and no JSON object", "each line is one object: one action")
@@ -204,7 +208,7 @@ def parsed(number: int, value: Any) -> Line:
             raise BadTrace(number, f"there is no field {name!r}",
                            f"choose from {', '.join(FIELDS)}, or begin a field of your own with _")
         if not field.good(inner):
-            raise BadTrace(number, f"{name} is {_shown(inner)}", f"it must be {field.expected}")
+            raise BadTrace(number, f"{name} is {_format_value(inner)}", f"it must be {field.expected}")
     action, effect = value.get("action"), value.get("effect")
     if (action is None) == (effect is None):
         raise BadTrace(number, "both an action and an effect" if action else "no action",
@@ -223,7 +227,7 @@ def parsed(number: int, value: Any) -> Line:
     if kind == "finish" and value["outcome"] == "folded":
         raise BadTrace(number, "finish has the outcome folded", "a turn ends in end_turn, error or canceled")
     rows, effects, found = value.get("rows"), value.get("effects"), value.get("found")
-    return Line(
+    return TraceLine(
         number, action, effect, session, value.get("seq"), "run_id" in value, value.get("run_id") or None,
         ENDS[value["outcome"]] if "outcome" in value else None, value.get("mark"), value.get("n"), value.get("after"),
         None if rows is None else tuple(Moved(row["seq"], row["row"]) for row in rows),
@@ -239,7 +243,7 @@ def _kind(value: Any) -> str:
     return {list: "an array", str: "a text", bool: "true or false", type(None): "null"}.get(type(value), "a number")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "…"
 
@@ -249,7 +253,7 @@ def _shown(value: Any) -> str:
 GZIP = b"\x1f\x8b"
 
 
-def lines_of(file: BufferedReader) -> Iterator[Line | Torn]:
+def read_lines(file: BufferedReader) -> Iterator[TraceLine | Torn]:
     """The lines of a file, one at a time. Raises `BadTrace` at the first that is none.
 
     A line that is no JSON is `Torn` if nothing follows it, not even the end of the line, or if the one after it begins
@@ -260,13 +264,13 @@ def lines_of(file: BufferedReader) -> Iterator[Line | Torn]:
         number += 1
         if raw.isspace():
             continue
-        line = _read(number, raw)
+        line = _parse_json(number, raw)
         if cut:
             if isinstance(line, BadTrace) or line.n != 1:
                 raise cut
             yield Torn(cut.line)
             cut = None
-        if isinstance(line, Line):
+        if isinstance(line, TraceLine):
             good += 1
             yield line
         else:
@@ -295,7 +299,7 @@ def _raw_lines(file: BufferedReader) -> Iterator[bytes]:
         yield raw
 
 
-def _read(number: int, raw: bytes) -> Line | BadTrace:
+def _parse_json(number: int, raw: bytes) -> TraceLine | BadTrace:
     """The line, or why it is not even JSON."""
     if b"\0" in raw:
         return BadTrace(number, "binary, with a zero byte", "a trace is text in UTF-8, one JSON object a line")
@@ -306,4 +310,4 @@ def _read(number: int, raw: bytes) -> Line | BadTrace:
                         "a trace is text in UTF-8, one JSON object a line")
     except (ValueError, RecursionError) as error:
         return BadTrace(number, f"not JSON ({error})", "a trace is NDJSON: one object a line, as `jq -c .` writes it")
-    return parsed(number, value)
+    return parse_line(number, value)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cancelmark.conformance.trace.check import SHOWN, Rejected, TraceCheck, Undecided
-from cancelmark.conformance.trace.records import BadTrace, Line, Torn, lines_of
+from cancelmark.conformance.trace.records import BadTrace, Torn, TraceLine, read_lines
 
 from ..files import UsageError
 from .terminal import output
@@ -103,10 +103,10 @@ def opened(name: str) -> Iterator[BufferedReader]:
 
 
 @contextmanager
-def watched(file: BufferedReader) -> Iterator[Iterable[Line | Torn]]:
+def watched(file: BufferedReader) -> Iterator[Iterable[TraceLine | Torn]]:
     """The lines of the file; on a terminal, with a bar that shows how far it is read."""
     if not sys.stderr.isatty():
-        yield lines_of(file)
+        yield read_lines(file)
         return
     status = fstat(file.fileno())
     size = status.st_size if S_ISREG(status.st_mode) else None
@@ -115,8 +115,8 @@ def watched(file: BufferedReader) -> Iterator[Iterable[Line | Torn]]:
     with bar:
         task = bar.add_task("", total=size, lines=0)
 
-        def moving() -> Iterator[Line | Torn]:
-            for number, line in enumerate(lines_of(file)):
+        def moving() -> Iterator[TraceLine | Torn]:
+            for number, line in enumerate(read_lines(file)):
                 if number % PAUSE == 0:
                     bar.update(task, lines=number, completed=file.tell() if size else 0)
                 yield line

@@ -26,12 +26,12 @@ from support.tracing import (
     written,
 )
 
-from cancelmark.conformance.trace import candidates as possible
+from cancelmark.conformance.trace import candidates
 from cancelmark.conformance.trace import check as trace
-from cancelmark.conformance.trace.candidates import Possible, asked, impossible, left_out, moved
+from cancelmark.conformance.trace.candidates import Candidate, imagine_step, moved_rows, why_impossible
 from cancelmark.conformance.trace.candidates import _scope as scope
 from cancelmark.conformance.trace.check import Rejected, TraceCheck, Undecided
-from cancelmark.conformance.trace.records import BadTrace, parsed
+from cancelmark.conformance.trace.records import Asked, BadTrace, parse_line
 from cancelmark.conformance.trace.seqs import Seqs
 from cancelmark.model.check.plain import Explorer, Situation
 from cancelmark.model.lifecycle import Outcome, State
@@ -54,7 +54,7 @@ def judged(lines: Sequence[Line], complete: bool = False) -> int | None:
 def checked(lines: Sequence[Line], complete: bool = False) -> TraceCheck:
     check = TraceCheck(complete)
     for number, line in enumerate(lines, 1):
-        check.take(parsed(number, line))
+        check.take(parse_line(number, line))
     return check
 
 
@@ -120,7 +120,7 @@ def accepted_paths(bounds: Bounds, style: Callable[[list[Line]], list[Line]]) ->
                     following._n = 0
                 for line in style(written([(situation.server, change)])):
                     number = following.lines + 1
-                    following.take(parsed(number, {**line, **({"n": following._n + 1} if "n" in line else {}),
+                    following.take(parse_line(number, {**line, **({"n": following._n + 1} if "n" in line else {}),
                                                    **({"after": following._n} if "after" in line else {})}))
                 ways += count(after, following)
             known[key] = ways or 1
@@ -198,7 +198,7 @@ def test_what_a_recovery_can_find_is_what_the_model_can_be_in() -> None:
                        if state is not State.DONE]
             session = Session(mark, False, tuple(prompts))
             can_be = (mark, tuple((p.seq, p.run_id, p.state) for p in prompts)) in reachable
-            assert (impossible(session) is None) is can_be, (session, impossible(session))
+            assert (why_impossible(session) is None) is can_be, (session, why_impossible(session))
             verdicts[can_be] += 1
     assert verdicts[False] > 20
     assert verdicts[True] > 20
@@ -332,7 +332,7 @@ WAITING = [accept(1), {"effect": "start", "seq": 1}, *map(accept, range(2, 16))]
 def test_of_too_many_possibilities_some_are_followed_which_can_only_accept(call: str) -> None:
     lines = [*WAITING, act(call, session="s"), *(end(seq, "canceled") for seq in range(2, 16)), end(1)]
     check = checked(lines)
-    assert check.most >= possible.MOST
+    assert check.most >= candidates.MOST
     with pytest.raises(Undecided, match=r"line 18 may not be .* since line 17 session s could be in more .*log more"):
         checked([*lines[:17], end(2, "end_turn")])
     assert judged([*lines, accept(16), end(16, "canceled")]) == len(lines) + 2, "all is known again"
@@ -361,28 +361,29 @@ def differs(style: str, number: int) -> bool:
                for at, _, mutant in [(1, "", lines), *mutants(lines)])
 
 
-def not_in_order(possible: Possible, line: Any) -> Possible | None:
+def not_in_order(candidate: Candidate, line: Any) -> Candidate | None:
     """Tells an effect wherever it is owed, and forgets those before it."""
-    for at, owed in enumerate(possible.owed):
+    for at, owed in enumerate(candidate.owed):
         if (owed.effect, owed.seq) == (line.effect, line.seq) and (not line.outcome or line.outcome in owed.outcomes):
-            return Possible(possible.session, possible.owed[at + 1:])
+            return Candidate(candidate.session, candidate.owed[at + 1:])
     return None
 
 
 BUGS: dict[str, tuple[str, Any, str, Any]] = {
-    "rows are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
-        line.mark in (None, move.after.mark) and line.effects in (None, tuple(map(asked, move.effects))))),
-    "marks are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
-        line.rows in (None, moved(session, move)) and line.effects in (None, tuple(map(asked, move.effects))))),
-    "effects are not compared": ("numbered", possible, "agrees", lambda line, session, move: (
-        line.mark in (None, move.after.mark) and line.rows in (None, moved(session, move)))),
+    "rows are not compared": ("numbered", candidates, "agrees", lambda line, session, move: (
+        line.mark in (None, move.after.mark) and line.effects in (None, tuple(map(Asked.of, move.effects))))),
+    "marks are not compared": ("numbered", candidates, "agrees", lambda line, session, move: (
+        line.rows in (None, moved_rows(session, move)) and line.effects in (None, tuple(map(Asked.of, move.effects))))),
+    "effects are not compared": ("numbered", candidates, "agrees", lambda line, session, move: (
+        line.mark in (None, move.after.mark) and line.rows in (None, moved_rows(session, move)))),
     "a seq may have been given out at any time": ("late", Seqs, "reach", lambda seqs, mark, now: None),
-    "ends are passed over": ("as observed", trace, "told", not_in_order),
-    "nobody fails unseen": ("as observed", possible, "left_out", lambda one, about=None: (
-        after for after in left_out(one, about) if len(after.owed) != 1 or after.owed[0].outcomes != {Outcome.ERROR})),
-    "the queue cannot be entered unseen": ("without enter and settle", possible, "entrances",
+    "ends are passed over": ("as observed", trace, "tell_effect", not_in_order),
+    "nobody fails unseen": ("as observed", candidates, "imagine_step", lambda one, about=None: (
+        after for after in imagine_step(one, about)
+        if len(after.owed) != 1 or after.owed[0].outcomes != {Outcome.ERROR})),
+    "the queue cannot be entered unseen": ("without enter and settle", candidates, "entrances",
                                            lambda session, line, limit: iter([session])),
-    "nothing is left out before a cancel": ("as observed", possible, "_scope", lambda line: (
+    "nothing is left out before a cancel": ("as observed", candidates, "_scope", lambda line: (
         ([], set()) if line.action == "cancel" else scope(line))),
 }
 

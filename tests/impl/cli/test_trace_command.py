@@ -25,7 +25,7 @@ from support.runtimes import tool
 from support.servers import Process
 
 from cancelmark.conformance.trace.check import TraceCheck
-from cancelmark.conformance.trace.records import FIELDS, NEEDED, lines_of, parsed
+from cancelmark.conformance.trace.records import FIELDS, NEEDED, parse_line, read_lines
 from cancelmark.impl.client import Client
 from cancelmark.impl.runtime.trace import Trace
 from cancelmark.impl.store import SqliteStore
@@ -111,7 +111,7 @@ def test_help_teaches_and_its_example_is_good() -> None:
     assert requeue["action"] == "requeue"
     assert run(ndjson([accept, cancel, end])).splitlines()[-1].endswith("verdict=accepted")
     for example in examples:
-        parsed(1, example)
+        parse_line(1, example)
 
 
 # --- files of every kind ------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Stream(io.RawIOBase):
 def peak(style: str, count: int, leak: bool = False) -> int:
     """Bytes that a check has in mind at most, looked at now and then."""
     check, most = TraceCheck(), 0
-    for number, line in enumerate(lines_of(io.BufferedReader(Stream(text(count, style)))), 1):
+    for number, line in enumerate(read_lines(io.BufferedReader(Stream(text(count, style)))), 1):
         check.take(line)
         if leak:
             check.torn.append(number)
