@@ -296,7 +296,7 @@ def cancel_without_stop(step: Port, arg: Argument) -> None:
 SILENT = (REFERENCE.changed("a cancel does not ask the running turn to stop", cancel={"apply": cancel_without_stop}),)
 
 
-BUGS_BY_NAME: Mapping[str, Protocol] = {p.name: p for p in (*(b.protocol for b in BUGS), *SILENT)}
+BUGS_BY_NAME: dict[str, Protocol] = {p.name: p for p in (*(b.protocol for b in BUGS), *SILENT)}
 
 
 # --- the flaws of the original that fit into one step; its races need more than one
@@ -519,3 +519,8 @@ def finish_later(step: Port, arg: Argument) -> None:
 
 
 flawed("event-waits-for-chain", finish={"apply": finish_later})
+
+
+# All of them, by names that a command line takes.
+SEEDED: Mapping[str, Protocol] = {
+    name.replace(" ", "-").replace("'", ""): protocol for name, protocol in (BUGS_BY_NAME | FLAWED).items()}

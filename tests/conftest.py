@@ -7,7 +7,7 @@ import pytest
 from support.runtimes import OpenStore
 from support.shared_fixture import once
 
-from cancelmark.impl.cli.check import PROTOCOLS
+from cancelmark.impl.cli.protocols import PROTOCOLS
 from cancelmark.impl.cli.revisions import searched
 from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.revisions.matrix import Column

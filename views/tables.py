@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from cancelmark.model.actions import ACTIONS, Variant
+from cancelmark.model.actions import Variant
 from cancelmark.model.check.explore import Result
 from cancelmark.model.effects import EFFECTS
-from cancelmark.model.lifecycle import GUARD_MEANING, ROWS
+from cancelmark.model.lifecycle import GUARD_MEANING
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
 from cancelmark.model.wire import EVENTS, FINISH_REASONS, REFUSALS, REQUESTS, RUN_COMPLETE, SEEN
@@ -19,19 +20,19 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iter
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (headings, rule, *rows)) + "\n"
 
 
-def rows_table() -> str:
+def rows_table(protocol: Protocol = REFERENCE) -> str:
     return table(("trigger", "from", "to", "guards", "outcome", "rule"), (
         (f"`{r.trigger.value}`", r.source.value, r.dest.value, r.condition or "–",
-         r.outcome.value if r.outcome else "–", r.rule) for r in ROWS))
+         r.outcome.value if r.outcome else "–", r.rule) for r in protocol.rows))
 
 
 def guards_table() -> str:
     return table(("guard", "holds when"), ((f"`{g.value}`", meaning) for g, meaning in GUARD_MEANING.items()))
 
 
-def actions_table() -> str:
+def actions_table(protocol: Protocol = REFERENCE) -> str:
     return table(("action", "taken by", "guard", "what it does", "rule"), (
-        (f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule) for a in ACTIONS))
+        (f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule) for a in protocol.actions))
 
 
 DETAILS = {"into": " into *q*", "outcome": " with an outcome"}

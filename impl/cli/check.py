@@ -14,15 +14,13 @@ from rich.table import Table
 
 from cancelmark.model.check.explore import ENGINES, Engine, NoEngine, Progress, Reduction, Result, Watch, engine_for
 from cancelmark.model.properties import PROPERTIES, Bounds, Property
-from cancelmark.model.protocol import REFERENCE, Behaviour
-from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
+from .protocols import add_protocol, protocol_named
 from .terminal import output, progress_bar
-
-PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
@@ -67,6 +65,8 @@ examples:
   cancelmark check --prompts 3 --cancels 1 --sessions 2 --property isolation
   cancelmark check --prompts 2 --crashes 1 --json
   cancelmark check --deep
+  cancelmark check --protocol seeded:the-mark-is-one-too-high
+  cancelmark check --protocol mine.py:KEEP --prompts 2 --cancels 1
   cancelmark check --prompts 4 --cancels 2 --sessions 2 --reduce finished,symmetry
 """
 
@@ -82,8 +82,7 @@ def add_parser(commands: Any) -> None:
     for name, most, meaning in BOUND_OPTIONS:
         bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
     bounds.add_argument("--deep", action="store_true", help="as far as a minute or so allows")
-    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME",
-                        help=f"which protocol: {', '.join(PROTOCOLS)} (default: {REFERENCE.name}, the reference)")
+    add_protocol(parser)
     parser.add_argument("--property", action="append", metavar="ID", dest="properties",
                         help="judge only this property; may be repeated")
     how = parser.add_argument_group("engine")
@@ -107,7 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in (("max-states", max_states), ("max-memory", arguments.max_memory)):
         if value < 1:
             raise UsageError(f"--{name} {value}: give at least 1")
-    engine = engine_named(arguments, properties)
+    protocol = protocol_named(arguments.protocol)
+    engine = engine_named(protocol, arguments, properties)
 
     before = peak_memory()
     started, processor = time.perf_counter(), time.process_time()
@@ -133,15 +133,9 @@ class Cost(NamedTuple):
 
 # --- input
 
-def protocol_named(name: str) -> Behaviour:
-    if name not in PROTOCOLS:
-        raise UsageError(f"--revision {name}: no such revision; choose one of {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name]
-
-
-def engine_named(arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
+def engine_named(protocol: Behaviour, arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
     """The engine that is asked for, ready to search."""
-    protocol, bounds = protocol_named(arguments.revision), bounds_of(arguments)
+    bounds = bounds_of(arguments)
     if arguments.engine not in (*ENGINES, None):
         raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
     reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
@@ -235,7 +229,7 @@ def report(result: Result, properties: Sequence[Property], cost: Cost) -> dict[s
         return {"length": len(trace), "calls": told, "loop": trace.loop}
 
     return {
-        "revision": result.protocol.name, "bounds": vars(result.bounds),
+        "protocol": result.protocol.name, "revision": result.protocol.name, "bounds": vars(result.bounds),
         "engine": result.engine, "reductions": reductions_of(result),
         "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(cost.seconds, 3),
         "processor_seconds": round(cost.processor_seconds, 3),

@@ -9,7 +9,7 @@ from typing import Any
 
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.protocol import Protocol
 from cancelmark.model.trace import Trace, replay
 from cancelmark.views.chain import trace_dot
 from cancelmark.views.itf import trace_itf
@@ -21,7 +21,7 @@ from cancelmark.views.timeline import trace_svg
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
-from .check import protocol_named
+from .protocols import add_protocol, protocol_named, sound
 
 DESCRIPTION = """\
 Draw the protocol, from the table and the actions that run it.
@@ -35,24 +35,25 @@ EPILOG = """\
 examples:
   cancelmark diagram lifecycle -o lifecycle.svg
   cancelmark diagram session --format mermaid
+  cancelmark diagram lifecycle --protocol mine.py:KEEP -o mine.svg
   cancelmark diagram trace "accept A" cancel "accept B" "enter B" "enter A" --format text
   cancelmark diagram trace --goal "row fold→done" -o fold.svg
-  cancelmark diagram trace --revision r1 "accept A" "accept B" cancel "enter A" "enter B" --format mermaid
+  cancelmark diagram --protocol r1 trace "accept A" "accept B" cancel "enter A" "enter B" --format mermaid
 """
 
 Content = str | bytes
 GOAL_BOUNDS = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
 
-LIFECYCLE: Mapping[str, Callable[[], Content]] = {
-    "svg": lambda: render_svg(lifecycle_graph()),
-    "png": lambda: render_png(render_svg(lifecycle_graph())),
-    "dot": lambda: lifecycle_graph().to_string(),
-    "mermaid": lifecycle_mermaid,
+LIFECYCLE: Mapping[str, Callable[[Protocol], Content]] = {
+    "svg": lambda protocol: render_svg(lifecycle_graph(protocol.rows)),
+    "png": lambda protocol: render_png(render_svg(lifecycle_graph(protocol.rows))),
+    "dot": lambda protocol: lifecycle_graph(protocol.rows).to_string(),
+    "mermaid": lambda protocol: lifecycle_mermaid(protocol.rows),
 }
-SESSION: Mapping[str, Callable[[], Content]] = {
-    "svg": lambda: render_svg(session_graph()),
-    "png": lambda: render_png(render_svg(session_graph())),
-    "dot": lambda: session_graph().to_string(),
+SESSION: Mapping[str, Callable[[Protocol], Content]] = {
+    "svg": lambda protocol: render_svg(session_graph(protocol)),
+    "png": lambda protocol: render_png(render_svg(session_graph(protocol))),
+    "dot": lambda protocol: session_graph(protocol).to_string(),
     "mermaid": session_mermaid,
 }
 TRACE: Mapping[str, Callable[[Trace], Content]] = {
@@ -74,7 +75,7 @@ def add_parser(commands: Any) -> None:
                         help="trace: the calls, such as 'accept A', cancel, 'enter A'")
     parser.add_argument("--goal", metavar="GOAL",
                         help="trace: the shortest that reaches this row, outcome or action, such as 'action recover'")
-    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME", help="trace: of which protocol")
+    add_protocol(parser, "of which protocol")
     parser.add_argument("--sessions", type=int, default=1, metavar="N",
                         help="trace: sessions side by side; cancel@2 is a cancel in the second (default: 1)")
     parser.add_argument("--format", metavar="FORMAT",
@@ -89,10 +90,15 @@ def run(arguments: argparse.Namespace) -> int:
     if what == "trace":
         write_to(arguments.output, render(TRACE, what, arguments, lambda draw: draw(trace_of(arguments))))
     elif what in ("lifecycle", "session"):
-        if arguments.calls or arguments.goal or arguments.revision != REFERENCE.name or arguments.sessions != 1:
-            raise UsageError(f"diagram {what} takes no calls, --goal, --revision or --sessions: diagram trace does")
+        if arguments.calls or arguments.goal or arguments.sessions != 1:
+            raise UsageError(f"diagram {what} takes no calls, --goal or --sessions: diagram trace does")
+        protocol = protocol_named(arguments.protocol)
+        if not isinstance(protocol, Protocol):
+            raise UsageError(f"--protocol {protocol.name}: a revision of the original has traces, and no {what} of "
+                             "rows and actions")
         forms = LIFECYCLE if what == "lifecycle" else SESSION
-        write_to(arguments.output, render(forms, what, arguments, lambda draw: draw()))
+        with sound(protocol):
+            write_to(arguments.output, render(forms, what, arguments, lambda draw: draw(protocol)))
     else:
         raise UsageError(f"diagram {what}: no such diagram; choose lifecycle, session or trace")
     return 0
@@ -120,18 +126,21 @@ def render(
 def trace_of(arguments: argparse.Namespace) -> Trace:
     if bool(arguments.calls) == bool(arguments.goal):
         raise UsageError("diagram trace: give its calls, such as 'accept A' cancel 'enter A', or --goal")
-    protocol = protocol_named(arguments.revision)
+    protocol = protocol_named(arguments.protocol)
     if arguments.goal:
-        if protocol is not REFERENCE:
-            raise UsageError(f"--goal: only the reference has goals; give the calls of a trace of {protocol.name}")
-        met = explore_fully(protocol, GOAL_BOUNDS).met
+        if not isinstance(protocol, Protocol):
+            raise UsageError(f"--goal: a revision of the original has no goals; give the calls of a trace of "
+                             f"{protocol.name}")
+        with sound(protocol):
+            met = explore_fully(protocol, GOAL_BOUNDS).met
         if arguments.goal not in met:
             raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
         return met[arguments.goal]
     if not 1 <= arguments.sessions <= 4:
         raise UsageError(f"--sessions {arguments.sessions}: give a number from 1 to 4")
     try:
-        return replay(protocol, arguments.calls, arguments.sessions)
+        with sound(protocol):
+            return replay(protocol, arguments.calls, arguments.sessions)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cancelmark.model.check.comparison import BOUNDS, Comparison, Difference, compare, first_difference, pair_steps
 from cancelmark.model.check.walk import Walk
-from cancelmark.model.protocol import Behaviour
+from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED, Column, column
 from cancelmark.model.trace import Trace, TraceStep, call_text
@@ -19,15 +19,17 @@ from cancelmark.views.tables import KINDS
 from cancelmark.views.telling import Scene, scenes
 
 from ..files import UsageError
-from .check import PROTOCOLS, watching
+from .check import watching
 from .itf import load
+from .protocols import PROTOCOLS, WHICH, protocol_named, sound
 from .terminal import output
 
 DESCRIPTION = """\
 Hold two protocols or two traces against each other.
 
-Two protocols (ref, r0 … r4): which actions only one of them has, which behave differently and after which shortest
-history, which properties change, which flaws are repaired and which are new, and the first step that differs.
+Two protocols (ref, r0 … r4, a seeded bug, or your own): which actions only one of them has, which behave differently
+and after which shortest history, which properties change, which flaws are repaired and which are new, and the first
+step that differs.
 Two traces (files that `cancelmark play` saved, or ITF): step by step, the first that differs, and what each breaks.
 
 The exit code is 0 whether they differ or not; 2 is bad usage.
@@ -37,6 +39,7 @@ EPILOG = """\
 examples:
   cancelmark diff r3 r4
   cancelmark diff r4 ref --json
+  cancelmark diff --protocol mine.py:KEEP
   cancelmark diff mine.itf.json theirs.itf.json
 """
 
@@ -45,22 +48,27 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "diff", help="two revisions or two traces side by side", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", metavar="A", help="a protocol, or a file with a trace")
-    parser.add_argument("b", metavar="B", help="another of the same")
+    parser.add_argument("a", metavar="A", nargs="?", help=f"a protocol ({WHICH}), or a file with a trace")
+    parser.add_argument("b", metavar="B", nargs="?", help="another of the same")
+    parser.add_argument("--protocol", metavar="NAME", help="the second protocol; the first is then A, or the reference")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    names = (arguments.a, arguments.b)
-    known = [name in PROTOCOLS for name in names]
+    names = [name for name in (arguments.a, arguments.b, arguments.protocol) if name is not None]
+    if arguments.protocol and len(names) == 1:
+        names = [REFERENCE.name, *names]
+    if len(names) != 2:
+        raise UsageError("diff: give two protocols, or two files with traces")
+    files = [name not in PROTOCOLS and Path(name).exists() for name in names]
     report: Protocols | Traces
-    if all(known):
-        report = Protocols(*(PROTOCOLS[name] for name in names))
-    elif not any(known):
+    if not any(files):
         for name in names:
-            if not Path(name).exists():
-                raise UsageError(f"diff {name}: neither a protocol ({', '.join(PROTOCOLS)}) nor a file")
+            if ":" not in name and name not in PROTOCOLS:
+                raise UsageError(f"diff {name}: neither a protocol ({WHICH}) nor a file")
+        report = Protocols(*(protocol_named(name) for name in names))
+    elif all(files):
         report = Traces(names, [load(Path(name)) for name in names])
     else:
         raise UsageError(f"diff {' '.join(names)}: give two protocols ({', '.join(PROTOCOLS)}) or two files")
@@ -96,8 +104,9 @@ class Protocols:
 
     def __init__(self, a: Behaviour, b: Behaviour) -> None:
         self.names = (a.name, b.name)
-        self.compared: Comparison = compare(a, b)
-        with watching(f"searching {a.name} and {b.name}") as watch:
+        with sound(a), sound(b):
+            self.compared: Comparison = compare(a, b)
+        with sound(a), sound(b), watching(f"searching {a.name} and {b.name}") as watch:
             self.columns: tuple[Column, Column] = (column(a, watch), column(b, watch))
         here, there = ({flaw.name for flaw in FLAWS if name in flaw.revisions} for name in self.names)
         self.repaired = [flaw.name for flaw in FLAWS if flaw.name in here - there]

@@ -8,15 +8,16 @@ from cancelmark.model.trace import Trace
 from cancelmark.views.itf import itf_trace, trace_itf
 
 from ..files import UsageError, write
-from .check import PROTOCOLS
+from .protocols import PROTOCOLS
 
 
 def save(path: Path, protocol: Behaviour, trace: Trace) -> None:
     write(path, json.dumps(trace_itf(trace, protocol.name), indent=2, ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> tuple[Behaviour, Trace]:
-    """The trace in a file, and the protocol that it is of: the reference, if the file does not say."""
+def load(path: Path, given: Behaviour = REFERENCE) -> tuple[Behaviour, Trace]:
+    """The trace in a file, and the protocol that it is of: the reference, if the file does not say. One that has no
+    name of its own here must be given."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -25,9 +26,11 @@ def load(path: Path) -> tuple[Behaviour, Trace]:
         raise UsageError(f"{path} is not JSON: {error}; `cancelmark play` saves traces that can be read") from error
     meta = document.get("#meta", {}) if isinstance(document, dict) else {}
     name = meta.get("protocol", REFERENCE.name) if isinstance(meta, dict) else REFERENCE.name
-    if name not in PROTOCOLS:
-        raise UsageError(f"{path} is a trace of protocol {name}, which is none of {', '.join(PROTOCOLS)}")
+    protocol = given if given.name == name else PROTOCOLS.get(name)
+    if protocol is None:
+        raise UsageError(f"{path} is a trace of protocol {name}, which is none of {', '.join(PROTOCOLS)}; say where it "
+                         "is with --protocol")
     try:
-        return PROTOCOLS[name], itf_trace(PROTOCOLS[name], document)
+        return protocol, itf_trace(protocol, document)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error

@@ -26,8 +26,8 @@ from cancelmark.views.theme import PROMPT_LOOKS
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
-from .check import protocol_named
 from .itf import load, save
+from .protocols import add_protocol, protocol_named, sound
 from .quiz import Question, ask, questions
 from .terminal import output
 
@@ -42,7 +42,7 @@ as `enter A`, or undo, redo, save FILE, load FILE, quiz, help, quit.
 EPILOG = """\
 examples:
   cancelmark play
-  cancelmark play --revision r1 "accept A" cancel "accept B" "enter B" "enter A"
+  cancelmark play --protocol r1 "accept A" cancel "accept B" "enter B" "enter A"
   cancelmark play --quiz --questions 5
   printf '%s\\n' "accept A" cancel "enter A" "save a.itf.json" | cancelmark play
 """
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
         "play", help="play the protocol step by step in the terminal", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("calls", nargs="*", metavar="CALL", help="calls to begin with, such as 'accept A' cancel")
-    parser.add_argument("--revision", default=REFERENCE.name, metavar="NAME", help="which protocol (default: ref)")
+    add_protocol(parser)
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions side by side (default: 1)")
     parser.add_argument("--load", type=Path, metavar="FILE", help="go on with a trace that was saved")
     parser.add_argument("--quiz", action="store_true", help="be asked what becomes of prompts, and told why")
@@ -72,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     with keyboard() as typed:
         if arguments.quiz:
             return Quiz(typed).run(random, arguments.questions)
-        Game(walk_of(arguments), typed, random).run()
+        with sound(protocol_named(arguments.protocol)):
+            Game(walk_of(arguments), typed, random).run()
     return 0
 
 
@@ -82,8 +83,8 @@ def walk_of(arguments: argparse.Namespace) -> Walk:
     if arguments.load:
         if arguments.calls:
             raise UsageError("play: give calls or --load, not both")
-        return Walk.along(*load(arguments.load))
-    protocol = protocol_named(arguments.revision)
+        return Walk.along(*load(arguments.load, protocol_named(arguments.protocol)))
+    protocol = protocol_named(arguments.protocol)
     try:
         return Walk.along(protocol, replay(protocol, arguments.calls, arguments.sessions))
     except ValueError as error:

@@ -23,7 +23,7 @@ from cancelmark.views.timeline import trace_svg
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
-from .check import PROTOCOLS
+from .protocols import PROTOCOLS
 from .review.workers import crew, processors
 from .terminal import output
 
@@ -31,7 +31,7 @@ MATRIX_HELP = """\
 Search every revision of the original protocol, and the reference, and show which property each keeps or breaks.
 
 A number is the length of the shortest counterexample. `cancelmark explain` tells the stories behind them;
-`cancelmark check --revision NAME` shows the counterexamples of one revision.
+`cancelmark check --protocol NAME` shows the counterexamples of one revision.
 """
 
 EXPLAIN_HELP = """\

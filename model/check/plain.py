@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..actions import Action, Reach
-from ..lifecycle import Outcome, Row, State
+from ..lifecycle import IllegalTrigger, Outcome, Row, State
 from ..properties import BOUND_NAMES, PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
 from ..protocol import Behaviour, Move
 from ..server import Change, Server, changes
@@ -125,6 +125,8 @@ class Explorer:
             result.stopped, result.interrupted = "interrupted", True
         except (OverflowError, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
+        except IllegalTrigger as error:
+            result.stopped = f"an action fires where no row applies: {error}"
         result.states = len(parent)
         return result
 

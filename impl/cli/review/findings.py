@@ -20,7 +20,8 @@ from cancelmark.views.export import document, graph_of
 from cancelmark.views.levels import Level, count_levels
 from cancelmark.views.trace import trace_text
 
-from ..check import DEFAULT_BOUNDS, PROTOCOLS, verdict_of
+from ..check import DEFAULT_BOUNDS, verdict_of
+from ..protocols import PROTOCOLS
 
 P = ParamSpec("P")
 T = TypeVar("T")

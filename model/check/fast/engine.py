@@ -12,7 +12,7 @@ from itertools import pairwise, repeat
 
 import numpy as np
 
-from ...lifecycle import State
+from ...lifecycle import IllegalTrigger, State
 from ...properties import PROPERTIES, Bounds, Property, ServerStep
 from ...protocol import Behaviour
 from ..estimate import deepest, estimate, magnitude
@@ -88,6 +88,8 @@ class FastExplorer:
             result.stopped, result.interrupted = "interrupted", True
         except (TooWide, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
+        except IllegalTrigger as error:
+            result.stopped = f"an action fires where no row applies: {error}"
         finally:
             if collecting:
                 gc.enable()

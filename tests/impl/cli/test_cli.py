@@ -22,7 +22,7 @@ def test_version_and_help() -> None:
 
 @pytest.mark.parametrize(("arguments", "code"), [
     (["check", "--prompts", "1", "--property", "fifo"], 0),
-    (["check", "--revision", "r0", "--prompts", "1", "--cancels", "1", "--property", "no-lost-cancel"], 1),
+    (["check", "--protocol", "r0", "--prompts", "1", "--cancels", "1", "--property", "no-lost-cancel"], 1),
     (["check", "--prompts", "0"], 2),
     (["nonsense"], 2),
 ])
@@ -61,13 +61,13 @@ def test_check_json_has_the_same_figures_and_each_property() -> None:
 
 def test_check_of_a_broken_revision_exits_1_and_shows_a_trace() -> None:
     done = run_command(
-        "check", "--revision", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
+        "check", "--protocol", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)
     assert "no-poisoning is violated; a shortest trace, 4 steps" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("verdict=violated")
 
 
 def test_check_of_a_revision_judges_what_it_says_and_no_goals_of_the_reference() -> None:
-    run_command("check", "--revision", "r4", "--prompts", "2", "--property", "record")
+    run_command("check", "--protocol", "r4", "--prompts", "2", "--property", "record")
 
 
 def test_traces_of_several_sessions_say_which() -> None:
@@ -116,7 +116,7 @@ def test_progress_and_colour_on_a_terminal() -> None:
     (["check", "--sessions", "0"], "--sessions 0"),
     (["check", "--prompts", "two"], "two"),
     (["check", "--property", "no-such"], "no-such: no such property; choose one of no-poisoning"),
-    (["check", "--revision", "r9"], "r9: no such revision; choose one of r0, r1"),
+    (["check", "--protocol", "r9"], "r9: no such protocol; choose one of r0, r1"),
     (["check", "--max-states", "0"], "--max-states 0"),
     (["check", "--nonsense"], "--nonsense"),
     (["nonsense"], "nonsense"),
@@ -126,8 +126,8 @@ def test_progress_and_colour_on_a_terminal() -> None:
     (["diagram", "lifecycle", "--format", "text"], "text"),
     (["diagram", "lifecycle", "--format", "png"], "-o"),
     (["diagram", "lifecycle", "accept A"], "takes no calls"),
-    (["diagram", "session", "--revision", "r4"], "takes no calls"),
-    (["diagram", "trace", "--revision", "r4", "--goal", "action cancel"], "only the reference has goals"),
+    (["diagram", "session", "--protocol", "r4"], "a revision of the original has traces, and no session of rows and"),
+    (["diagram", "trace", "--revision", "r4", "--goal", "action cancel"], "a revision of the original has no goals"),
     (["diagram", "trace"], "give its calls"),
     (["diagram", "trace", "enter A"], "enter A"),
     (["diagram", "trace", "fly A"], "fly A"),

@@ -115,8 +115,10 @@ def test_saved_traces_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    (("r4", "r9"), "give two protocols (r0, r1, r2, r3, r4, ref) or two files"),
-    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref) nor a file"),
+    (("r4", "r9"), "diff r9: neither a protocol (r0, r1, r2, r3, r4, ref, seeded:NAME"),
+    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref, seeded:NAME"),
+    (("r4", "pyproject.toml"), "give two protocols (r0, r1, r2, r3, r4, ref) or two files"),
+    (("r4",), "diff: give two protocols, or two files with traces"),
 ])
 def test_bad_usage(arguments: tuple[str, ...], problem: str) -> None:
     [line] = diff(*arguments, code=2).splitlines()

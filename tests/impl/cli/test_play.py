@@ -100,7 +100,7 @@ def test_what_is_no_trace_is_refused(damage: object, problem: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    (("--revision", "r9"), "no such revision"),
+    (("--protocol", "r9"), "no such protocol"),
     (("--sessions", "9"), "give a number from 1 to 4"),
     (("--load", "no-such-file"), "cannot read no-such-file"),
     (("--load", "x", "cancel"), "calls or --load, not both"),

@@ -1,0 +1,89 @@
+"""Protocols by name: the reference, the revisions of the original, seeded bugs, and anybody's own."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from cancelmark.model.lifecycle import IllegalTrigger
+from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.machine import Revision
+from cancelmark.model.seeded import SEEDED
+
+from ..files import UsageError
+
+PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
+
+WHICH = (f"{', '.join(PROTOCOLS)}, seeded:NAME (a bug of the model, such as seeded:the-mark-is-one-too-high), or your "
+         "own: module:NAME or file.py:NAME")
+
+
+def add_protocol(parser: argparse.ArgumentParser, help: str = "which protocol") -> None:
+    parser.add_argument("--protocol", "--revision", default=REFERENCE.name, metavar="NAME",
+                        help=f"{help}: {WHICH} (default: {REFERENCE.name}, the reference)")
+
+
+def protocol_named(name: str) -> Behaviour:
+    """The protocol of that name; says what is wrong with the name otherwise."""
+    where, colon, attribute = name.rpartition(":")
+    if not colon:
+        if name not in PROTOCOLS:
+            raise UsageError(f"--protocol {name}: no such protocol; choose one of {WHICH}")
+        return PROTOCOLS[name]
+    if where == "seeded":
+        return _seeded(attribute)
+    module = _loaded(name, where)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Protocol | Revision):
+        names = [key for key, value in vars(module).items() if isinstance(value, Protocol)]
+        what = "there is no such name" if found is None else f"that is no protocol, but of type {type(found).__name__}"
+        raise UsageError(f"--protocol {name}: {what}; protocols there: {', '.join(names) or 'none'}")
+    return found
+
+
+def _seeded(name: str) -> Protocol:
+    slug = name.strip().replace(" ", "-").replace("'", "")
+    if slug not in SEEDED:
+        near = get_close_matches(slug, SEEDED, n=3) or list(SEEDED)
+        raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}")
+    return SEEDED[slug]
+
+
+def _loaded(name: str, where: str) -> ModuleType:
+    """The module of that name, or the file, as this directory has it."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return _file(where) if where.endswith(".py") else import_module(where)
+    except Exception as error:  # whatever somebody's module does when it is loaded
+        raise UsageError(f"--protocol {name}: cannot load {where}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _file(path: str) -> ModuleType:
+    spec = spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)  # where its own dataclasses look for it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
+
+
+@contextmanager
+def sound(protocol: Behaviour) -> Iterator[None]:
+    """What is done here with the protocol is told apart from an action of it that breaks its own rows."""
+    try:
+        yield
+    except IllegalTrigger as error:
+        raise UsageError(f"protocol {protocol.name}: an action fires where no row applies: {error}; nothing is "
+                         "claimed. Mend the action, its `subject`, or the rows") from error

@@ -1,0 +1,104 @@
+"""A protocol is a value: the commands take anybody's own, and every seeded bug."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import read_refusal, run_command
+
+from cancelmark.impl.cli.protocols import PROTOCOLS, protocol_named
+from cancelmark.model.seeded import BUGS, FLAWED, SEEDED
+
+KEEP = """\
+from cancelmark.model.actions import stop_active
+from cancelmark.model.protocol import REFERENCE
+
+def cancel_keeps(step, arg):
+    \"\"\"The queue stays.\"\"\"
+    stop_active(step)
+    step.mark = arg.seq
+
+KEEP = REFERENCE.changed("keep", cancel={"apply": cancel_keeps})
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(KEEP)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["mine.py:KEEP", "mine:KEEP"])
+def test_check_searches_a_protocol_of_ones_own(mine: Path, name: str) -> None:
+    said = run_command("check", "--protocol", name, "--prompts", "2", "--cancels", "1", "--json", code=1)
+    report = json.loads(said.stdout)
+    assert (report["protocol"], report["verdict"]) == ("keep", "violated")
+    assert [p["id"] for p in report["properties"] if p["verdict"] == "violated"] == ["no-lost-cancel"]
+
+
+def test_diff_holds_it_against_the_reference(mine: Path) -> None:
+    report = json.loads(run_command("diff", "--protocol", "mine.py:KEEP", "--json").stdout)
+    assert list(report["actions"]["different"]) == ["cancel"]
+    assert report["properties"]["no-lost-cancel"] == {"ref": "holds", "keep": "fails 6", "changed": True}
+    assert report["properties"]["delivery"]["keep"] == "–", "it says nothing of delivery"
+    assert json.loads(run_command("diff", "ref", "mine.py:KEEP", "--json").stdout) == report
+
+
+def test_diagrams_are_of_its_rows_and_actions(mine: Path) -> None:
+    theirs, ours = (run_command("diagram", "session", "--format", "mermaid", "--protocol", name).stdout
+                    for name in ("mine.py:KEEP", "ref"))
+    assert theirs != ours
+    rows = "KEEP2 = REFERENCE.changed('rows', [r for r in REFERENCE.rows if r.trigger.value != 'fold'])\n"
+    (mine / "mine.py").write_text(KEEP + rows)
+    drawn = run_command("diagram", "lifecycle", "--format", "mermaid", "--protocol", "mine.py:KEEP2").stdout
+    assert "enter" in drawn
+    assert "fold" not in drawn
+    calls = ("accept A", "accept B", "enter A", "enter B", "cancel")
+    assert "queued" in run_command("diagram", "--protocol", "mine.py:KEEP", "trace", *calls).stdout.splitlines()[-1]
+
+
+def test_play_takes_it_saves_it_and_loads_it(mine: Path) -> None:
+    typed = "accept A\naccept B\nenter A\nenter B\ncancel\nsave a.itf.json\n"
+    run_command("play", "--protocol", "mine.py:KEEP", given=typed.encode())
+    assert "queued" in run_command("play", "--load", "a.itf.json", "--protocol", "mine.py:KEEP").stdout
+    assert "is a trace of protocol keep" in read_refusal("play", "--load", "a.itf.json")
+
+
+def test_review_writes_its_verdicts_and_diagrams(mine: Path) -> None:
+    report = json.loads(run_command("review", "--protocol", "mine.py:KEEP", "-o", "own.html", "--json", code=1).stdout)
+    assert (report["verdict"], report["properties"]["no-lost-cancel"]) == ("violated", "violated")
+    page = (mine / "own.html").read_text()
+    assert "Review of keep: violated" in page
+    assert page.count("<svg") == 2
+    assert "finish(A, end_turn)" in page
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("nope", "no such protocol; choose one of r0"),
+    ("mine.py:NONE", "there is no such name; protocols there: REFERENCE, KEEP"),
+    ("mine.py:cancel_keeps", "that is no protocol, but of type function"),
+    ("nowhere.py:KEEP", "cannot load nowhere.py: FileNotFoundError"),
+    ("nowhere:KEEP", "cannot load nowhere: ModuleNotFoundError"),
+    ("broken.py:KEEP", "cannot load broken.py: ZeroDivisionError"),
+    ("seeded:the-mark-is-one-to-high", "there is no such bug; try the-mark-is-one-too-high"),
+])
+def test_a_name_that_is_no_protocol_is_refused(mine: Path, name: str, told: str) -> None:
+    (mine / "broken.py").write_text("1 / 0")
+    assert told in read_refusal("check", "--protocol", name)
+
+
+def test_every_seeded_bug_has_a_name_on_the_command_line() -> None:
+    assert set(SEEDED.values()) >= {*(bug.protocol for bug in BUGS), *FLAWED.values()}
+    for bug in BUGS:
+        assert protocol_named(f"seeded:{bug.name}") is bug.protocol
+    assert protocol_named("seeded:run-id-folded") is FLAWED["run-id-folded"]
+    assert not set(SEEDED) & set(PROTOCOLS)
+
+
+def test_what_was_found_before_an_action_breaks_its_own_rows_is_told() -> None:
+    name = "seeded:a-prompt-without-a-run-id-does-not-wait"
+    said = run_command("check", "--protocol", name, "--prompts", "3", "--requeues", "1", "--engine", "plain", code=1)
+    words = " ".join(said.stdout.split())
+    assert "single-active is violated" in words
+    assert "an action fires where no row applies" in words

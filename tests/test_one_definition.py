@@ -1,0 +1,63 @@
+"""What runs is what was checked: an action that is changed in one place is changed everywhere."""
+
+import asyncio
+
+import pytest
+
+from cancelmark.impl.models.scripted import ScriptedModel, Stubborn, Wait
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.session import Counter, Session
+from cancelmark.model.actions import Argument, Port, stop_active
+from cancelmark.model.check.explore import explore
+from cancelmark.model.lifecycle import State
+from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.trace import replay
+from cancelmark.views.session import session_mermaid
+from cancelmark.views.tables import actions_table
+
+
+def cancel_keeps(step: Port, arg: Argument) -> None:
+    """The active prompt is asked to stop, everything accepted so far is covered, and the queue stays."""
+    stop_active(step)
+    step.mark = arg.seq
+
+
+KEEP = REFERENCE.changed("keep", cancel={"apply": cancel_keeps})
+
+
+def test_the_explorer_names_the_guarantee_that_breaks() -> None:
+    assert list(explore(KEEP, Bounds(2, cancels=1)).violations) == ["no-lost-cancel"]
+
+
+@pytest.mark.parametrize(("protocol", "queued"), [(REFERENCE, []), (KEEP, ["b"])], ids=["reference", "keep"])
+def test_a_runtime_lives_by_the_protocol_that_it_is_given(protocol: Protocol, queued: list[str]) -> None:
+    async def main() -> None:
+        model = ScriptedModel([Stubborn((Wait("gate"),))])
+        async with Runtime(model, protocol=protocol) as runtime:
+            await runtime.create_session("s")
+            await runtime.accept("s", "a")
+            await model.gate("gate").reached()
+            await runtime.accept("s", "b", "run-b")
+            await runtime.cancel("s")
+            assert runtime.queued("s") == queued
+            model.gate("gate").open()
+
+    asyncio.run(main())
+
+
+def test_model_diagram_page_and_session_change_together() -> None:
+    """The same history, and what model, diagram, table of specs/protocol.md and runtime's session make of it."""
+    def told(protocol: Protocol) -> tuple[object, ...]:
+        trace = replay(protocol, ("accept A", "accept(B, run id)", "enter A", "enter B", "cancel"))
+        session = Session("s", Counter(), protocol=protocol)
+        for run_id in (None, "run-b"):
+            session.take("enter", session.accept(run_id=run_id)[0])
+        effects = session.take("cancel")
+        assert (trace.steps[-1].effects, trace.states[-1].prompts[1].state is State.QUEUED) == (
+            tuple(effects), bool(session.queue)), "model and runtime agree"
+        return trace.states[-1], session_mermaid(protocol), actions_table(protocol), list(effects)
+
+    before, after = told(REFERENCE), told(KEEP)
+    assert all(one != other for one, other in zip(before, after, strict=True))
+    assert "and the queue stays" in str(after[2])
