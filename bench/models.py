@@ -11,6 +11,7 @@ class Null:
     """Its step ends at once. It looks at nothing and says nothing."""
 
     name, provider = "null", "bench"
+    hears: int | None = 0
 
     async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         yield Finish(FinishReason.END_TURN)
@@ -29,6 +30,8 @@ class Endless(Null):
 
 class Reader(Null):
     """It hears everything that was said, as a real model has to, and more than its window is too long for it."""
+
+    hears = None  # everything
 
     def __init__(self, window: int) -> None:
         self.window = window  # messages

@@ -179,12 +179,12 @@ from cancelmark.impl.store import SqliteStore
 from cancelmark.views.notebook import Word, table
 
 
-def journal():
+async def journal():
     """What the file says of each prompt, and the mark of its session."""
     store = SqliteStore("prompts.db")
     rows = []
-    for session in store.sessions():
-        for p in store.prompts(session.id, finished=100):
+    for session in await store.sessions():
+        for p in await store.prompts(session.id, finished=100):
             state = Word(f"state {p.state.value}", p.state.value.replace("_", " "))
             outcome = p.outcome.value if p.outcome else "–"
             rows.append((session.id, session.mark, p.run_id, p.seq, state, outcome))
@@ -193,7 +193,7 @@ def journal():
     return table("prompts.db", heads, rows)
 
 
-journal()
+await journal()
 
 # %% [markdown]
 # Everything that clients were told is there: four acceptances, and the cancel, as the mark of the second session.
@@ -218,11 +218,11 @@ async def restarted():
     async with Runtime(ScriptedModel(), SqliteStore("prompts.db")) as runtime:
         while runtime.is_busy():
             await asyncio.sleep(0.01)
-        return [event for event in runtime.store.events() if event.terminal]
+        return [event for event in await runtime.store.events() if event.terminal]
 
 
 ends = {event.run_id: event.payload["outcome"] for event in await restarted()}
-display(guess.against(ends), journal())
+display(guess.against(ends), await journal())
 
 # %% [markdown]
 # - **A** was running. It ends with an *error* that says so: “interrupted by a restart”. Why not run it again? Its

@@ -10,23 +10,24 @@ from ..models.scripted import call
 from ..runtime import Refusal, Runtime
 from ..runtime.events import Subscription
 from ..runtime.turn import ToolRunner
+from ..store import Answer, MemoryStore, Steps
 from ..store import Event as Published
-from ..store import MemoryStore, Operation
 
 
 class KitModel:
     """A language model that does what the kit says. Whose turn it is, and who was taken in, is in the journal."""
 
     name = provider = "conformance"
+    hears = None  # everything
 
     def __init__(self, turns: Turns, store: MemoryStore) -> None:
         self.turns, self.store = turns, store
 
     async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         asked = {message.text for message in messages if message.role is Role.USER}
-        mine = [record for record in self.store.unfinished() if record.state is State.ACTIVE and record.text in asked]
-        (owner,) = mine
-        taken_in = [record.text for record in self.store.prompts(owner.session_id, finished=1000)
+        (owner,) = [record for session in await self.store.load_all() for record in session.prompts
+                    if record.state is State.ACTIVE and record.text in asked]
+        taken_in = [record.text for record in await self.store.prompts(owner.session_id, finished=1000)
                     if record.outcome is Outcome.FOLDED and name_in(record.text) not in self.turns.taken_in]
         try:
             answer = await self.turns.step(owner.text, *taken_in)
@@ -49,18 +50,18 @@ class Journal(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.batches: list[tuple[Operation, ...]] = []
+        self.commits: list[Steps] = []
 
-    def _write_now(self, batch: Sequence[Operation]) -> tuple[int, ...]:
-        events = super()._write_now(batch)
-        self.batches.append(tuple(batch))
-        return events
+    def _commit_now(self, steps: Steps) -> Answer:
+        answer = super()._commit_now(steps)
+        self.commits.append(steps)
+        return answer
 
     async def found(self) -> "Journal":
         """What a restart finds: all that was written so far."""
         copy = Journal()
-        for batch in self.batches:
-            await copy.write(batch)
+        for steps in self.commits:
+            await copy.commit(steps)
         return copy
 
 
@@ -117,7 +118,7 @@ class RuntimeAdapter(Adapter):
 
     async def messages(self, session: str) -> Sequence[Spoken]:
         return [Spoken(m.role, "".join(p["data"]["text"] for p in m.parts if p["type"] == "text"), m.finish_reason)
-                for m in self.store.messages(session)]
+                for m in await self.store.messages(session)]
 
     async def shut(self) -> None:
         await self.runtime.close()
@@ -126,13 +127,14 @@ class RuntimeAdapter(Adapter):
         async for notice in self.subscription:
             if isinstance(notice, Published) and notice.terminal:
                 end = notice.payload
-                yield Ended(notice.run_id or self.name_of(notice), end["outcome"], end.get("text"), end.get("error"))
+                name = notice.run_id or await self.name_of(notice)
+                yield Ended(name, end["outcome"], end.get("text"), end.get("error"))
 
-    def name_of(self, event: Published) -> str:
+    async def name_of(self, event: Published) -> str:
         """A prompt without a run id is found in the journal, by its seq."""
-        records = self.store.prompts(event.session_id, finished=1000)
-        text = next(record.text for record in records if record.seq == event.payload["seq"])
-        return name_in(text)
+        record = await self.store.prompt(event.payload["seq"])
+        assert record is not None
+        return name_in(record.text)
 
     # --- coming and going
 

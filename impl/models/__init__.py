@@ -200,6 +200,10 @@ class Model(Protocol):
     def provider(self) -> str:
         """Who runs it, as in a message's `provider`."""
 
+    @property
+    def hears(self) -> int | None:
+        """How many of the latest messages it looks at. None: everything that was said since the last summary."""
+
     def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         """Asks for one step. The module's docstring says what is guaranteed of the deltas."""
 

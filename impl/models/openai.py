@@ -104,6 +104,8 @@ class OpenAIModel:
     def __repr__(self) -> str:
         return f"OpenAIModel({self.name!r}, base_url={self._url!r})"
 
+    hears = None  # everything
+
     async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         answer = _Answer()
         async with await self._ask(messages, tools) as stream:

@@ -149,6 +149,7 @@ class ScriptedModel:
 
     name = "scripted"
     provider = "cancelmark"
+    hears = None  # everything: a script may depend on it
 
     def __init__(self, script: Script | None = None, *, sleep: Sleep = asyncio.sleep) -> None:
         self.calls = 0

@@ -64,7 +64,10 @@ class Broker:
         self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is gone by itself
         self._published = self._skipped = 0
         self._unwatch = store.watch(self._hear)
-        self._hear(store.latest_event())
+
+    async def start(self) -> None:
+        """Hears of what is in the log already. Call it before anybody subscribes."""
+        self._hear(await self.store.latest_event())
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
         """All notices from now on; with `after`, also all events above that id. With `session`, only that session's.
@@ -171,7 +174,7 @@ class Subscription:
     async def __anext__(self) -> Notice:
         while not self._closed:
             if not self._page and self._read < self._readable():
-                self._turn_page()
+                await self._turn_page()
                 await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
             elif (notice := self._next()) is not None:
                 return notice
@@ -218,9 +221,9 @@ class Subscription:
         """How far the log may be read: what lies beyond was published after the first update that waits."""
         return self._updates[0][0] if self._updates else self._broker.latest
 
-    def _turn_page(self) -> None:
+    async def _turn_page(self) -> None:
         until = self._readable()
-        page = self._broker.store.events(self._read, until=until, session=self.session, limit=PAGE)
+        page = await self._broker.store.events(self._read, until=until, session=self.session, limit=PAGE)
         self._page.extend(page)
         self._read = page[-1].id if len(page) == PAGE else until
 

@@ -19,8 +19,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from time import time
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
@@ -29,9 +31,13 @@ from cancelmark.model.protocol import REFERENCE, Protocol
 
 from ..models import Model
 from ..store import (
+    EPOCH,
     TERMINAL,
     AcceptPrompt,
+    Answer,
     AppendEvent,
+    Committed,
+    Lost,
     MemoryStore,
     Message,
     MovePrompt,
@@ -41,6 +47,7 @@ from ..store import (
     PutMessage,
     RaiseMark,
     Refused,
+    Steps,
     Store,
     StoreError,
     Unstorable,
@@ -88,7 +95,7 @@ class Stuck(Refusal):
     """The session's journal cannot be written, for good. A restart goes on from what it has."""
 
 
-class Step(NamedTuple):
+class LaneStep(NamedTuple):
     """A step that was taken and is to be carried out."""
 
     effects: Effects
@@ -99,31 +106,23 @@ class Step(NamedTuple):
 class Commit(NamedTuple):
     """Steps that are being made durable."""
 
-    steps: Sequence[Step]
-    operations: Sequence[Operation]
-    written: "asyncio.Future[Any]"  # done when the first attempt is
+    steps: Sequence[LaneStep]
+    written: Steps
+    answer: "asyncio.Future[Answer]"  # of the first attempt
 
 
 class Lane:
     """One session, and what its steps have asked for and is still to be carried out."""
 
-    __slots__ = ("mark", "session", "steps", "stuck", "working")
+    __slots__ = ("epoch", "mark", "session", "steps", "stuck", "version", "working")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
         self.session = session
+        self.version, self.epoch = version, epoch  # as in the latest answer of the store
         self.mark = session.mark  # as it is stored
-        self.steps: list[Step] = []
+        self.steps: list[LaneStep] = []
         self.working = False
         self.stuck: Stuck | None = None
-
-
-def storable(text: str) -> bool:
-    """Whether the text can be written as UTF-8: what can never be stored must not be accepted."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Runtime:
@@ -144,7 +143,8 @@ class Runtime:
         self.broker = Broker(self.store)
         self.closing = False
         self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
-        self._counter = Counter(self.store.latest_seq())
+        self._counter = Counter()
+        self._life, self._numbers = uuid4().hex, count(1)  # of the ids of its steps
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
         self._tasks: set[asyncio.Future[None]] = set()
@@ -166,15 +166,15 @@ class Runtime:
     async def start(self) -> None:
         """Takes up what a crash or a restart has left: nothing that was accepted is lost, and no end comes
         twice (R17e, R21)."""
-        left: dict[str, list[PromptRecord]] = {}
-        for record in self.store.unfinished():
-            left.setdefault(record.session_id, []).append(record)
-        for known in self.store.sessions():
-            self._lanes[known.id] = Lane(Session.restored(
-                known.id, self._counter, known.mark,
-                ((r.seq, r.text, r.run_id, r.state) for r in left.get(known.id, ())), protocol=self.protocol))
+        await self.broker.start()
+        self._counter.latest = await self.store.latest_seq()
+        for known in await self.store.load_all():
+            self._lanes[known.session_id] = Lane(Session.restored(
+                known.session_id, self._counter, known.mark,
+                ((r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol),
+                known.version, known.epoch)
         lanes = list(self._lanes.values())
-        runs = [self._taken_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
+        runs = [await self._take_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
         found = found_in(lane.session for lane in lanes) if self.trace else None
         steps = [lane.session.take("recover") for lane in lanes]
         if self.trace:
@@ -184,17 +184,19 @@ class Runtime:
             self._settle_if_canceled(self._lanes[run.prompt.session.id], run.prompt)
         await asyncio.gather(*recovering, return_exceptions=True)  # a session that stands still has said so
 
-    def _taken_up(self, lane: Lane, prompt: Prompt) -> Run:
+    async def _take_up(self, lane: Lane, prompt: Prompt) -> Run:
         """A prompt that the last life has left."""
-        run = self._known(prompt)
-        run.goes_on = any(move.state is State.ACTIVE for move in self.store.transitions(prompt.seq))
+        run = self._register(prompt)
+        run.goes_on = any(move.state is State.ACTIVE for move in await self.store.transitions(prompt.seq))
         if prompt in lane.session.active:
-            run.ending = self._interrupted(lane, run)
+            run.ending = await self._end_interrupted(lane, run)
         return run
 
-    def _interrupted(self, lane: Lane, run: Run) -> Ending:
+    async def _end_interrupted(self, lane: Lane, run: Run) -> Ending:
+        turn = self._turn(lane, run)
         try:
-            return self._turn(lane, run).end(Outcome.ERROR, INTERRUPTED)
+            await turn.look_back()
+            return turn.end(Outcome.ERROR, INTERRUPTED)
         except StoreError as error:  # what its turn has written cannot be read: it ends all the same
             log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
             return Ending(Outcome.ERROR, error=INTERRUPTED)
@@ -203,10 +205,10 @@ class Runtime:
         """A new session. One that exists is left as it is."""
         if id not in self._lanes:
             self._refuse_if_closing()
-            written = self._write([NewSession(id, title, int(time()))])
-            canceled = await outlast(written)
+            made = self._begin_any(id, NewSession(id, title, int(time())))
+            canceled = await outlast(made)
             with suppress(Refused):  # another caller was faster
-                written.result()
+                made.result()
             self._lanes.setdefault(id, Lane(Session(id, self._counter, protocol=self.protocol)))
             if canceled:
                 raise canceled
@@ -217,7 +219,7 @@ class Runtime:
         accepted (R1a, R1b, R1c, R15a, R22a)."""
         if not text.strip():
             raise Refusal("the prompt is empty; say something")
-        if not storable(text) or not storable(run_id or ""):
+        if not (self.store.is_storable(text) and self.store.is_storable(run_id or "")):
             raise Refusal("the prompt or its run id has half a character in it (a lone surrogate); send whole ones")
         lane = self._lane(session_id)
         self._refuse_if_closing()
@@ -225,9 +227,9 @@ class Runtime:
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
-            written = self._write([AcceptPrompt(seq, session_id, text, run_id or None)])
-            canceled = await outlast(written)
-            written.result()
+            journaled = self._begin_any(session_id, AcceptPrompt(seq, session_id, text, run_id or None))
+            canceled = await outlast(journaled)
+            journaled.result()
             handle = self._admit(lane, seq, text, run_id or None, after)
             if canceled:
                 raise canceled
@@ -244,7 +246,7 @@ class Runtime:
         prompt, effects = session.accept(text, run_id, seq)
         if self.trace:
             self.trace.step(session, effects, after)
-        run = self._known(prompt)
+        run = self._register(prompt)
         self._tell(prompt, prompt.state)
         if self.ready:
             self._spawn(self._enter_if_ready(lane, run, self.ready))
@@ -277,9 +279,9 @@ class Runtime:
         lane = self._lane(session_id)
         return bool(lane.session.prompts) or any(step.effects.moved for step in lane.steps)
 
-    def status(self, run_id: str) -> PromptRecord | None:
+    async def status(self, run_id: str) -> PromptRecord | None:
         """Where the prompt with that run id is, or how it ended."""
-        return self.store.prompt(run_id)
+        return await self.store.prompt(run_id)
 
     async def close(self, deadline: float | None = None) -> None:
         """Accepts nothing more, cancels every session, waits until all prompts are done, and closes the store. Turns
@@ -299,7 +301,7 @@ class Runtime:
     async def _closed(self, deadline: float) -> None:
         if not await self._quiet_within(deadline):
             for run in list(self._runs.values()):
-                self._abandon(run)
+                self._spawn(self._abandon(run))
             if not await self._quiet_within(self.grace):
                 log.error("closing with %d prompts that could not be written; a restart ends them", len(self._runs))
         self._over.set()
@@ -327,7 +329,7 @@ class Runtime:
 
     # --- the life of a prompt
 
-    def _known(self, prompt: Prompt) -> Run:
+    def _register(self, prompt: Prompt) -> Run:
         feed = self.broker.feed(prompt.session.id, prompt.run_id)
         run = self._runs[prompt.seq] = Run(prompt, feed, self.broker.latest)
         return run
@@ -381,19 +383,22 @@ class Runtime:
             run.grace.cancel()
         self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
 
-    def _abandon(self, run: Run) -> None:
+    async def _abandon(self, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
+        if run.turn:
+            await run.turn.look_back()
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
-            lane = self._lanes[run.prompt.session.id]
-            self._end(lane, run, self._let_go(run, run.turn))
+            ending = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
+            self._let_go(run, run.turn)
+            self._end(self._lanes[run.prompt.session.id], run, ending)
 
-    def _let_go(self, run: Run, turn: Turn) -> Ending:
-        """Nobody waits for the turn any more. Returns the ending that it has instead of its own."""
+    def _let_go(self, run: Run, turn: Turn) -> None:
+        """Nobody waits for the turn any more."""
         if run.task:
             self._tasks.discard(run.task)
             self._left.add(run.task)
-        return turn.abandon()
+        turn.abandon()
 
     # --- carrying out
 
@@ -414,7 +419,7 @@ class Runtime:
         if done and self._over.is_set() and not effects and lane.session.mark <= lane.mark:
             done.set_result(None)  # nothing to cancel or clear, and all that was is written
             return
-        lane.steps.append(Step(effects, lane.session.mark, done))
+        lane.steps.append(LaneStep(effects, lane.session.mark, done))
         self._steps += 1
         stopped = self._stop(effects)
         if lane.stuck or self._over.is_set():
@@ -440,10 +445,10 @@ class Runtime:
         try:
             while lane.steps:
                 commit = self._begin_commit(lane)
-                if not has_succeeded(commit.written):
+                if not has_succeeded(commit.answer):
                     self._spawn(self._drain_lane(lane, commit))
                     return
-                self._keep(lane, commit.steps)
+                self._keep(lane, commit.steps, commit.answer.result())
         except Exception as error:
             self._stand_still(lane, error)
         self._let_lane_rest(lane)
@@ -453,8 +458,7 @@ class Runtime:
         try:
             while lane.steps:
                 commit = commit or self._begin_commit(lane)
-                await self._complete_commit(lane, commit)
-                self._keep(lane, commit.steps)
+                self._keep(lane, commit.steps, await self._complete_commit(lane, commit))
                 commit = None
         except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
             lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
@@ -473,10 +477,13 @@ class Runtime:
         steps = lane.steps[:]
         self._show_records(steps)
         operations = [op for step in steps for op in self._operations(lane, step.effects, step.mark)]
-        return Commit(steps, operations, self._write(operations))
+        commit = Steps(self._new_id(), lane.session.id, lane.version, operations, lane.epoch)
+        return Commit(steps, commit, self._begin(commit))
 
-    def _keep(self, lane: Lane, steps: Sequence[Step]) -> None:
+    def _keep(self, lane: Lane, steps: Sequence[LaneStep], answer: Answer) -> None:
         """Shows and does what the steps ask for, now that they are durable."""
+        assert isinstance(answer, Committed)
+        lane.version = answer.version
         for step in steps:
             lane.mark = max(lane.mark, step.mark)
             for prompt, row in step.effects.moved:
@@ -487,7 +494,7 @@ class Runtime:
         del lane.steps[:len(steps)]
         self._steps -= len(steps)
 
-    def _show_records(self, steps: Iterable[Step]) -> None:
+    def _show_records(self, steps: Iterable[LaneStep]) -> None:
         """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
         for effect in (effect for step in steps for effect in step.effects):
             if isinstance(effect, Record):
@@ -503,12 +510,11 @@ class Runtime:
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
-    async def _complete_commit(self, lane: Lane, commit: "Commit") -> None:
+    async def _complete_commit(self, lane: Lane, commit: Commit) -> Answer:
         """Makes the steps durable together. If the store will never take a message, the rest is kept without it."""
-        steps, operations, written = commit
+        operations = commit.written.operations
         try:
-            await self._persist(operations, written)
-            return
+            return await self._persist(commit.written, commit.answer)
         except (Refused, Unstorable) as error:
             refused = error
         why = "what was said could not be stored"  # and is not quoted: it would be refused again
@@ -516,12 +522,12 @@ class Runtime:
         journal = [op for op in operations if not isinstance(op, PutMessage)]
         for attempt in (poorer, journal) if len(journal) < len(operations) else ():
             with suppress(Refused, Unstorable):
-                await self._persist(attempt)
+                answer = await self._persist(commit.written._replace(operations=attempt))
                 log.error("session %s: %s: %s", lane.session.id, why, refused)
-                for effect in (effect for step in steps for effect in step.effects):
+                for effect in (effect for step in commit.steps for effect in step.effects):
                     if isinstance(effect, Start):
                         self._runs[effect.seq].trouble = why
-                return
+                return answer
         raise refused
 
     def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
@@ -545,28 +551,37 @@ class Runtime:
                 operations.append(AppendEvent(session.id, TERMINAL, payload, run.prompt.run_id))
         return operations
 
-    def _write(self, operations: Sequence[Operation]) -> "asyncio.Future[Any]":
-        """Begins to write. With a store in memory that is done at once, and costs no task."""
-        if operations:
-            return self.store.begin_write(operations)
-        nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        nothing.set_result(None)
+    def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
+        """Begins to commit. With a store in memory that is done at once, and costs no task."""
+        if steps.operations:
+            return self.store.begin_commit(steps)
+        nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        nothing.set_result(Committed(steps.version or 0, ()))
         return nothing
 
-    def _save(self, operations: Sequence[Operation], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
-        """Begins to write what a turn has said."""
-        written = self._write(operations)
-        return written if has_succeeded(written) else asyncio.ensure_future(self._persist(operations, written, wanted))
+    def _begin_any(self, session_id: str, operation: Operation) -> "asyncio.Future[Answer]":
+        """Begins to commit what holds on any version of the session."""
+        return self.store.begin_commit(Steps(self._new_id(), session_id, None, [operation]))
 
-    async def _persist(self, operations: Sequence[Operation], written: "asyncio.Future[Any] | None" = None,
-                       wanted: Callable[[], bool] = lambda: True) -> None:
-        """Writes, unless that is `written` already, and tries again for as long as that may help and is
-        wanted (R25a)."""
+    def _new_id(self) -> str:
+        return f"{self._life}-{next(self._numbers)}"
+
+    def _begin_say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
+        """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""
+        answer = self.store.begin_say(lane.session.id, messages, lane.epoch)
+        if has_succeeded(answer):
+            return answer
+        steps = Steps("", lane.session.id, None, list(map(PutMessage, messages)), lane.epoch)
+        return asyncio.ensure_future(self._persist(steps, answer, wanted))
+
+    async def _persist(self, steps: Steps, begun: "asyncio.Future[Answer] | None" = None,
+                       wanted: Callable[[], bool] = lambda: True) -> Answer:
+        """Commits, unless that has `begun` already, and tries again under the same id for as long as that may help and
+        is wanted (R25a)."""
         attempt = 0
         while wanted():
             try:
-                await (written or self._write(operations))
-                return
+                return await (begun or self._begin(steps))
             except StoreError as error:
                 if not error.retry or self._over.is_set():
                     raise
@@ -574,7 +589,8 @@ class Runtime:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
                         await self._over.wait()
-                attempt, written = attempt + 1, None
+                attempt, begun = attempt + 1, None
+        return Lost()  # for one who was abandoned
 
     def _do(self, lane: Lane, effects: Effects) -> None:
         """What is left of a step once it is durable and published: turns to start and stop, waiters to
@@ -615,14 +631,14 @@ class Runtime:
 
         return Turn(
             seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
-            history=partial(self.store.messages, session.id), write=self._save, follow_ups=follow_ups,
+            history=partial(self.store.messages, session.id), say=partial(self._begin_say, lane), follow_ups=follow_ups,
             feed=run.feed, goes_on=run.goes_on)
 
     def _stopping(self, run: Run) -> None:
         """Gives the turn its grace period, if it has not ended already."""
         if run.prompt.state is State.ACTIVE:
             self._tell(run.prompt, State.ACTIVE, stopping=True)
-            run.grace = asyncio.get_running_loop().call_later(self.grace, self._abandon, run)
+            run.grace = asyncio.get_running_loop().call_later(self.grace, lambda: self._spawn(self._abandon(run)))
 
     def _answer(self, run: Run, outcome: Outcome) -> None:
         result = run.result(outcome)

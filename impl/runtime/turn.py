@@ -8,7 +8,7 @@ the end of the prompt.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import time
@@ -19,14 +19,14 @@ from cancelmark.model.lifecycle import Outcome
 from ..models import Draft, Failure, FinishReason, Model, ModelError, Role, Text, Tool, ToolCall, ToolResult
 from ..models import Message as Said
 from ..models import Part as SaidPart
-from ..store import Message, Operation, PutMessage
-from .conversation import Conversation, Earlier, Read
+from ..store import Message
+from .conversation import Read, read_back
 from .events import Feed
 from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
 from .tasks import outlast
 
-# Begins to write, and tries again for as long as that may help and the second says that it is wanted.
-Write = Callable[[Sequence[Operation], Callable[[], bool]], "asyncio.Future[Any]"]
+# Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
+Say = Callable[[Sequence[Message], Callable[[], bool]], "asyncio.Future[Any]"]
 
 SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
 
@@ -64,19 +64,19 @@ class Turn:
         model: Model,
         tools: Mapping[str, ToolRunner],
         history: Read,
-        write: Write,
+        say: Say,
         follow_ups: Callable[[], Awaitable[Sequence[Message]]],
         feed: Feed,
         goes_on: bool = False,
     ) -> None:
         self.seq, self.model, self.tools = seq, model, tools
         self.abandoned = False
-        self._history, self._write, self._follow_ups, self._feed = history, write, follow_ups, feed
+        self._history, self._say, self._follow_ups, self._feed = history, say, follow_ups, feed
         self._prompt, self._goes_on = prompt, goes_on
         self._messages: dict[str, Message] = {}  # of the session, from the user's message on
         self._found = 0  # how many of these were there when it went on
         self._unwritten: dict[str, Message] = {}
-        self._earlier = Earlier(history, before=prompt.id)
+        self._earlier: list[Said] | None = None  # what was said before, as far as the model looks back
         self._task: asyncio.Task[object] | None = None  # that runs it
         self._stopping = False
         self._draft: Draft | None = None  # of the assistant message that is being streamed
@@ -86,6 +86,7 @@ class Turn:
     async def run(self) -> Ending:
         """Does the turn, in the task of the caller, and returns its ending. Only if somebody else cancels that task is
         there none."""
+        await self.look_back()
         self._task = asyncio.current_task()
         try:
             return await self._guarded()
@@ -98,17 +99,23 @@ class Turn:
         if self._task:  # canceled before it runs, it could not say how it ended
             self._task.cancel()
 
-    def abandon(self) -> Ending:
-        """From now on nothing that the turn does is written or shown. Returns the ending that it has instead (R24b)."""
-        ending = self.end(Outcome.CANCELED, "the turn did not stop in time")
+    def abandon(self) -> None:
+        """From now on nothing that the turn does is written or shown (R24b)."""
         self.abandoned = True
         self.stop()
-        return ending
+
+    async def look_back(self) -> None:
+        """Finds what the turn has written before it was interrupted. It must be done before the turn can end."""
+        if not self._messages:
+            found = [self._prompt]
+            if self._goes_on:
+                found = list(await self._history(since=self._prompt.id))
+            self._messages = {message.id: message for message in found}
+            self._found = len(found) if self._goes_on else 0
 
     def end(self, outcome: Outcome, error: str | None = None) -> Ending:
         """An ending: the user's message is there, the last answer has its finish reason, and every tool call a result.
         Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
-        self._look_back()
         if self._prompt.id not in self._messages:
             self._put(self._prompt)
         reason = FinishReason.CANCELED if outcome is Outcome.CANCELED else FinishReason.ERROR
@@ -127,7 +134,6 @@ class Turn:
 
     async def _guarded(self) -> Ending:
         try:
-            self._look_back()
             if self._stopping:
                 return self.end(Outcome.CANCELED)
             return await self._work()
@@ -139,15 +145,6 @@ class Turn:
             return self.end(Outcome.ERROR, failed.message)
         except Exception as failed:
             return self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}")
-
-    def _look_back(self) -> None:
-        """Finds what the turn has written before it was interrupted."""
-        if not self._messages:
-            if self._goes_on:
-                self._messages = {message.id: message for message in self._history(since=self._prompt.id)}
-                self._found = len(self._messages)
-            else:
-                self._messages = {self._prompt.id: self._prompt}
 
     async def _work(self) -> Ending:
         if not self._goes_on:
@@ -171,7 +168,7 @@ class Turn:
     async def _step(self) -> Message:
         """One answer of the model, streamed to whoever watches. It has its place before it is complete."""
         message = self._new(Role.ASSISTANT, [])
-        conversation = self._conversation()
+        conversation = await self._conversation()
         self._put(message)
         await self._save()
         self._draft = draft = Draft()
@@ -201,7 +198,7 @@ class Turn:
         draft = Draft()
         try:
             request = Said(Role.USER, (Text(SUMMARIZE),))
-            async with aclosing(self.model.step([*self._conversation(), request])) as deltas:
+            async with aclosing(self.model.step([*await self._conversation(), request])) as deltas:
                 async for delta in deltas:
                     draft.add(delta)
         except asyncio.CancelledError:
@@ -228,15 +225,19 @@ class Turn:
 
     # --- messages
 
-    def _conversation(self) -> Conversation:
-        """What the model is to hear: everything since the last summary. If the prompt came before that it is put after
-        what others have said since, because it is what the turn goes on with."""
+    async def _conversation(self) -> list[Said]:
+        """What the model is to hear: everything since the last summary, as far as it looks back. If the prompt came
+        before that it is put after what others have said since, because it is what the turn goes on with."""
         messages = list(self._messages.values())
         since = since_summary(messages)
-        if len(since) == len(messages):
-            return Conversation(self._earlier, messages)
-        own = self._found - (len(messages) - len(since))
-        return Conversation(None, [*since[:own], self._prompt, *since[own:]])
+        if len(since) < len(messages):
+            own = self._found - (len(messages) - len(since))
+            return _hear([*since[:own], self._prompt, *since[own:]])
+        heard, limit = _hear(messages), self.model.hears
+        if self._earlier is None:
+            self._earlier = await read_back(
+                self._history, self._prompt.id, None if limit is None else max(0, limit - len(heard)))
+        return self._earlier + heard
 
     def _answer(self) -> Message | None:
         """The last answer of this turn, since the last summary."""
@@ -262,7 +263,7 @@ class Turn:
             return
         messages = tuple(self._unwritten.values())
         self._unwritten.clear()
-        written = self._write([PutMessage(message) for message in messages], lambda: not self.abandoned)
+        written = self._say(messages, lambda: not self.abandoned)
         canceled = await outlast(written)
         written.result()
         for message in messages:
@@ -290,3 +291,8 @@ class Turn:
         """Gives each open call an error for a result."""
         if calls := self._open_calls():
             self._put(self._new(Role.TOOL, [ToolResult(c.id, c.name, why, is_error=True) for c in calls]))
+
+
+def _hear(messages: Iterable[Message]) -> list[Said]:
+    """What a model hears of these messages."""
+    return [heard for heard in map(said, messages) if heard.parts]

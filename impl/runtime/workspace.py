@@ -20,7 +20,7 @@ import asyncio
 import logging
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from math import inf
 from os.path import realpath
@@ -32,7 +32,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from ..files import UsageError
 from ..models import Draft, Model, Role, Text
 from ..models import Message as Said
-from ..store import MemoryStore, Message, PromptRecord, PutMessage, SessionRecord, SqliteStore, StoreError
+from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, StoreError
 from .events import Broker, Notice, Update
 from .messages import SUMMARY, said, since_summary, wire_message, wire_part
 from .runtime import Closing, Refusal, RunIdInUse, Runtime
@@ -148,11 +148,11 @@ class Watch:
 class Workspace:
     """One open workspace."""
 
-    def __init__(self, record: Record, runtime: Runtime, grace: float, queue: int, left: Callable[["Workspace"], None],
-                 ) -> None:
+    def __init__(self, record: Record, runtime: Runtime, sessions: Iterable[SessionRecord], grace: float, queue: int,
+                 left: Callable[["Workspace"], None]) -> None:
         self.id, self.path, self.log, self.ready = record.id, record.path, record.log, record.ready
         self.runtime, self.grace, self.queue = runtime, grace, queue
-        self._sessions = {session.id: session for session in runtime.store.sessions()}
+        self._sessions = {session.id: session for session in sessions}
         self._accepting: Counter[str] = Counter()  # prompts of a session that are being written
         self._claims: dict[str, float] = {}  # until when, by client; for ever while it is attached
         self._watches: dict[str, set[Watch]] = {}  # by client
@@ -251,18 +251,18 @@ class Workspace:
             finally:
                 self._accepting[session_id] -= 1
         except (RunIdInUse, Closing, Full):
-            known = self._known(run_id)
+            known = await self._find(run_id)
             if known is None:
                 raise
             if (known.session_id, known.text) != (session_id, text):
                 raise RunIdInUse(f"run_id: {run_id!r:.80} is in use by another prompt; choose a new one") from None
             return known.seq
 
-    def _known(self, run_id: str | None) -> PromptRecord | None:
+    async def _find(self, run_id: str | None) -> PromptRecord | None:
         if run_id is None:
             return None
         with suppress(StoreError):  # it has been closed meanwhile
-            return self.runtime.store.prompt(run_id)
+            return await self.runtime.store.prompt(run_id)
         return None
 
     async def summarize(self, session_id: str) -> None:
@@ -271,7 +271,7 @@ class Workspace:
         self.session(session_id)
         self._refuse_if_busy(session_id)
         runtime = self.runtime
-        history = since_summary(runtime.store.messages(session_id))
+        history = since_summary(await runtime.store.messages(session_id))
         if not any(message.role != Role.SYSTEM for message in history):
             return
         conversation = [heard for heard in map(said, history) if heard.parts]
@@ -282,7 +282,7 @@ class Workspace:
         now = int(time())
         message = Message(f"summary-{uuid4()}", session_id, Role.SYSTEM.value,
                           (wire_part(Text(SUMMARY + draft.message.text)),), created_at=now, updated_at=now)
-        await runtime.store.write([PutMessage(message)])
+        await runtime.store.begin_say(session_id, [message])
         runtime.broker.publish(Update(session_id, "message", wire_message(message)))
 
     def _refuse_if_busy(self, session_id: str) -> None:
@@ -405,7 +405,7 @@ class Workspaces:
                 log.error("no trace is written", extra={"workspace": record.id, "problem": error})
         runtime = Runtime(self.model, store, grace=self.stop, trace=trace)
         await runtime.start()
-        return Workspace(record, runtime, self.grace, self.queue, self._left)
+        return Workspace(record, runtime, await store.sessions(), self.grace, self.queue, self._left)
 
     async def _put(self, record: Record) -> None:
         await asyncio.to_thread(self._index.put, record)

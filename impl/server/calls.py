@@ -102,7 +102,7 @@ async def get_session(site: Site, request: Request) -> Answer:
 async def list_messages(site: Site, request: Request) -> Answer:
     """The messages of a session"""
     workspace, session = session_of(site, request)
-    return told([wire_message(message) for message in workspace.runtime.store.messages(session.id)])
+    return told([wire_message(message) for message in await workspace.runtime.store.messages(session.id)])
 
 
 # --- the agent
@@ -160,7 +160,7 @@ async def clear_queue(site: Site, request: Request) -> Answer:
 async def list_prompts(site: Site, request: Request) -> Answer:
     """The prompts that are not done, and those that were done last, by order of acceptance"""
     workspace, session = session_of(site, request)
-    return told([prompt_told(prompt) for prompt in workspace.runtime.store.prompts(session.id, RECENT)])
+    return told([prompt_told(prompt) for prompt in await workspace.runtime.store.prompts(session.id, RECENT)])
 
 
 async def summarize(site: Site, request: Request) -> Answer:

@@ -1,9 +1,11 @@
 """What survives a crash: sessions and their marks, messages, the journal of prompts, and the log of events.
 
-A caller describes a change as a batch of operations and awaits `Store.write`. A batch is kept as a whole or not at all,
-and is durable when `write` returns; a prompt's end and its terminal event are put into one batch, so nobody can ever
-find one without the other. Two stores have this interface: `SqliteStore`, a file, and `MemoryStore`, which keeps the
-same promises except for the crash.
+A caller describes what steps of a session change as operations, and commits them against the version of the session on
+which the steps were computed. Steps are kept as a whole or not at all, and are durable when the commit is answered; a
+prompt's end and its terminal event are put into one commit, so nobody can ever find one without the other. Steps that
+were computed on an old version are refused with a snapshot of the session as it is. Two stores have this interface:
+`SqliteStore`, a file, and `MemoryStore`, which keeps the same promises except for the crash. Each belongs to one
+process, so that in practice there is no conflict; a store that several processes share has the same interface.
 
 **Event ids** are given out inside the transaction, by the only writer, so that the order of ids is the order of
 commits: whoever has read the log up to an id has missed nothing below it.
@@ -19,9 +21,11 @@ from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession
 from .records import TERMINAL, Event, Json, Message, PromptRecord, SessionRecord, Transition
 from .schema import MIGRATIONS
 from .sqlite import SqliteStore, StoreStatistics
+from .steps import EPOCH, Answer, Committed, Conflict, Lost, Snapshot, Steps
 
 __all__ = [
-    "MIGRATIONS", "TERMINAL", "AcceptPrompt", "AppendEvent", "Batch", "Broken", "Event", "Json", "MemoryStore",
-    "Message", "MovePrompt", "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
-    "SessionRecord", "SqliteStore", "Store", "StoreError", "StoreStatistics", "Transition", "Unstorable",
+    "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "Committed",
+    "Conflict", "Event", "Json", "Lost", "MemoryStore", "Message", "MovePrompt", "NewSession", "Operation",
+    "PromptRecord", "PutMessage", "RaiseMark", "Refused", "SessionRecord", "Snapshot", "SqliteStore", "Steps", "Store",
+    "StoreError", "StoreStatistics", "Transition", "Unstorable",
 ]

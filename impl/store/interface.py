@@ -2,12 +2,13 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import ClassVar, TypeVar
 
-from .operations import NEEDS, Batch, Operation
+from .operations import NEEDS, Batch, Operation, PutMessage
 from .records import Event, Message, PromptRecord, SessionRecord, Transition
+from .steps import Answer, Committed, Snapshot, Steps
 
 V = TypeVar("V")
 
@@ -53,61 +54,88 @@ class Store(ABC):
     """What both stores promise. Reading sees every batch that was committed, and never a part of one."""
 
     @abstractmethod
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
-        """Begins to keep the batch, all of it or none of it, and returns a future of the ids of the events that it
-        appends, in order.
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        """Begins to keep the steps, all of them or none, and returns a future of what came of it.
 
-        When the future is done, the batch is durable and all listeners have been told of its events. Batches are
-        applied in the order in which the calls were made. When it raises `StoreError` nothing of the batch is kept, and
-        the store can be used on. When it is canceled the batch may or may not be kept, but never a part of it.
-        (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after a
-        crash that follows at once; it is then found as a whole.) (R16a, R16b)
+        When the answer is `Committed`, the steps are durable and all listeners have been told of their events. Steps
+        that were computed on another version than the session has are answered by a `Conflict`, those of an owner of
+        another epoch by `Lost`, and nothing of them is kept. Steps whose id was committed before are not kept again,
+        and get the first answer; a store remembers the latest `REMEMBERED` ids at least.
+
+        Commits are applied in the order in which the calls were made. When the future raises `StoreError` nothing is
+        kept, and the store can be used on. When it is canceled the steps may or may not be kept, but never a part of
+        them. (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after
+        a crash that follows at once; it is then found as a whole.) (R16a, R16b)
         """
 
+    async def commit(self, steps: Steps) -> Answer:
+        """Keeps the steps: `begin_commit`, and waits for it."""
+        return await self.begin_commit(steps)
+
+    def begin_say(self, session_id: str, messages: Iterable[Message], epoch: int | None = None,
+                  ) -> "asyncio.Future[Answer]":
+        """Begins to keep what was said in the session without a step. `Lost` if its owner is of another epoch."""
+        return self.begin_commit(Steps("", session_id, None, [PutMessage(message) for message in messages], epoch))
+
     async def write(self, batch: Batch) -> tuple[int, ...]:
-        """Keeps the batch: `begin_write`, and waits for it."""
-        return await self.begin_write(batch)
+        """Keeps operations that hold on any version of any session, and returns the ids of their events."""
+        answer = await self.begin_commit(Steps("", "", None, batch))
+        assert isinstance(answer, Committed)
+        return answer.events
+
+    def is_storable(self, text: str) -> bool:
+        """Whether the text can be written at all, as UTF-8: what can never be stored must not be accepted."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return False
+        return True
 
     @abstractmethod
-    def prompt(self, run_id: str) -> PromptRecord | None:
-        """The prompt with that run id, done or not (R22a)."""
+    async def load(self, session_id: str) -> Snapshot:
+        """The session as it is stored, in one consistent read. Its version may be older than its rows if a commit is
+        under way: a commit on it is then a conflict, never a mistake. Raises `LookupError` if there is none."""
 
     @abstractmethod
-    def unfinished(self) -> list[PromptRecord]:
-        """The prompts that are not done, by seq."""
+    async def load_all(self) -> list[Snapshot]:
+        """Every session, in the order in which they were made, in one consistent read."""
 
     @abstractmethod
-    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+    async def prompt(self, key: str | int) -> PromptRecord | None:
+        """The prompt with that run id, or that seq, done or not (R22a)."""
+
+    @abstractmethod
+    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
         """The session's prompts that are not done, and so many of those that are, the latest, all by seq."""
 
     @abstractmethod
-    def transitions(self, seq: int) -> list[Transition]:
+    async def transitions(self, seq: int) -> list[Transition]:
         """Every state that the prompt has come to, in order, the first being that of its acceptance."""
 
     @abstractmethod
-    def latest_seq(self) -> int:
+    async def latest_seq(self) -> int:
         """The highest seq that was ever given out, or 0. Marks count: a seq that a cancel has covered was given out,
         even if its prompt was never journaled, and the prompt that got it next would be canceled by that
         cancel (R17e)."""
 
     @abstractmethod
-    def sessions(self) -> list[SessionRecord]:
+    async def sessions(self) -> list[SessionRecord]:
         """All sessions, in the order in which they were made."""
 
     @abstractmethod
-    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                 last: int | None = None) -> list[Message]:
+    async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                       last: int | None = None) -> list[Message]:
         """The session's messages, in the order in which they were first put: from the message with id `since` on, up to
         the one with id `before` and without it, only the `last` so many of these. If the session has no message with
         such an id, there are none."""
 
     @abstractmethod
-    def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
-               terminal: bool = False, limit: int | None = None) -> list[Event]:
+    async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
+                     terminal: bool = False, limit: int | None = None) -> list[Event]:
         """The events above id `after` and up to `until`, by id: of one session, only terminal ones, at most `limit`."""
 
     @abstractmethod
-    def latest_event(self) -> int:
+    async def latest_event(self) -> int:
         """The highest id in the log, or 0."""
 
     @abstractmethod

@@ -1,14 +1,16 @@
 """A store in memory."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL, State
 
 from .interface import Refused, Store, closed, discard
-from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
+from .operations import AcceptPrompt, AppendEvent, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
 from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
+from .steps import Answer, Ledger, Snapshot, Steps, snapshots
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -18,7 +20,7 @@ class MemoryStore(Store):
     """A store that ends with its process. It keeps the whole history, as a file would, and is for one thread. What was
     written is kept as it came, and made into records when it is read.
 
-    A write is done at once: its future is done when `begin_write` returns.
+    A commit is done at once: its future is done when `begin_commit` returns.
     """
 
     WHERE = "memory"
@@ -33,51 +35,66 @@ class MemoryStore(Store):
         self._events: list[AppendEvent] = []  # the event with id n is at n - 1
         self._listeners: list[Callable[[int], None]] = []
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._ledger = Ledger()
         self._open = True
         self._apply: dict[type[Operation], Callable[[Any], bool]] = {
             NewSession: self._new_session, RaiseMark: self._raise_mark, AcceptPrompt: self._accept_prompt,
             MovePrompt: self._move_prompt, PutMessage: self._put_message, AppendEvent: self._append_event,
         }
 
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
-        written: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         try:
-            written.set_result(self._write_now(batch))
+            answer.set_result(self._commit_now(steps))
         except Exception as error:
-            written.set_exception(error)
-        return written
+            answer.set_exception(error)
+        return answer
 
-    def _write_now(self, batch: Batch) -> tuple[int, ...]:
+    def _commit_now(self, steps: Steps) -> Answer:
         self._check_open()
+        if not self._ledger.fits(steps):
+            return self._ledger.refuse(steps, partial(self._load, steps.session_id))
         before = len(self._events)
         self._undo.clear()
-        for operation in batch:
+        for operation in steps.operations:
             if not self._apply[type(operation)](operation):
                 self._take_back(before)
                 raise Refused(self.WHERE, operation)
         latest = len(self._events)
+        answer = self._ledger.add(steps, tuple(range(before + 1, latest + 1)))
+        self._ledger.settle()
         if latest > before:
             for listener in self._listeners:
                 listener(latest)
-        return tuple(range(before + 1, latest + 1))
+        return answer
 
-    def prompt(self, run_id: str) -> PromptRecord | None:
+    async def load(self, session_id: str) -> Snapshot:
         self._check_open()
-        seq = self._by_run_id.get(run_id)
-        return None if seq is None else self._record(seq)
+        return self._load(session_id, self._ledger.settled())
 
-    def unfinished(self) -> list[PromptRecord]:
+    async def load_all(self) -> list[Snapshot]:
         self._check_open()
-        return [self._record(seq) for seq in sorted(self._prompts) if not self._is_done(seq)]
+        unfinished = [self._record(seq) for seq in sorted(self._prompts) if not self._is_done(seq)]
+        return snapshots(self._ledger.settled(), ((s.id, s.mark) for s in self._sessions.values()), unfinished)
 
-    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+    def _load(self, session_id: str, versions: Mapping[str, int]) -> Snapshot:
+        mine = sorted(seq for seq, prompt in self._prompts.items() if prompt.session_id == session_id)
+        unfinished = [self._record(seq) for seq in mine if not self._is_done(seq)]
+        return snapshots(versions, [(session_id, self._sessions[session_id].mark)], unfinished)[0]
+
+    async def prompt(self, key: str | int) -> PromptRecord | None:
+        self._check_open()
+        seq = key if isinstance(key, int) else self._by_run_id.get(key, 0)
+        return self._record(seq) if seq in self._prompts else None
+
+    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
         self._check_open()
         mine = sorted(seq for seq, prompt in self._prompts.items() if prompt.session_id == session_id)
         done = [seq for seq in mine if self._is_done(seq)]
         left_out = set(done[:max(0, len(done) - finished)])
         return [self._record(seq) for seq in mine if seq not in left_out]
 
-    def transitions(self, seq: int) -> list[Transition]:
+    async def transitions(self, seq: int) -> list[Transition]:
         self._check_open()
         if seq not in self._prompts:
             return []
@@ -85,23 +102,23 @@ class MemoryStore(Store):
 
     def _record(self, seq: int) -> PromptRecord:
         prompt = self._prompts[seq]
-        *_, (_, state, outcome) = self.transitions(seq)
+        _, state, outcome = self._moves[seq][-1] if self._moves[seq] else (seq, INITIAL, None)
         return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome)
 
     def _is_done(self, seq: int) -> bool:
         moves = self._moves[seq]
         return bool(moves) and moves[-1].state is State.DONE
 
-    def latest_seq(self) -> int:
+    async def latest_seq(self) -> int:
         self._check_open()
         return max(max(self._prompts, default=0), max((s.mark for s in self._sessions.values()), default=0))
 
-    def sessions(self) -> list[SessionRecord]:
+    async def sessions(self) -> list[SessionRecord]:
         self._check_open()
         return list(self._sessions.values())
 
-    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                 last: int | None = None) -> list[Message]:
+    async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                       last: int | None = None) -> list[Message]:
         self._check_open()
         messages = self._messages.get(session_id, {})
         begin, end = 0, len(messages)
@@ -116,8 +133,8 @@ class MemoryStore(Store):
             begin = max(begin, end - last)
         return [messages[place] for place in range(begin, end)]
 
-    def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
-               terminal: bool = False, limit: int | None = None) -> list[Event]:
+    async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
+                     terminal: bool = False, limit: int | None = None) -> list[Event]:
         self._check_open()
         found: list[Event] = []
         end = len(self._events) if until is None else min(until, len(self._events))
@@ -129,7 +146,7 @@ class MemoryStore(Store):
                 found.append(Event(index + 1, event.session_id, event.run_id, event.type, event.payload))
         return found
 
-    def latest_event(self) -> int:
+    async def latest_event(self) -> int:
         self._check_open()
         return len(self._events)
 

@@ -11,10 +11,11 @@ import asyncio
 import json
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from functools import partial
+from itertools import groupby, islice, starmap
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,9 +23,10 @@ from typing import Any, NamedTuple, TypeVar
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 
 from .interface import Broken, Refused, Store, StoreError, Unstorable, closed, discard
-from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
+from .operations import AcceptPrompt, AppendEvent, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
 from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
 from .schema import check_identity, migrate
+from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
 
 V = TypeVar("V")
 
@@ -111,12 +113,13 @@ _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A batch that a caller waits for, and then what came of it."""
+    """Steps that a caller waits for, and then what came of them."""
 
+    steps: Steps
     statements: list[_Statement]
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[tuple[int, ...]]
-    ids: tuple[int, ...] = ()
+    future: asyncio.Future[Answer]
+    answer: Answer | None = None
     error: Exception | None = None
 
 
@@ -157,6 +160,7 @@ class SqliteStore(Store):
                 self._connections = connections.pop_all()
         except sqlite3.Error as error:
             raise _explained(self.path, error) from error
+        self._ledger = Ledger()  # the writing thread's, except for what is settled
         self._reading = threading.Lock()
         self._changed = threading.Condition()  # guards the three below
         self._waiting: list[_Job] = []
@@ -167,45 +171,54 @@ class SqliteStore(Store):
         self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)
         self._thread.start()
 
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
         loop = asyncio.get_running_loop()
-        job = _Job([_statement(operation) for operation in batch], loop, loop.create_future())
+        job = _Job(steps, [_statement(operation) for operation in steps.operations], loop, loop.create_future())
         with self._changed:
             if not self._open:
-                raise closed(self.path)
+                job.future.set_exception(closed(self.path))
+                return job.future
             if not self._waiting:
                 self._changed.notify()
             self._waiting.append(job)
         return job.future
 
-    def prompt(self, run_id: str) -> PromptRecord | None:
-        found = self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE run_id = ?", run_id)
+    async def load(self, session_id: str) -> Snapshot:
+        versions = self._ledger.settled()
+        with self._borrow_reader() as reader:
+            return _load(reader, session_id, versions)
+
+    async def load_all(self) -> list[Snapshot]:
+        versions = self._ledger.settled()
+        with self._borrow_reader() as reader:
+            return _load_all(reader, versions)
+
+    async def prompt(self, key: str | int) -> PromptRecord | None:
+        column = "seq" if isinstance(key, int) else "run_id"
+        found = self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE {column} = ?", key)
         return found[0] if found else None
 
-    def unfinished(self) -> list[PromptRecord]:
-        return self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done' ORDER BY seq")
-
-    def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
         return self._read(
             _prompt, f"SELECT {_PROMPT} FROM prompts WHERE session_id = ? AND (state <> 'done' OR seq IN"
                      " (SELECT seq FROM prompts WHERE session_id = ? AND state = 'done' ORDER BY seq DESC LIMIT ?))"
                      " ORDER BY seq", session_id, session_id, finished)
 
-    def transitions(self, seq: int) -> list[Transition]:
+    async def transitions(self, seq: int) -> list[Transition]:
         return self._read(
             _transition, "SELECT seq, ? AS state, NULL AS outcome, 0 AS position FROM prompts WHERE seq = ? UNION ALL"
                          " SELECT seq, state, outcome, position FROM transitions WHERE seq = ? ORDER BY position",
             INITIAL.value, seq, seq)
 
-    def latest_seq(self) -> int:
+    async def latest_seq(self) -> int:
         return max(self._read(int, "SELECT coalesce(max(seq), 0) FROM prompts"
                                    " UNION ALL SELECT coalesce(max(mark), 0) FROM sessions"))
 
-    def sessions(self) -> list[SessionRecord]:
+    async def sessions(self) -> list[SessionRecord]:
         return self._read(SessionRecord, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
 
-    def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                 last: int | None = None) -> list[Message]:
+    async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
+                       last: int | None = None) -> list[Message]:
         where, values = ["session_id = ?"], [session_id]
         for relation, id in ((">=", since), ("<", before)):
             if id is not None:
@@ -217,8 +230,8 @@ class SqliteStore(Store):
             *values, -1 if last is None else last)
         return found[::-1]
 
-    def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
-               terminal: bool = False, limit: int | None = None) -> list[Event]:
+    async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
+                     terminal: bool = False, limit: int | None = None) -> list[Event]:
         where: list[str] = ["id > ?"]
         values: list[int | str] = [after]
         for condition, value in (("id <= ?", until), ("session_id = ?", session), ("type = ?", terminal and TERMINAL)):
@@ -229,7 +242,7 @@ class SqliteStore(Store):
             _event, f"SELECT id, session_id, run_id, type, payload FROM events WHERE {' AND '.join(where)}"
                     " ORDER BY id LIMIT ?", *values, -1 if limit is None else limit)
 
-    def latest_event(self) -> int:
+    async def latest_event(self) -> int:
         return self._read(int, "SELECT coalesce(max(id), 0) FROM events")[0]
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
@@ -256,11 +269,17 @@ class SqliteStore(Store):
             self._connections.close()
 
     def _read(self, make: Callable[..., V], sql: str, *values: Any) -> list[V]:
+        with self._borrow_reader() as reader:
+            return [make(*row) for row in reader.execute(sql, values).fetchall()]
+
+    @contextmanager
+    def _borrow_reader(self) -> Iterator[sqlite3.Connection]:
+        """The connection that reads, for one at a time."""
         with self._reading:
             if not self._open:
                 raise closed(self.path)
             try:
-                return [make(*row) for row in self._reader.execute(sql, values).fetchall()]
+                yield self._reader
             except ValueError as error:  # a row that no store has written
                 raise Broken(self.path, *_DAMAGED) from error
             except sqlite3.Error as error:
@@ -294,17 +313,23 @@ class SqliteStore(Store):
     def _commit(self, group: Iterable[_Job]) -> None:
         """Commits the open transaction with all batches of the group in it, except for those that fail on their own."""
         jobs = list(group)
-        error = None if self._applied_together(jobs) else self._apply_each(jobs)
+        error = None if self._apply_together(jobs) else self._apply_each(jobs)
         error = error or self._attempt("COMMIT")
         if error is None:
+            self._ledger.settle()
             self._commits += 1
         else:
             self._fail(jobs, error)
 
-    def _applied_together(self, jobs: Iterable[_Job]) -> bool:
-        """Executes all batches, in their order. False, and nothing is done, if one of them fails."""
+    def _apply_together(self, jobs: Sequence[_Job]) -> bool:
+        """Executes all steps, in their order. False, and nothing is done, if some do not fit or fail."""
         ids: list[int] = []
         try:
+            for job in jobs:
+                if not self._ledger.fits(job.steps):
+                    raise sqlite3.IntegrityError
+                self._ledger.add(job.steps)
+            self._ledger.take_back()
             for sql, run in groupby((s for job in jobs for s in job.statements), key=lambda s: s.sql):
                 if sql is _APPEND_EVENT:
                     ids += self._execute(run)
@@ -313,16 +338,18 @@ class SqliteStore(Store):
                     if self._writer.executemany(sql, rows).rowcount != len(rows):
                         raise sqlite3.IntegrityError
         except Exception:
+            self._ledger.take_back()
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
             return False
         given = iter(ids)
         for job in jobs:
-            job.ids = tuple(islice(given, sum(statement.sql is _APPEND_EVENT for statement in job.statements)))
+            number = sum(statement.sql is _APPEND_EVENT for statement in job.statements)
+            job.answer = self._ledger.add(job.steps, tuple(islice(given, number)))
         return True
 
     def _apply_each(self, jobs: list[_Job]) -> sqlite3.Error | None:
-        """Executes the batches one by one, so that each can fail alone. One that costs the whole transaction is taken
+        """Executes the steps one by one, so that each can fail alone. One that costs the whole transaction is taken
         out of the list, and the rest begins anew. Returns the error if there is no transaction to be had."""
         while True:
             error = self._attempt("BEGIN IMMEDIATE")
@@ -333,14 +360,18 @@ class SqliteStore(Store):
                     self._apply(job)
                 return None
             except _TransactionLost as lost:  # a full disk does this; the others may still fit
+                self._ledger.take_back()
                 jobs.remove(lost.culprit)
 
     def _apply(self, job: _Job) -> None:
-        """Executes the batch within a savepoint; if it fails, the transaction is as it was before."""
+        """Executes the steps within a savepoint; if they fail, the transaction is as it was before."""
         job.error = None
         self._writer.execute("SAVEPOINT batch")
         try:
-            job.ids = self._execute(job.statements)
+            if self._ledger.fits(job.steps):
+                job.answer = self._ledger.add(job.steps, self._execute(job.statements))
+            else:
+                job.answer = self._ledger.refuse(job.steps, partial(_load, self._writer, job.steps.session_id))
         except Exception as error:
             job.error = _explained(self.path, error)
             if not self._writer.in_transaction:
@@ -365,6 +396,7 @@ class SqliteStore(Store):
 
     def _fail(self, jobs: Iterable[_Job], error: Exception) -> None:
         """Gives up the transaction: all of these fail with the error."""
+        self._ledger.take_back()
         for job in jobs:
             job.error = _explained(self.path, error)
         if self._writer.in_transaction:
@@ -380,7 +412,9 @@ class SqliteStore(Store):
     def _tell(self, group: Sequence[_Job]) -> None:
         """Tells the listeners, and after them the callers."""
         self._batches += len(group)
-        latest = max((job.ids[-1] for job in group if job.error is None and job.ids), default=None)
+        answers = [job.answer for job in group if job.error is None]
+        latest = max((id for answer in answers if isinstance(answer, Committed) for id in answer.events[-1:]),
+                     default=None)
         if latest is not None:
             with self._changed:
                 listeners = list(self._listeners)
@@ -400,7 +434,8 @@ def _answer(jobs: Iterable[_Job]) -> None:
         if job.future.done():  # canceled
             continue
         if job.error is None:
-            job.future.set_result(job.ids)
+            assert job.answer is not None
+            job.future.set_result(job.answer)
         else:
             job.future.set_exception(job.error)
 
@@ -427,6 +462,36 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 _PROMPT = "seq, session_id, text, run_id, state, outcome"
+_UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
+
+
+def _load(db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
+    with _one_moment(db):
+        marks = db.execute("SELECT id, mark FROM sessions WHERE id = ?", (session_id,)).fetchall()
+        prompts = db.execute(f"{_UNFINISHED} AND session_id = ? ORDER BY seq", (session_id,)).fetchall()
+    if not marks:
+        raise LookupError(f"there is no session {session_id}")
+    return snapshots(versions, marks, starmap(_prompt, prompts))[0]
+
+
+def _load_all(db: sqlite3.Connection, versions: Mapping[str, int]) -> list[Snapshot]:
+    with _one_moment(db):
+        marks = db.execute("SELECT id, mark FROM sessions ORDER BY rowid").fetchall()
+        prompts = db.execute(f"{_UNFINISHED} ORDER BY seq").fetchall()
+    return snapshots(versions, marks, starmap(_prompt, prompts))
+
+
+@contextmanager
+def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
+    """Everything that is read here is of one moment."""
+    if db.in_transaction:
+        yield
+        return
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")
 
 
 def _prompt(seq: int, session_id: str, text: str, run_id: str | None, state: str, outcome: str | None) -> PromptRecord:

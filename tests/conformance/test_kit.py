@@ -127,7 +127,7 @@ def test_scripts_are_read_and_written() -> None:
 
 class CancelsEverywhere(RuntimeAdapter):
     async def cancel(self, session: str) -> None:
-        for other in self.store.sessions():
+        for other in await self.store.sessions():
             await super().cancel(other.id)
 
 
@@ -145,9 +145,9 @@ class KeepsNoRecord(RuntimeAdapter):
 class ForgetsAtARestart(RuntimeAdapter):
     async def start(self, store: Journal) -> None:
         forgetful = Journal()
-        for batch in store.batches:
-            if isinstance(batch[0], NewSession):
-                await forgetful.write(batch)
+        for steps in store.commits:
+            if isinstance(steps.operations[0], NewSession):
+                await forgetful.commit(steps)
         await super().start(forgetful)
 
 
@@ -234,7 +234,7 @@ class EndsLate(RuntimeAdapter):
         kept: list[Any] = []
         async for event in super().events():
             kept.append(event)
-            if not any(self.runtime.is_busy(s.id) for s in self.store.sessions()):
+            if not any(self.runtime.is_busy(s.id) for s in await self.store.sessions()):
                 for late in kept:
                     yield late
                 kept.clear()
@@ -262,7 +262,7 @@ class RunsAllAtOnce(RuntimeAdapter):
         await super().accept(prompt.name, prompt)
 
     async def cancel(self, session: str) -> None:
-        for other in self.store.sessions():
+        for other in await self.store.sessions():
             await super().cancel(other.id)
 
 

@@ -8,14 +8,24 @@ from pathlib import Path
 
 import pytest
 from support.runtimes import OpenStore, World, on_both_stores, play, until, world
-from support.stores import Meddled
+from support.stores import Meddled, at_once
 from tools.replaying import Graph
 
 from cancelmark.impl.runtime import Closing, Result, RunIdInUse
 from cancelmark.impl.runtime.session import Counter, Prompt, Session
 from cancelmark.impl.runtime.workspace import Full, NoSession, Unknown
 from cancelmark.impl.server.app import CALLS, _problem
-from cancelmark.impl.store import AcceptPrompt, AppendEvent, Batch, MemoryStore, MovePrompt, SqliteStore, StoreError
+from cancelmark.impl.store import (
+    AcceptPrompt,
+    Answer,
+    AppendEvent,
+    Batch,
+    MemoryStore,
+    MovePrompt,
+    SqliteStore,
+    Steps,
+    StoreError,
+)
 from cancelmark.model import wire
 from cancelmark.model.effects import Effect, End, Fold, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State, Trigger
@@ -30,13 +40,13 @@ class Gated(Meddled, MemoryStore):
         self.chosen, self.written = chosen, list[Batch]()
         self.reached, self.open = asyncio.Event(), asyncio.Event()
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        if self.chosen(batch):
+    async def commit(self, steps: Steps) -> Answer:
+        if self.chosen(steps.operations):
             self.reached.set()
             await self.open.wait()
-        ids = await super().write(batch)
-        self.written.append(batch)
-        return ids
+        answer = await super().commit(steps)
+        self.written.append(steps.operations)
+        return answer
 
 
 def accepts(batch: Batch) -> bool:
@@ -76,7 +86,7 @@ async def test_seqs_are_counted_over_all_sessions_and_a_cancel_covers_up_to_the_
     handles = [await w.accept(f"a{n}", session=session) for n, session in enumerate("stst")]
     assert [handle.seq for handle in handles] == [1, 2, 3, 4]
     await w.runtime.cancel("s")
-    assert {session.id: session.mark for session in w.store.sessions()} == {"s": 4, "t": 0}
+    assert {session.id: session.mark for session in await w.store.sessions()} == {"s": 4, "t": 0}
 
 
 @pytest.mark.rule("R1b")
@@ -113,10 +123,10 @@ def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_p
 class Unstoppable(Meddled, MemoryStore):
     """A store that, like a disk, goes on with what was asked for when the one who asked is gone."""
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        async def later() -> tuple[int, ...]:
+    async def commit(self, steps: Steps) -> Answer:
+        async def later() -> Answer:
             await asyncio.sleep(0.001)
-            return await super(Unstoppable, self).write(batch)
+            return await super(Unstoppable, self).commit(steps)
 
         return await asyncio.shield(asyncio.ensure_future(later()))
 
@@ -128,7 +138,7 @@ def test_a_prompt_whose_sender_is_gone_before_the_answer_runs_to_its_end() -> No
         await asyncio.sleep(0)
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
-        await until(lambda: w.runtime.status("run-a") is not None)
+        await until(lambda: at_once(w.runtime.status("run-a")) is not None)
         await until(lambda: w.ends() == [("run-a", "end_turn")])
 
     play(Unstoppable(), story)
@@ -266,7 +276,7 @@ async def test_clear_queue_drops_what_is_queued_and_leaves_everything_else_as_it
     await w.runtime.clear_queue("s")
     assert [(await handle).outcome for handle in queued] == [Outcome.CANCELED] * 2
     assert w.states() == [State.ACTIVE, State.ACCEPTED]
-    assert [session.mark for session in w.store.sessions()] == [0, 0]
+    assert [session.mark for session in await w.store.sessions()] == [0, 0]
     w.runtime.door("d").set()
     gate.open()
     assert [(await handle).outcome for handle in (active, accepted)] == [Outcome.END_TURN] * 2
@@ -368,7 +378,7 @@ def test_the_steps_of_a_session_are_carried_out_in_order_however_long_each_takes
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))  # its own batch could be written at once
         await a_while()
         assert not canceling.done()
-        assert [session.mark for session in w.store.sessions()] == [0, 0]
+        assert [session.mark for session in await w.store.sessions()] == [0, 0]
         store.open.set()
         await asyncio.gather(clearing, canceling, a, b)
         assert w.ends() == [("run-b", "canceled"), ("run-a", "canceled")]
@@ -401,11 +411,11 @@ def test_published_ends_are_what_the_wire_says_and_a_folded_prompt_has_none(open
         nameless = await w.accept("e")
         await nameless
         assert w.ends() == [("run-a", "end_turn"), ("run-b", "end_turn"), (None, "end_turn")]
-        for event in w.store.events(terminal=True):
+        for event in await w.store.events(terminal=True):
             assert event.type == wire.EVENTS[-1].name
             assert event.payload["session_id"] == "s"
             assert ("run_id" in event.payload) is (event.run_id is not None)
-        assert [event.payload["seq"] for event in w.store.events()] == [1, 2, 5]
+        assert [event.payload["seq"] for event in await w.store.events()] == [1, 2, 5]
 
     play(open_store(), story)
 

@@ -18,7 +18,7 @@ from support.stores import Meddled
 from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl.runtime.events import Broker, Subscription
 from cancelmark.impl.runtime.session import Effects, Prompt, Session
-from cancelmark.impl.store import TERMINAL, AppendEvent, Batch, MovePrompt
+from cancelmark.impl.store import TERMINAL, Answer, AppendEvent, MovePrompt, Steps
 from cancelmark.model.actions import FINISH, Variant, hand_off
 from cancelmark.model.effects import End, Fold, Record
 from cancelmark.model.lifecycle import Guard, Outcome, State, Trigger
@@ -354,25 +354,26 @@ class EndWithTheNeighboursError(Meddled):
         super().__init__(world)
         self.kept: list[AppendEvent] = []
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        hands_off = any(isinstance(op, MovePrompt) and op.state is State.ACTIVE for op in batch)
+    async def commit(self, steps: Steps) -> Answer:
+        hands_off = any(isinstance(op, MovePrompt) and op.state is State.ACTIVE for op in steps.operations)
         changed: list[AppendEvent] = []
-        for op in (op for op in batch if isinstance(op, AppendEvent)):
+        for op in (op for op in steps.operations if isinstance(op, AppendEvent)):
             error = {"outcome": "error", "error": op.payload["error"]} if op.payload.get("error") else {}
             changed += [AppendEvent(k.session_id, k.type, {**k.payload, **error}, k.run_id) for k in self.kept]
             self.kept = [op] if hands_off else []
             changed += [] if hands_off else [op]
-        return await super().write([*(op for op in batch if not isinstance(op, AppendEvent)), *changed])
+        others = [op for op in steps.operations if not isinstance(op, AppendEvent)]
+        return await super().commit(steps._replace(operations=[*others, *changed]))
 
 
 class EndAsTheContextHasIt(Meddled):
     """Ends are published a moment later, and if the server closes meanwhile as canceled."""
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    async def commit(self, steps: Steps) -> Answer:
         await checkpoint()
-        return await super().write([
+        return await super().commit(steps._replace(operations=[
             AppendEvent(op.session_id, op.type, {**op.payload, "outcome": "canceled"}, op.run_id)
-            if isinstance(op, AppendEvent) and self.world.runtime.closing else op for op in batch])
+            if isinstance(op, AppendEvent) and self.world.runtime.closing else op for op in steps.operations]))
 
 
 class LossySubscription(Subscription):
@@ -380,8 +381,8 @@ class LossySubscription(Subscription):
 
     __slots__ = ()
 
-    def _turn_page(self) -> None:
-        super()._turn_page()
+    async def _turn_page(self) -> None:
+        await super()._turn_page()
         while len(self._page) > 1:
             self._page.pop()
 

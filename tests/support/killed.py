@@ -21,7 +21,7 @@ from cancelmark.impl.runtime import Lane, Runtime
 from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.runtime.trace import Trace
 from cancelmark.impl.runtime.turn import ToolRunner
-from cancelmark.impl.store import Batch, SqliteStore
+from cancelmark.impl.store import Answer, SqliteStore, Steps
 from cancelmark.model.lifecycle import State
 
 SESSIONS = ("s", "t")
@@ -37,13 +37,13 @@ class Deadly(SqliteStore):
         self._fate, self._moment = (phase, int(write)), moment
         self._writes = dict.fromkeys(("start", "run", "close"), 0)
 
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
         phase = self.phase
         self._writes[phase] += 1
         fatal = (phase, self._writes[phase]) == self._fate
         if fatal and self._moment == "before":
             die()
-        written = super().begin_write(batch)
+        written = super().begin_commit(steps)
         if fatal:
             written.add_done_callback(lambda _: die())
         return written
@@ -110,7 +110,7 @@ async def main(path: str, seed: str, *fate: str) -> None:
         elif action == "cancel":
             before = list(accepted[session])
             await runtime.cancel(session)
-            tell("covered", *(run_id for run_id, seq in before if not has_started(store, seq)))
+            tell("covered", *[run_id for run_id, seq in before if not await has_started(store, seq)])
         elif action == "clear_queue":
             await runtime.clear_queue(session)
         else:
@@ -123,8 +123,8 @@ async def main(path: str, seed: str, *fate: str) -> None:
     tell("closed")
 
 
-def has_started(store: SqliteStore, seq: int) -> bool:
-    return any(t.state is State.ACTIVE for t in store.transitions(seq))
+async def has_started(store: SqliteStore, seq: int) -> bool:
+    return any(t.state is State.ACTIVE for t in await store.transitions(seq))
 
 
 if __name__ == "__main__":

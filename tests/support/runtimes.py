@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from support.stores import at_once, unfinished
+
 from cancelmark.impl.models import Failure, Finish, FinishReason, Model, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Fail, Gate, Request, ScriptedModel, Wait, call, say
 from cancelmark.impl.runtime import Handle, Lane, Runtime
@@ -84,24 +86,25 @@ class World:
     async def queued(self, text: str, run_id: str | None = None, session: str = "s") -> Handle:
         """A prompt that has come to the queue."""
         handle = await self.accept(text, run_id, session)
-        await until(lambda: self.store.transitions(handle.seq)[-1].state is State.QUEUED)
+        await until(lambda: at_once(self.store.transitions(handle.seq))[-1].state is State.QUEUED)
         return handle
 
     def states(self) -> list[State]:
         """The states of the prompts that are not done, by seq, as the journal has them."""
-        return [prompt.state for prompt in self.store.unfinished()]
+        return [prompt.state for prompt in at_once(unfinished(self.store))]
 
     def messages(self, session: str = "s") -> list[tuple[str, str | None]]:
         """Who said something, and why that ended."""
-        return [(message.role, message.finish_reason) for message in self.store.messages(session)]
+        return [(message.role, message.finish_reason) for message in at_once(self.store.messages(session))]
 
     def ends(self, session: str = "s") -> list[tuple[str | None, str]]:
         """The terminal events: run id and outcome."""
-        return [(event.run_id, event.payload["outcome"]) for event in self.store.events(session=session, terminal=True)]
+        events = at_once(self.store.events(session=session, terminal=True))
+        return [(event.run_id, event.payload["outcome"]) for event in events]
 
     def end(self, run_id: str) -> Json:
         """The one terminal event of this run id."""
-        (event,) = [event for event in self.store.events(terminal=True) if event.run_id == run_id]
+        (event,) = [event for event in at_once(self.store.events(terminal=True)) if event.run_id == run_id]
         return event.payload
 
 

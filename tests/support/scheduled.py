@@ -28,6 +28,7 @@ from cancelmark.impl.runtime.turn import SUMMARIZE, ToolRunner
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
+    Answer,
     AppendEvent,
     Batch,
     Event,
@@ -36,6 +37,7 @@ from cancelmark.impl.store import (
     MovePrompt,
     PutMessage,
     SqliteStore,
+    Steps,
     Store,
 )
 from cancelmark.model.effects import Fold, Start
@@ -85,10 +87,10 @@ class Memory(MemoryStore):
         super().__init__()
         self.world = world
 
-    def _write_now(self, batch: Batch) -> tuple[int, ...]:
-        ids = super()._write_now(batch)
-        self.world.committed(batch)
-        return ids
+    def _commit_now(self, steps: Steps) -> Answer:
+        answer = super()._commit_now(steps)
+        self.world.committed(steps.operations)
+        return answer
 
 
 class File(SqliteStore):
@@ -101,10 +103,10 @@ class File(SqliteStore):
         self._thread.join()
         self._writer.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug
 
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
         if not self._waiting:
             asyncio.get_running_loop().run_in_executor(None, self._write_all)
-        return super().begin_write(batch)
+        return super().begin_commit(steps)
 
     def _wait(self) -> bool:
         return bool(self._waiting)

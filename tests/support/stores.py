@@ -1,15 +1,34 @@
-"""What may come between a runtime and its store."""
+"""What may come between a runtime and its store, and what a store tells at once."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from cancelmark.impl.store import Batch, Store
+from cancelmark.impl.store import Answer, PromptRecord, Steps, Store
+
+T = TypeVar("T")
 
 
 class Meddled(Store):
-    """Comes before the store that it meddles with: what a class of its own does in `write` happens to each batch."""
+    """Comes before the store that it meddles with: what a class of its own does in `commit` happens to all steps."""
 
-    def begin_write(self, batch: Batch) -> "asyncio.Future[tuple[int, ...]]":
-        return asyncio.ensure_future(self.write(batch))
+    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        return asyncio.ensure_future(self.commit(steps))
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        return await super().begin_write(batch)  # type: ignore[safe-super]
+    async def commit(self, steps: Steps) -> Answer:
+        return await super().begin_commit(steps)  # type: ignore[safe-super]
+
+
+def at_once(read: Coroutine[Any, Any, T]) -> T:
+    """What both stores read without waiting."""
+    try:
+        read.send(None)
+    except StopIteration as answer:
+        value: T = answer.value
+        return value
+    raise AssertionError(f"{read} waits")
+
+
+async def unfinished(store: Store) -> list[PromptRecord]:
+    """The prompts that are not done, by seq."""
+    return sorted(prompt for session in await store.load_all() for prompt in session.prompts)

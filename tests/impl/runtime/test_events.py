@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.stores import at_once
 
 from cancelmark.impl.runtime.events import BUFFER, PAGE, Broker, BrokerStatistics, Feed, Notice, Subscription, Update
 from cancelmark.impl.store import TERMINAL, AppendEvent, Event, MemoryStore, NewSession, SqliteStore, Store, StoreError
@@ -169,7 +170,8 @@ def check(world: World) -> None:
     """What every watcher must have seen."""
     for watcher in world.watchers:
         seen_events = [notice.id for notice in watcher.seen if isinstance(notice, Event)]
-        assert seen_events == [event.id for event in world.store.events(session=watcher.session)], "each event once"
+        events = at_once(world.store.events(session=watcher.session))
+        assert seen_events == [event.id for event in events], "each event once"
         updates = [notice for notice in watcher.seen if isinstance(notice, Update)]
         numbers = [update.payload["number"] for update in updates]
         assert numbers == sorted(set(numbers)), "updates in order, none twice"
@@ -215,7 +217,7 @@ class DropsWhenFull(Broker):
 
     def _hear(self, latest: int) -> None:
         for subscription in self._subscriptions:
-            for event in self.store.events(subscription._read, until=latest, session=subscription.session):
+            for event in at_once(self.store.events(subscription._read, until=latest, session=subscription.session)):
                 if len(subscription._updates) < self.buffer:
                     subscription._updates.append((0, event))  # type: ignore[arg-type]
             subscription._read = latest
@@ -278,6 +280,7 @@ def test_a_broker_with_a_bug_is_caught(bug: type[Broker], caught: str) -> None:
 def test_notices_come_in_the_order_of_their_publication() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe()
         broker.publish(numbered(1))
         await store.write([terminal()])
@@ -296,6 +299,7 @@ def test_notices_come_in_the_order_of_their_publication() -> None:
 def test_a_subscriber_that_never_reads_holds_a_buffer_and_no_more() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe()
         for number in range(10_000):
             broker.publish(numbered(number))
@@ -322,6 +326,7 @@ def test_a_long_log_is_read_page_by_page_and_others_run_in_between() -> None:
     async def run(store: Store) -> None:
         await store.write([terminal() for _ in range(5 * PAGE)])
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe(after=0)
         seen: list[int] = []
         turns = 0
@@ -349,6 +354,7 @@ def test_a_broker_goes_on_from_the_log_that_it_finds(kind: str, tmp_path: Path) 
     async def run(store: Store) -> None:
         await store.write([terminal(), terminal("t"), AppendEvent("s", "agent_event", {}), terminal()])
         broker = Broker(store)
+        await broker.start()
         everyone = broker.subscribe()
         returning = broker.subscribe(after=1, session="s")
         other = broker.subscribe(after=0, session="t")
@@ -367,6 +373,7 @@ def test_a_place_outside_the_log_is_the_nearest_inside(after: int, expected: lis
     async def run(store: Store) -> None:
         await store.write([terminal(), terminal()])
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe(after)
         await store.write([terminal()])
         broker.close()
@@ -378,6 +385,7 @@ def test_a_place_outside_the_log_is_the_nearest_inside(after: int, expected: lis
 def test_a_session_filter_holds_for_updates_and_events() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe(session="s")
         for session in SESSIONS:
             broker.publish(numbered(1, session))
@@ -392,6 +400,7 @@ def test_an_event_committed_by_a_writer_that_was_canceled_is_seen_all_the_same(t
     """Who waits for the write is gone, so the store itself must tell."""
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         with broker.subscribe() as subscription:
             writing = asyncio.ensure_future(store.write([terminal()]))
             await asyncio.sleep(0)
@@ -408,6 +417,7 @@ def test_an_event_committed_by_a_writer_that_was_canceled_is_seen_all_the_same(t
 def test_closing_a_subscription_ends_a_reader_that_waits() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe()
         reader = asyncio.ensure_future(everything(subscription))
         await asyncio.sleep(0)
@@ -424,6 +434,7 @@ def test_closing_a_subscription_ends_a_reader_that_waits() -> None:
 def test_closing_the_broker_ends_all_readers_after_what_was_published() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         readers = [asyncio.ensure_future(everything(broker.subscribe())) for _ in range(3)]
         await asyncio.sleep(0)
         broker.publish(numbered(1))
@@ -443,6 +454,7 @@ def test_closing_the_broker_ends_all_readers_after_what_was_published() -> None:
 def test_canceling_a_reader_loses_nothing_and_leaks_nothing() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         seen: list[Notice | BaseException] = []
         with broker.subscribe() as subscription:
             for number in range(20):
@@ -466,6 +478,7 @@ def test_canceling_a_reader_loses_nothing_and_leaks_nothing() -> None:
 def test_a_subscription_that_nobody_holds_any_more_is_gone() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         broker.publish(numbered(0))
         await store.write([terminal()])
         async for _ in broker.subscribe(after=0):
@@ -479,6 +492,7 @@ def test_a_subscription_that_nobody_holds_any_more_is_gone() -> None:
 def test_a_log_that_cannot_be_read_is_an_error_for_the_subscriber_and_not_for_the_publisher() -> None:
     async def run(store: Store) -> None:
         broker = Broker(store)
+        await broker.start()
         subscription = broker.subscribe()
         await store.write([terminal()])
         store.close()

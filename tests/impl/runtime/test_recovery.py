@@ -7,7 +7,7 @@ leave, and starts another runtime on the copy. The second half kills real proces
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ import pytest
 from support.budget import effort
 from support.kills import Observer
 from support.runtimes import PATIENCE, World, calls, tool, until, world
-from support.stores import Meddled
+from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
@@ -26,6 +26,7 @@ from cancelmark.impl.runtime.runtime import INTERRUPTED
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
+    Answer,
     AppendEvent,
     Message,
     MovePrompt,
@@ -34,6 +35,7 @@ from cancelmark.impl.store import (
     PutMessage,
     RaiseMark,
     SqliteStore,
+    Steps,
 )
 from cancelmark.model.lifecycle import Outcome, State
 
@@ -90,7 +92,7 @@ def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_clo
                 assert w.messages() == [USER, ERROR]
                 assert w.ends() == [("run-a", "error")]
                 assert w.end("run-a")["error"] == INTERRUPTED
-                assert w.end("run-a")["message_id"] == w.store.messages("s")[1].id
+                assert w.end("run-a")["message_id"] == (await w.store.messages("s"))[1].id
                 assert w.model.calls == 0
                 crashes.crash()
 
@@ -113,7 +115,7 @@ def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
             crashes.crash()
         async with world(crashes.open()) as w:
             await until(quiet(w))
-            result = w.store.messages("s")[-1].parts[0]["data"]
+            result = (await w.store.messages("s"))[-1].parts[0]["data"]
             assert (result["tool_call_id"], result["content"], result["is_error"]) == ("c1", INTERRUPTED, True)
 
     asyncio.run(main())
@@ -189,7 +191,7 @@ def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
         async with world(crashes.open()) as w:
             await until(quiet(w))
             assert w.ends() == [("run-a", "end_turn"), ("run-b", "error")]
-            assert [t.outcome for t in w.store.transitions(guest.seq)][-1] is Outcome.FOLDED
+            assert [t.outcome for t in await w.store.transitions(guest.seq)][-1] is Outcome.FOLDED
             assert w.messages() == [USER, NORMAL, USER, USER, ERROR]
 
     asyncio.run(main())
@@ -218,10 +220,10 @@ def test_a_crash_during_recovery_leaves_one_ending(crashes: Crashes, answers: in
             *[PutMessage(answer)] * answers)
 
         class Dying(Meddled, SqliteStore):
-            async def write(self, batch: Iterable[Operation]) -> tuple[int, ...]:
-                if any(isinstance(op, MovePrompt) for op in batch):
+            async def commit(self, steps: Steps) -> Answer:
+                if any(isinstance(op, MovePrompt) for op in steps.operations):
                     crashes.crash()
-                return await super().write(list(batch))
+                return await super().commit(steps)
 
         async with world(Dying(crashes.path)) as w:
             await until(quiet(w))
@@ -243,7 +245,7 @@ def test_the_answer_of_another_prompt_is_not_taken_for_its_own(crashes: Crashes)
             PutMessage(theirs), AcceptPrompt(12, "s", "b", "run-b"), MovePrompt(12, State.ACTIVE))
         async with world(crashes.open()) as w:
             await until(quiet(w))
-            assert w.store.messages("s")[1] == theirs
+            assert (await w.store.messages("s"))[1] == theirs
             assert w.end("run-b")["message_id"].startswith("p12-")
 
     asyncio.run(main())
@@ -301,32 +303,32 @@ def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_pr
     asyncio.run(clean_run(path))
 
     with closing(SqliteStore(path)) as store:
-        assert store.unfinished() == []
-        prompts = {seq: store.transitions(seq) for seq in range(1, store.latest_seq() + 1)}
-        terminals = Counter(event.payload["seq"] for event in store.events(terminal=True))
+        assert at_once(unfinished(store)) == []
+        prompts = {seq: at_once(store.transitions(seq)) for seq in range(1, at_once(store.latest_seq()) + 1)}
+        terminals = Counter(event.payload["seq"] for event in at_once(store.events(terminal=True)))
         for seq, transitions in prompts.items():
             if transitions:  # a seq can be given out and its prompt never be journaled
                 assert transitions[0].state is State.ACCEPTED
                 assert [t.outcome for t in transitions].count(None) == len(transitions) - 1
                 assert terminals[seq] == (transitions[-1].outcome is not Outcome.FOLDED)
         for run_id in observer.accepted:
-            prompt = store.prompt(run_id)
+            prompt = at_once(store.prompt(run_id))
             assert prompt is not None, "an accepted prompt was lost"
             assert prompt.outcome is not Outcome.FOLDED
         for run_id in observer.covered:
-            prompt = store.prompt(run_id)
+            prompt = at_once(store.prompt(run_id))
             assert prompt is not None
             assert prompt.outcome is Outcome.CANCELED
             assert State.ACTIVE not in [t.state for t in prompts[prompt.seq]]
-        by_run_id = Counter(event.run_id for event in store.events(terminal=True) if event.run_id)
+        by_run_id = Counter(event.run_id for event in at_once(store.events(terminal=True)) if event.run_id)
         assert set(by_run_id.values()) == {1}
-        for message in (m for session in "st" for m in store.messages(session)):
+        for message in (m for session in "st" for m in at_once(store.messages(session))):
             assert message.role != "assistant" or message.finish_reason, "an answer was left unfinished"
         for session in "st":
-            parts = [part for message in store.messages(session) for part in said(message).parts]
+            parts = [part for message in at_once(store.messages(session)) for part in said(message).parts]
             called = sum(isinstance(part, ToolCall) for part in parts)
             assert called == sum(isinstance(part, ToolResult) for part in parts)
-        interrupted = [e for e in store.events(terminal=True) if e.payload.get("error") == INTERRUPTED]
+        interrupted = [e for e in at_once(store.events(terminal=True)) if e.payload.get("error") == INTERRUPTED]
 
     # Nothing passes by being impossible: the kills have hit every phase, and there was something to lose.
     assert {"time", "start", "run", "close"} <= set(observer.ends)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.runtimes import OpenStore, World, calls, fails, on_both_stores, play, tool, until, world
-from support.stores import Meddled
+from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, Role, ToolCallStart
 from cancelmark.impl.models.scripted import Beat, Fail, ScriptedModel, Stubborn, Wait, say
@@ -20,6 +20,7 @@ from cancelmark.impl.runtime.runtime import PATIENCE
 from cancelmark.impl.runtime.turn import SUMMARIZE
 from cancelmark.impl.store import (
     AcceptPrompt,
+    Answer,
     AppendEvent,
     Batch,
     Event,
@@ -28,6 +29,7 @@ from cancelmark.impl.store import (
     NewSession,
     PutMessage,
     SqliteStore,
+    Steps,
     StoreError,
 )
 from cancelmark.model.lifecycle import Outcome, State
@@ -57,7 +59,7 @@ troubled = pytest.mark.usefixtures("trouble")
 def results(w: World, session: str = "s") -> list[tuple[str, str, bool]]:
     """The tool results of a session: of which call, what, and whether it is an error."""
     return [(p["data"]["tool_call_id"], p["data"]["content"], p["data"]["is_error"])
-            for m in w.store.messages(session) for p in m.parts if p["type"] == "tool_result"]
+            for m in at_once(w.store.messages(session)) for p in m.parts if p["type"] == "tool_result"]
 
 
 async def read(arguments: str) -> str:
@@ -75,7 +77,7 @@ def test_a_turn_without_tools_is_a_user_message_and_an_answer(open_store: OpenSt
     async def story(w: World) -> None:
         w.plays("a", say("hello there", chunks=3))
         result = await (await w.accept("a", "run-a"))
-        answer = w.store.messages("s")[1]
+        answer = (await w.store.messages("s"))[1]
         assert result == Result("s", "run-a", Outcome.END_TURN, "hello there", answer.id)
         assert (answer.model, answer.provider) == ("scripted", "cancelmark")
         assert w.messages() == [USER, NORMAL]
@@ -213,7 +215,7 @@ def test_folded_follow_ups_reach_the_models_next_step(open_store: OpenStore) -> 
             Result("s", None, Outcome.FOLDED, result.text, result.message_id, None)] * 2
         assert (await kept).outcome is Outcome.END_TURN
         assert w.ends() == [("run-a", "end_turn"), ("run-d", "end_turn")]
-        assert [w.store.transitions(g.seq)[-1].outcome for g in guests] == [Outcome.FOLDED] * 2
+        assert [(await w.store.transitions(g.seq))[-1].outcome for g in guests] == [Outcome.FOLDED] * 2
 
     play(open_store(), story, [tool("read", read)])
 
@@ -239,11 +241,11 @@ class Slow(Meddled, MemoryStore):
         super().__init__()
         self.slow, self.gate, self.reached = slow, asyncio.Event(), asyncio.Event()
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
-        if self.slow(batch):
+    async def commit(self, steps: Steps) -> Answer:
+        if self.slow(steps.operations):
             self.reached.set()
             await self.gate.wait()
-        return await super().write(batch)
+        return await super().commit(steps)
 
 
 def moves_to(state: State, outcome: Outcome | None = None) -> Callable[[Batch], bool]:
@@ -265,7 +267,7 @@ def test_the_message_of_a_folded_prompt_is_kept_when_a_cancel_comes_while_it_fol
         store.gate.set()
         await canceling
         assert ((await host).outcome, (await guest).outcome) == (Outcome.CANCELED, Outcome.FOLDED)
-        assert [m.parts[0]["data"]["text"] for m in w.store.messages("s") if m.role == "user"] == ["a", "b"]
+        assert [m.parts[0]["data"]["text"] for m in await w.store.messages("s") if m.role == "user"] == ["a", "b"]
 
     play(store, story, [tool("read", read)])
 
@@ -354,7 +356,7 @@ async def test_a_turn_that_is_too_long_is_summarized_and_goes_on(w: World) -> No
     assert w.messages() == [USER, ERROR, ("system", None), NORMAL]
     went_on = w.requests[-1].messages
     assert [(m.role, m.text) for m in went_on] == [(Role.SYSTEM, SUMMARY + "all about a"), (Role.USER, "a")]
-    assert [t.state for t in w.store.transitions(1)] == [
+    assert [t.state for t in await w.store.transitions(1)] == [
         State.ACCEPTED, State.ACTIVE, State.QUEUED, State.ACTIVE, State.DONE]
 
 
@@ -501,14 +503,14 @@ def test_a_stubborn_turn_is_abandoned_and_its_late_output_goes_nowhere(open_stor
         result = await a
         assert (result.outcome, result.text, result.error) == (Outcome.CANCELED, "half ", None)
         assert (await b).outcome is Outcome.END_TURN  # the session does not wait for it
-        before = w.store.messages("s")
+        before = await w.store.messages("s")
         watched = w.runtime.broker.statistics().published
         assert w.messages() == [USER, CANCELED, USER, NORMAL]
         w.model.gate("a").open()
         await until(lambda: w.model.running == 0)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert w.store.messages("s") == before
+        assert await w.store.messages("s") == before
         assert w.runtime.broker.statistics().published == watched
         assert w.ends() == [("run-a", "canceled"), ("run-b", "end_turn")]
         assert "error" not in w.end("run-a")
@@ -527,7 +529,7 @@ def test_the_turn_after_an_abandoned_one_ends_its_own_message() -> None:
         b, _ = await w.active("b", "run-b")
         await w.runtime.cancel("s")
         assert (await b).message_id != (await a).message_id
-        assert w.end("run-b")["message_id"] == w.store.messages("s")[-1].id
+        assert w.end("run-b")["message_id"] == (await w.store.messages("s"))[-1].id
 
     play(MemoryStore(), story, grace=0.01)
 
@@ -552,8 +554,8 @@ def test_close_ends_everything_in_every_session(tmp_path: Path) -> None:
 
     play(SqliteStore(path), story)
     store = SqliteStore(path)
-    assert store.unfinished() == []
-    assert len(store.events(terminal=True)) == 5
+    assert at_once(unfinished(store)) == []
+    assert len(at_once(store.events(terminal=True))) == 5
     store.close()
 
 
@@ -589,7 +591,7 @@ async def test_a_close_whose_caller_is_canceled_goes_on(w: World) -> None:
     assert (await handle).outcome is Outcome.CANCELED
     await w.runtime.close()
     with pytest.raises(StoreError, match="closed"):
-        w.store.sessions()
+        await w.store.sessions()
 
 
 @on_both_stores
@@ -753,7 +755,7 @@ async def test_dropping_a_handle_or_canceling_who_waits_for_it_does_not_touch_th
 
 @on_both_stores
 async def test_status_queue_and_busy_tell_where_a_prompt_is(w: World) -> None:
-    assert (w.runtime.is_busy("s"), w.runtime.queued("s"), w.runtime.status("run-b")) == (False, [], None)
+    assert (w.runtime.is_busy("s"), w.runtime.queued("s"), await w.runtime.status("run-b")) == (False, [], None)
     a, gate = await w.active("a", "run-a")
     b = await w.queued("b", "run-b")
     c = await w.queued("c", "run-c")
@@ -765,7 +767,7 @@ async def test_status_queue_and_busy_tell_where_a_prompt_is(w: World) -> None:
     gate.open()
     await a
     assert not w.runtime.is_busy("s")
-    found = [w.runtime.status(run_id) for run_id in ("run-a", "run-b")]
+    found = [await w.runtime.status(run_id) for run_id in ("run-a", "run-b")]
     assert [p and p.outcome for p in found] == [Outcome.END_TURN, Outcome.CANCELED]
 
 
@@ -788,20 +790,20 @@ class Failing(MemoryStore):
         super().__init__()
         self.fails, self.failures = fails, 0
 
-    def _write_now(self, batch: Batch) -> tuple[int, ...]:
-        if self.fails(batch):
+    def _commit_now(self, steps: Steps) -> Answer:
+        if self.fails(steps.operations):
             self.failures += 1
             raise StoreError("memory", "the disk is full", "make room")
-        return super()._write_now(batch)
+        return super()._commit_now(steps)
 
 
 class Suspending(Meddled, MemoryStore):
     """A store that takes a while for every batch, in which anything can happen."""
 
-    async def write(self, batch: Batch) -> tuple[int, ...]:
+    async def commit(self, steps: Steps) -> Answer:
         for _ in range(3):
             await asyncio.sleep(0)
-        return await super().write(batch)
+        return await super().commit(steps)
 
 
 def times(n: int, chosen: Callable[[Batch], bool]) -> Callable[[Batch], bool]:
@@ -887,7 +889,7 @@ def test_two_callers_who_make_the_same_session_at_once_both_have_it() -> None:
     async def story(w: World) -> None:
         await asyncio.gather(*(w.runtime.create_session("u") for _ in range(2)))
         assert (await (await w.accept("a", session="u"))).outcome is Outcome.END_TURN
-        assert [s.id for s in w.store.sessions()] == ["s", "t", "u"]
+        assert [s.id for s in await w.store.sessions()] == ["s", "t", "u"]
 
     play(Suspending(), story)
 
@@ -945,7 +947,7 @@ def test_a_caller_may_be_canceled_at_any_point(name: str) -> None:
         for handle in (a, c):
             await handle
         await until(lambda: not w.runtime.is_busy("s"))
-        accepted = w.runtime.status("run-b") is not None
+        accepted = await w.runtime.status("run-b") is not None
         assert len(w.ends()) == 2 + accepted
         if accepted:
             with pytest.raises(RunIdInUse):
@@ -988,7 +990,7 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_accepted(
             await runtime.create_session("s")
             with pytest.raises(Refusal, match="half a character"):
                 await runtime.accept("s", text, run_id)
-            assert not runtime.store.unfinished()
+            assert not (await unfinished(runtime.store))
             assert (await (await runtime.accept("s", "hello"))).outcome is Outcome.END_TURN
 
     asyncio.run(main())

@@ -10,6 +10,7 @@ import logging
 
 import pytest
 from support.runtimes import OpenStore, World, fails, on_both_stores, play, until, world
+from support.stores import at_once
 
 from cancelmark.impl.runtime import Closing, Refusal, RunIdInUse
 from cancelmark.impl.store import Store
@@ -19,7 +20,7 @@ USER, CANCELED, NORMAL = ("user", None), ("assistant", "canceled"), ("assistant"
 
 
 def mark(w: World, session: str = "s") -> int:
-    return next(s.mark for s in w.store.sessions() if s.id == session)
+    return next(s.mark for s in at_once(w.store.sessions()) if s.id == session)
 
 
 # --- Reservations ---------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ async def test_releasing_a_prompt_that_is_done_is_safe(w: World) -> None:
 @on_both_stores
 async def test_an_idle_cancel_leaves_nothing_pending_and_changes_no_state(w: World) -> None:
     await w.runtime.cancel("s")
-    assert (w.states(), w.messages(), w.store.events()) == ([], [], [])
+    assert (w.states(), w.messages(), await w.store.events()) == ([], [], [])
     assert not w.runtime.is_busy("s")
 
 
@@ -74,7 +75,7 @@ async def test_a_cancel_with_an_accepted_prompt_is_pending(w: World) -> None:
     await w.runtime.cancel("s")
     assert w.states() == [State.ACCEPTED]
     assert mark(w) >= handle.seq
-    assert w.store.events() == []
+    assert await w.store.events() == []
 
 
 @on_both_stores
@@ -84,7 +85,7 @@ async def test_a_second_cancel_while_one_is_pending_changes_nothing(w: World) ->
     await w.runtime.cancel("s")
     before = mark(w)
     await w.runtime.cancel("s")
-    assert (mark(w), w.states(), w.store.events()) == (before, [State.ACCEPTED], [])
+    assert (mark(w), w.states(), await w.store.events()) == (before, [State.ACCEPTED], [])
 
 
 @pytest.mark.rule("R2", "R12a", "R12b")
@@ -150,7 +151,7 @@ async def test_a_queued_prompt_without_a_run_id_that_a_cancel_drops_has_its_end_
     await w.runtime.cancel("s")
     await asyncio.gather(active, queued)
     assert w.ends() == [(None, "canceled"), ("run-a", "canceled")]
-    assert w.store.transitions(queued.seq)[-1].outcome is Outcome.CANCELED
+    assert (await w.store.transitions(queued.seq))[-1].outcome is Outcome.CANCELED
 
 
 # --- Entry ----------------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ async def test_canceled_on_entry_writes_both_messages_and_never_calls_the_model(
     await w.runtime.cancel("s")
     w.runtime.door("a").set()
     await handle
-    user, answer = w.store.messages("s")
+    user, answer = await w.store.messages("s")
     assert (user.role, user.parts[0]["data"]["text"]) == ("user", "a")
     assert (answer.role, answer.finish_reason) == CANCELED
     assert w.model.calls == 0
@@ -180,7 +181,7 @@ async def test_canceled_on_entry_publishes_one_run_complete(w: World) -> None:
     end = w.end("run-a")
     assert (end["session_id"], end["run_id"], end["cancelled"]) == ("s", "run-a", True)
     assert "error" not in end
-    assert len(w.store.events()) == 1
+    assert len(await w.store.events()) == 1
 
 
 @pytest.mark.rule("R3b", "R4")
@@ -229,11 +230,11 @@ async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before
 @on_both_stores
 async def test_if_the_user_message_exists_already_only_the_assistant_message_is_written(w: World) -> None:
     handle, _ = await w.active("a")
-    (user, _unfinished) = w.store.messages("s")
+    (user, _unfinished) = await w.store.messages("s")
     await w.runtime.cancel("s")
     await handle
     assert w.messages() == [USER, CANCELED]
-    assert w.store.messages("s")[0] == user
+    assert (await w.store.messages("s"))[0] == user
 
 
 # --- Queue ----------------------------------------------------------------------------------------------------------
@@ -275,7 +276,7 @@ async def test_a_queued_prompt_keeps_its_prompt_text_and_run_id(w: World) -> Non
     await w.active("a")
     await w.queued("the text", "the run id")
     assert w.runtime.queued("s") == ["the text"]
-    status = w.runtime.status("the run id")
+    status = await w.runtime.status("the run id")
     assert status is not None
     assert (status.text, status.run_id, status.state) == ("the text", "the run id", State.QUEUED)
 
@@ -301,7 +302,7 @@ async def test_an_empty_prompt_is_a_synchronous_error_and_nothing_is_accepted(w:
     for text in ("", "  \n"):
         with pytest.raises(Refusal, match="empty"):
             await w.accept(text, "run-a")
-    assert (w.states(), w.store.latest_seq(), w.runtime.status("run-a")) == ([], 0, None)
+    assert (w.states(), await w.store.latest_seq(), await w.runtime.status("run-a")) == ([], 0, None)
 
 
 @pytest.mark.rule("R1c")
@@ -310,7 +311,7 @@ async def test_a_missing_session_is_a_synchronous_error_and_nothing_is_accepted(
     for attempt in (w.accept("a", session="nowhere"), w.runtime.cancel("nowhere"), w.runtime.clear_queue("nowhere")):
         with pytest.raises(Refusal, match="no session nowhere"):
             await attempt
-    assert w.store.latest_seq() == 0
+    assert await w.store.latest_seq() == 0
 
 
 @pytest.mark.rule("R1c", "R22a")
@@ -407,7 +408,7 @@ async def test_a_canceled_run_publishes_no_error(w: World) -> None:
     result = await handle
     assert result.error is None
     assert "error" not in w.end("run-a")
-    assert all(event.terminal for event in w.store.events())
+    assert all(event.terminal for event in await w.store.events())
 
 
 @pytest.mark.rule("R14c")

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from support.budget import effort
 from support.runtimes import PATIENCE, Held, calls, fails, tool
+from support.stores import at_once, unfinished
 
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Beat, Request, ScriptedModel, Wait, say
@@ -100,7 +101,7 @@ class Life:
             while not at_rest() and monotonic() < since + STANDSTILL:
                 pause = min(pause + 0.0002, 0.02)
                 await asyncio.sleep(pause)
-                latest = (self.store.latest_event(), self.model.calls, len(self.store.unfinished()))
+                latest = (await self.store.latest_event(), self.model.calls, len(await unfinished(self.store)))
                 if latest != news:
                     news, since, pause = latest, monotonic(), 0.0
 
@@ -109,8 +110,8 @@ class Life:
     @property
     def at_rest(self) -> bool:
         """Everybody waits: in the queue, at a gate, or at a door."""
-        marks = {session.id: session.mark for session in self.store.sessions()}
-        left = self.store.unfinished()
+        marks = {session.id: session.mark for session in at_once(self.store.sessions())}
+        left = at_once(unfinished(self.store))
         active = [p for p in left if p.state is State.ACTIVE]
         return (
             len(active) == self.model.running
@@ -122,7 +123,8 @@ class Life:
     @property
     def waiting(self) -> list[str]:
         """The sessions whose turn waits at a gate."""
-        return sorted({p.session_id for p in self.store.unfinished() if p.state is State.ACTIVE} & set(self.gates))
+        active = {p.session_id for p in at_once(unfinished(self.store)) if p.state is State.ACTIVE}
+        return sorted(active & set(self.gates))
 
     def _at_gate(self, session: str) -> bool:
         return session in self.gates and self.model.gate(self.gates[session]).arrivals > 0
@@ -263,10 +265,10 @@ class Server(RuleBasedStateMachine):
     def note(self) -> None:
         store, since, now = self.life.store, self.looked, self.tick()
         ends: dict[int, list[str]] = {}
-        for event in store.events(terminal=True):
+        for event in at_once(store.events(terminal=True)):
             ends.setdefault(event.payload["seq"], []).append(event.payload["outcome"])
         for seq, prompt in self.prompts.items():
-            transitions = store.transitions(seq)
+            transitions = at_once(store.transitions(seq))
             outcomes = ends.get(seq, []) + ["folded"] * (transitions[-1].outcome is Outcome.FOLDED)
             starts = [t for t in transitions if t.state is State.ACTIVE]
             self.prompts[seq] = replace(
@@ -285,7 +287,7 @@ class Server(RuleBasedStateMachine):
     def who_waits_is_told_what_the_journal_says(self) -> None:
         for handle in self.life.handles:
             if handle.result:
-                (*_, last) = self.life.store.transitions(handle.seq)
+                (*_, last) = at_once(self.life.store.transitions(handle.seq))
                 assert handle.result.outcome is last.outcome
 
     def teardown(self) -> None:
@@ -296,7 +298,7 @@ class Server(RuleBasedStateMachine):
             self.life.runtime.let_all_in()
             for session in list(self.life.gates):
                 self.life.release(session)
-            self.life.rest(lambda: not self.life.store.unfinished())
+            self.life.rest(lambda: not at_once(unfinished(self.life.store)))
             self.note()
             self.judge(complete=True)
         finally:

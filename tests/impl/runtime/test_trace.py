@@ -17,12 +17,12 @@ from support.budget import effort
 from support.paths import ROOT
 from support.runtime_traces import do_everything, echo, write_trace
 from support.runtimes import Held, World, tool, until, world
-from support.stores import Meddled
+from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.trace import SCHEMA, Trace, schema
-from cancelmark.impl.store import MemoryStore, SqliteStore
+from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
 from cancelmark.model.lifecycle import ROWS, Outcome, State
@@ -123,8 +123,8 @@ def test_every_line_is_as_the_schema_says_and_the_model_does_the_same(tmp_path: 
     assert {line["action"] for line in lines_of(path)} == set(BY_NAME) - {"crash", "recover"}
     assert set(replay.states.values()) == {State.DONE}
     with closing(SqliteStore(tmp_path / "test.db")) as store:
-        assert store.unfinished() == []
-        assert all(store.transitions(seq)[-1].state is State.DONE for seq in replay.states)
+        assert at_once(unfinished(store)) == []
+        assert all(at_once(store.transitions(seq))[-1].state is State.DONE for seq in replay.states)
 
 
 def test_a_restart_begins_with_what_the_journal_has(tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ class Suspending(Meddled, MemoryStore):
         super().__init__()
         self._random = random
 
-    async def write(self, batch: Any) -> tuple[int, ...]:
+    async def commit(self, steps: Steps) -> Answer:
         for _ in range(self._random.randrange(4)):
             await asyncio.sleep(0)
-        return await super().write(batch)
+        return await super().commit(steps)
 
 
 @pytest.mark.parametrize("seed", range(effort(20)))
@@ -197,11 +197,11 @@ def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: P
     go_on = asyncio.Event()
 
     class Slow(Meddled, MemoryStore):
-        async def write(self, batch: Any) -> tuple[int, ...]:
-            ids = await super().write(batch)
-            if getattr(batch[0], "run_id", None) == "run-a":
+        async def commit(self, steps: Steps) -> Answer:
+            answer = await super().commit(steps)
+            if getattr(steps.operations[0], "run_id", None) == "run-a":
                 await go_on.wait()
-            return ids
+            return answer
 
     async def story(w: World) -> None:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))

@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from support.paths import SUPPORT
 from support.runtimes import PATIENCE, World, play, until, world
-from support.stores import Meddled
+from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models.scripted import ScriptedModel, say
 from cancelmark.impl.runtime import Handle, Runtime, Stuck
 from cancelmark.impl.store import (
     AcceptPrompt,
-    Batch,
+    Answer,
     Broken,
     MemoryStore,
     Message,
@@ -32,6 +32,7 @@ from cancelmark.impl.store import (
     PutMessage,
     Refused,
     SqliteStore,
+    Steps,
     StoreError,
     Unstorable,
 )
@@ -65,8 +66,8 @@ def ends_after_a_restart(path: Path) -> dict[str | None, str]:
     async def main() -> dict[str | None, str]:
         async with asyncio.timeout(PATIENCE), Runtime(ScriptedModel(), SqliteStore(path)) as runtime:
             await until(lambda: not runtime.is_busy())
-            assert runtime.store.unfinished() == []
-            events = runtime.store.events(terminal=True)
+            assert (await unfinished(runtime.store)) == []
+            events = await runtime.store.events(terminal=True)
             assert max(Counter(e.payload["seq"] for e in events).values()) == 1
             return {event.run_id: event.payload["outcome"] for event in events}
 
@@ -85,7 +86,7 @@ def test_a_prompt_that_cannot_start_ends_with_the_reason_and_the_next_one_is_tri
         first = await w.accept("a", "run-a")
         result = await first
         assert (result.outcome, result.error) == (Outcome.ERROR, "the agent is not initialized")
-        assert [t.state for t in w.store.transitions(first.seq)] == [State.ACCEPTED, State.DONE]
+        assert [t.state for t in await w.store.transitions(first.seq)] == [State.ACCEPTED, State.DONE]
         w.runtime.ready = None
         assert (await (await w.accept("b", "run-b"))).outcome is Outcome.END_TURN
         assert w.ends() == [("run-a", "error"), ("run-b", "end_turn")]
@@ -109,7 +110,7 @@ def test_a_prompt_that_cannot_start_and_was_canceled_meanwhile_is_canceled_on_en
         go_on.set()
         result = await handle
         assert (result.outcome, result.error) == (Outcome.CANCELED, None)
-        assert State.CANCELED_ON_ENTRY in [t.state for t in w.store.transitions(handle.seq)]
+        assert State.CANCELED_ON_ENTRY in [t.state for t in await w.store.transitions(handle.seq)]
         assert w.messages() == [("user", None), ("assistant", "canceled")]
 
     play(SqliteStore(path), story)
@@ -149,7 +150,7 @@ def test_an_answer_that_is_refused_is_left_out_and_its_prompt_ends(path: Path, w
         w.plays("a", say("poison"))
         result = await (await w.accept("a", "run-a"))
         assert (result.outcome, result.text) == (Outcome.END_TURN, "poison")  # it did end so
-        (_, answer) = w.store.messages("s")
+        (_, answer) = await w.store.messages("s")
         if what.startswith("UPDATE"):
             assert answer.finish_reason == "error"
             assert "could not be stored" in answer.parts[-1]["data"]["message"]
@@ -213,10 +214,10 @@ def test_a_turn_in_a_session_that_stands_still_says_nothing_more(path: Path) -> 
         refuse(path, "UPDATE ON sessions", "true")
         with pytest.raises(Stuck):
             await w.runtime.cancel("s")
-        before = w.store.messages("s")
+        before = await w.store.messages("s")
         gate.open()
         await until(lambda: w.model.running == 0)
-        assert w.store.messages("s") == before
+        assert await w.store.messages("s") == before
         assert not w.runtime.is_busy()
 
     play(SqliteStore(path), story)
@@ -224,18 +225,18 @@ def test_a_turn_in_a_session_that_stands_still_says_nothing_more(path: Path) -> 
 
 def test_a_prompt_that_is_accepted_while_its_session_comes_to_stand_still_is_told_too(path: Path) -> None:
     class Slow(Meddled, SqliteStore):
-        async def write(self, batch: Batch) -> tuple[int, ...]:
-            ids = await super().write(batch)
-            if isinstance(batch[0], AcceptPrompt) and batch[0].run_id == "run-b":
+        async def commit(self, steps: Steps) -> Answer:
+            answer = await super().commit(steps)
+            if isinstance(steps.operations[0], AcceptPrompt) and steps.operations[0].run_id == "run-b":
                 await go_on.wait()
-            return ids
+            return answer
 
     go_on = asyncio.Event()
 
     async def story(w: World) -> None:
         await w.active("a", "run-a")
         accepting = asyncio.ensure_future(w.accept("b", "run-b"))
-        await until(lambda: w.runtime.status("run-b") is not None)
+        await until(lambda: at_once(w.runtime.status("run-b")) is not None)
         refuse(path, "UPDATE ON sessions", "true")
         with pytest.raises(Stuck):
             await w.runtime.cancel("s")
@@ -245,7 +246,7 @@ def test_a_prompt_that_is_accepted_while_its_session_comes_to_stand_still_is_tol
         handle = await accepting
         with pytest.raises(Stuck):
             await handle
-        assert [t.state for t in w.store.transitions(handle.seq)] == [State.ACCEPTED]
+        assert [t.state for t in await w.store.transitions(handle.seq)] == [State.ACCEPTED]
         assert not w.runtime.is_busy()
 
     play(Slow(path), story)
@@ -270,10 +271,10 @@ def test_a_broken_store_is_told_to_everybody_and_a_close_does_not_wait(path: Pat
 
 def test_a_store_that_breaks_its_promises_stops_the_session_too(caplog: pytest.LogCaptureFixture) -> None:
     class Buggy(Meddled, MemoryStore):
-        async def write(self, batch: Batch) -> tuple[int, ...]:
-            if len(batch) > 2:
+        async def commit(self, steps: Steps) -> Answer:
+            if len(steps.operations) > 2:
                 raise KeyError("a bug")
-            return await super().write(batch)
+            return await super().commit(steps)
 
     async def story(w: World) -> None:
         handle, gate = await w.active("a", "run-a")
@@ -384,7 +385,7 @@ def test_a_full_disk_delays_every_prompt_and_loses_none(
             await fill()
         await until(lambda: "trying again" in caplog.text)
         limit_pages(store, None)
-        assert w.runtime.status(f"run-{len(accepted)}") is None, "what was refused left a trace"
+        assert await w.runtime.status(f"run-{len(accepted)}") is None, "what was refused left a trace"
         for handle in (a, b, t, *(handle for _, handle in accepted)):
             assert (await handle).outcome is Outcome.END_TURN
         ends = Counter(run_id for session in "st" for run_id, _ in w.ends(session))

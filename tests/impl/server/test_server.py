@@ -532,12 +532,14 @@ async def test_metrics_count_what_was_answered_and_say_what_is_open(server: Serv
 @pytest.mark.rule("R27b")
 def test_a_store_that_cannot_be_written_is_503_and_says_to_try_again(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(self: SqliteStore, batch: Any) -> tuple[int, ...]:
-        raise StoreError(self.path, "the disk is full", "make room and try again")
+    def full(self: SqliteStore, steps: Any) -> "asyncio.Future[Any]":
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer.set_exception(StoreError(self.path, "the disk is full", "make room and try again"))
+        return answer
 
     async def story(server: Server, place: Place) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteStore, "write", full)
+            patch.setattr(SqliteStore, "begin_commit", full)
             refused = await place.post("a", "run-a")
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert "the disk is full" in refused.json()["message"]

@@ -308,9 +308,12 @@ async def test_a_cancel_after_the_202_and_before_the_run_is_active_gives_a_cance
     door = asyncio.Event()
     enter = Runtime._enter
 
-    async def held(self: Any, *arguments: Any) -> None:
+    async def enter_when_open(self: Any, *arguments: Any) -> None:
         await door.wait()
-        await enter(self, *arguments)
+        enter(self, *arguments)
+
+    def held(self: Any, *arguments: Any) -> None:
+        self._spawn(enter_when_open(self, *arguments))
 
     Runtime._enter = held  # type: ignore[method-assign]
     try:

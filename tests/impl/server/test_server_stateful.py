@@ -27,6 +27,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from support.budget import effort
 from support.runtimes import fails
 from support.servers import PATIENCE, Place, Server, Watch, serving
+from support.stores import at_once, unfinished
 
 from cancelmark.impl.models.scripted import Beat, Request, Wait, say
 from cancelmark.impl.runtime import RunIdInUse, Runtime
@@ -96,14 +97,14 @@ class Life:
     @property
     def waiting(self) -> list[int]:
         """The sessions whose turn waits at a gate."""
-        active = {int(p.text.split()[0]) for p in self.store.unfinished() if p.state is State.ACTIVE}
+        active = {int(p.text.split()[0]) for p in at_once(unfinished(self.store)) if p.state is State.ACTIVE}
         return sorted(s for s in active & set(self.gates) if self.server.model.gate(self.gates[s]).arrivals)
 
     @property
     def at_rest(self) -> bool:
         """Everybody waits: in the queue, or at a gate."""
-        marks = {session.id: session.mark for session in self.store.sessions()}
-        left = self.store.unfinished()
+        marks = {session.id: session.mark for session in at_once(self.store.sessions())}
+        left = at_once(unfinished(self.store))
         active = [p for p in left if p.state is State.ACTIVE]
         return (len(active) == self.server.model.running == len(self.waiting)
                 and all(p.seq > marks[p.session_id] for p in active)
@@ -255,13 +256,13 @@ class Clients(RuleBasedStateMachine):
     def look(self) -> None:
         """Comes back when the server is at rest and everybody has seen everything, and notes what is new."""
         self.rest()
-        latest = self.life.store.latest_event()
+        latest = at_once(self.life.store.latest_event())
         published = self.life.workspace.runtime.broker
 
         def caught_up(watch: Watch) -> bool:
             return watch.last_event_id.endswith(f"-{latest}") and self.states(watch) >= current
 
-        current = {(p.seq, p.state.value) for p in self.life.store.unfinished()}
+        current = {(p.seq, p.state.value) for p in at_once(unfinished(self.life.store))}
         for watch in self.watches:
             assert watch is not None
             with suppress(TimeoutError):  # what it has not seen by then it never will, and the invariants say so
@@ -271,11 +272,10 @@ class Clients(RuleBasedStateMachine):
 
     def states(self, watch: Watch) -> set[tuple[int, str]]:
         """What has been told of the prompts that are not done; after a restart, what is asked for."""
-        told = {p.seq: p.state.value for p in self.life.store.unfinished()} if not watch.of("prompt") else {}
+        told = {p.seq: p.state.value for p in at_once(unfinished(self.life.store))} if not watch.of("prompt") else {}
         for prompt in watch.of("prompt"):
             told[prompt["seq"]] = prompt["state"]
-        unfinished = {p.seq: p.state.value for p in self.life.store.unfinished()}
-        return {(seq, told.get(seq, state)) for seq, state in unfinished.items()}
+        return {(p.seq, told.get(p.seq, p.state.value)) for p in at_once(unfinished(self.life.store))}
 
     def ends(self, client: int) -> list[tuple[int, str | None, str]]:
         """Every end that a client has seen, in all lives of the server."""
@@ -298,7 +298,7 @@ class Clients(RuleBasedStateMachine):
 
     def journal(self) -> tuple[set[int], dict[int, int]]:
         """Which prompts were folded, and how often each has started: what nobody is told who was away."""
-        transitions = {seq: self.life.store.transitions(seq) for seq in self.prompts}
+        transitions = {seq: at_once(self.life.store.transitions(seq)) for seq in self.prompts}
         return ({seq for seq, lines in transitions.items() if lines[-1].outcome is Outcome.FOLDED},
                 {seq: sum(line.state is State.ACTIVE for line in lines) for seq, lines in transitions.items()})
 
@@ -326,7 +326,7 @@ class Clients(RuleBasedStateMachine):
             async def over() -> None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(5):
-                        while self.life.store.unfinished():
+                        while (await unfinished(self.life.store)):
                             await asyncio.sleep(0.001)
 
             self.life.run(over())
@@ -358,7 +358,7 @@ def runs_twice(patch: pytest.MonkeyPatch) -> None:
     accept = Workspace.accept
 
     async def twice(self: Workspace, session_id: str, text: str, run_id: str | None) -> int:
-        if (known := self._known(run_id)) is not None and known.text == text:
+        if (known := await self._find(run_id)) is not None and known.text == text:
             await accept(self, session_id, text, f"{run_id}-again")
             return known.seq
         return await accept(self, session_id, text, run_id)
@@ -374,7 +374,7 @@ def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
         try:
             return await accept(self, session_id, text, run_id)
         except RunIdInUse:
-            known = self._known(run_id)
+            known = await self._find(run_id)
             assert known is not None
             return known.seq
 

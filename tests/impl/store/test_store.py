@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
+from support.stores import at_once, unfinished
 
 from cancelmark.impl.store import (
     MIGRATIONS,
@@ -27,6 +28,7 @@ from cancelmark.impl.store import (
     AcceptPrompt,
     AppendEvent,
     Batch,
+    Committed,
     Event,
     MemoryStore,
     Message,
@@ -39,6 +41,7 @@ from cancelmark.impl.store import (
     Refused,
     SessionRecord,
     SqliteStore,
+    Steps,
     Store,
     StoreError,
     Transition,
@@ -184,30 +187,30 @@ GROUPS = st.lists(st.lists(st.lists(OPERATIONS, max_size=4), min_size=1, max_siz
 
 
 def assert_equal(store: Store, model: Model) -> None:
-    assert store.sessions() == list(model.sessions.values())
-    assert store.unfinished() == sorted(
+    assert at_once(store.sessions()) == list(model.sessions.values())
+    assert at_once(unfinished(store)) == sorted(
         (p for p in model.prompts.values() if p.state is not State.DONE), key=lambda p: p.seq)
-    assert store.latest_seq() == max([0, *model.prompts, *(s.mark for s in model.sessions.values())])
+    assert at_once(store.latest_seq()) == max([0, *model.prompts, *(s.mark for s in model.sessions.values())])
     for run_id in RUN_IDS:
-        assert store.prompt(run_id) == next((p for p in model.prompts.values() if p.run_id == run_id), None)
+        assert at_once(store.prompt(run_id)) == next((p for p in model.prompts.values() if p.run_id == run_id), None)
     for seq in range(7):
-        assert store.transitions(seq) == [t for t in model.history if t.seq == seq]
+        assert at_once(store.transitions(seq)) == [t for t in model.history if t.seq == seq]
     for id in SESSION_IDS:
         everything = [m for m in model.messages.values() if m.session_id == id]
-        assert store.messages(id) == everything
-        assert store.messages(id, last=2) == everything[-2:]
+        assert at_once(store.messages(id)) == everything
+        assert at_once(store.messages(id, last=2)) == everything[-2:]
         for place, message in enumerate(everything):
-            assert store.messages(id, since=message.id) == everything[place:]
-            assert store.messages(id, before=message.id) == everything[:place]
-            assert store.messages(id, before=message.id, last=1) == everything[max(0, place - 1):place]
+            assert at_once(store.messages(id, since=message.id)) == everything[place:]
+            assert at_once(store.messages(id, before=message.id)) == everything[:place]
+            assert at_once(store.messages(id, before=message.id, last=1)) == everything[max(0, place - 1):place]
         for other in (m.id for m in model.messages.values() if m.session_id != id):
-            assert store.messages(id, since=other) == store.messages(id, before=other) == []
-    assert store.latest_event() == len(model.events)
+            assert at_once(store.messages(id, since=other)) == at_once(store.messages(id, before=other)) == []
+    assert at_once(store.latest_event()) == len(model.events)
     for after, until, session, terminal, limit in [
         (0, None, None, False, None), (2, None, None, False, 3), (0, None, "s", True, None), (1, 4, "t", False, 2),
         (-1, 0, None, False, None), (0, None, None, True, 0), (99, None, None, False, None),
     ]:
-        assert store.events(after, until=until, session=session, terminal=terminal, limit=limit) == [
+        assert at_once(store.events(after, until=until, session=session, terminal=terminal, limit=limit)) == [
             e for e in model.events[max(after, 0):until]
             if session in (None, e.session_id) and (e.type == TERMINAL or not terminal)][:limit]
 
@@ -248,10 +251,10 @@ def test_a_batch_with_one_refused_operation_leaves_no_trace(kind: str, refused: 
                   NewSession("new"), AppendEvent("s", TERMINAL, {}), refused)
         assert refusal.value.operation == refused
         assert NEEDS[type(refused)] in str(refusal.value)
-        assert [s.mark for s in store.sessions()] == [0, 0]
-        assert store.unfinished() == [PromptRecord(1, "s", "text", "r", State.ACCEPTED, None)]
-        assert [m.role for m in store.messages("s")] == ["user"]
-        assert store.events() == []
+        assert [s.mark for s in at_once(store.sessions())] == [0, 0]
+        assert at_once(unfinished(store)) == [PromptRecord(1, "s", "text", "r", State.ACCEPTED, None)]
+        assert [m.role for m in at_once(store.messages("s"))] == ["user"]
+        assert at_once(store.events()) == []
         assert write(store, AppendEvent("s", TERMINAL, {})) == (1,)
 
 
@@ -263,9 +266,9 @@ def test_a_prompt_ends_once_and_its_whole_history_is_kept(kind: str, tmp_path: P
         assert write(store, *end) == (1,)
         with pytest.raises(Refused):
             write(store, *end)
-        assert store.events() == [Event(1, "s", "r", TERMINAL, {"text": "hi"})]
-        assert store.prompt("r") == PromptRecord(1, "s", "text", "r", State.DONE, Outcome.END_TURN)
-        assert store.transitions(1) == [
+        assert at_once(store.events()) == [Event(1, "s", "r", TERMINAL, {"text": "hi"})]
+        assert at_once(store.prompt("r")) == PromptRecord(1, "s", "text", "r", State.DONE, Outcome.END_TURN)
+        assert at_once(store.transitions(1)) == [
             Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
             Transition(1, State.DONE, Outcome.END_TURN)]
 
@@ -276,7 +279,7 @@ def test_a_seq_that_only_a_mark_has_seen_is_not_given_out_again(kind: str, tmp_p
     """The acceptance of 5 was lost to a full disk, the cancel that covered it was kept."""
     with closing(open_store(kind, tmp_path)) as store:
         write(store, NewSession("s"), AcceptPrompt(4, "s", ""), RaiseMark("s", 5))
-        assert store.latest_seq() == 5
+        assert at_once(store.latest_seq()) == 5
 
 
 def test_a_message_knows_why_it_finished() -> None:
@@ -312,15 +315,17 @@ def test_a_closed_store_says_so(kind: str, tmp_path: Path) -> None:
     store = open_store(kind, tmp_path)
     store.close()
     store.close()
-    for use in (lambda: write(store), store.sessions, store.latest_seq, store.events, store.latest_event,
-                store.unfinished, lambda: store.prompt("r"), lambda: store.messages("s"), lambda: store.transitions(1)):
+    for use in (lambda: store.write([]), store.sessions, store.latest_seq, store.events, store.latest_event,
+                store.load_all, lambda: store.load("s"), lambda: store.prompt("r"), lambda: store.messages("s"),
+                lambda: store.transitions(1)):
         with pytest.raises(StoreError, match="closed"):
-            use()
+            asyncio.run(use())
 
 
 def test_a_write_to_the_memory_store_is_done_at_once() -> None:
     async def main() -> None:
-        assert MemoryStore().begin_write([NewSession("s"), AppendEvent("s", TERMINAL, {})]).result() == (1,)
+        steps = Steps("", "s", None, [NewSession("s"), AppendEvent("s", TERMINAL, {})])
+        assert MemoryStore().begin_commit(steps).result() == Committed(0, (1,))
 
     asyncio.run(main())
 
@@ -361,7 +366,7 @@ def test_a_bad_batch_fails_alone(store: SqliteStore, path: Path) -> None:
     for error in (fourth, fifth):
         assert isinstance(error, StoreError)
         assert "value that cannot be stored" in str(error)
-    assert [p.seq for p in store.unfinished()] == [1]
+    assert [p.seq for p in at_once(unfinished(store))] == [1]
     assert commits_in_wal(path) - before == 1
 
 
@@ -382,7 +387,7 @@ def test_many_threads_with_loops_of_their_own_can_write_and_read(store: SqliteSt
             for i in range(20):
                 seq = 1 + 20 * number + i
                 await store.write([AcceptPrompt(seq, "s", "", f"r{seq}")])
-                assert store.prompt(f"r{seq}") is not None
+                assert await store.prompt(f"r{seq}") is not None
 
         asyncio.run(run())
 
@@ -391,7 +396,7 @@ def test_many_threads_with_loops_of_their_own_can_write_and_read(store: SqliteSt
         thread.start()
     for thread in threads:
         thread.join()
-    assert [p.seq for p in store.unfinished()] == list(range(1, 81))
+    assert [p.seq for p in at_once(unfinished(store))] == list(range(1, 81))
 
 
 def test_canceling_who_waits_corrupts_nothing(store: SqliteStore, path: Path) -> None:
@@ -408,8 +413,8 @@ def test_canceling_who_waits_corrupts_nothing(store: SqliteStore, path: Path) ->
         assert (results[0], results[2]) == ((1,), (3,))
 
     asyncio.run(run())
-    assert [p.seq for p in store.unfinished()] == [1, 2, 3]
-    assert store.latest_event() == 3
+    assert [p.seq for p in at_once(unfinished(store))] == [1, 2, 3]
+    assert at_once(store.latest_event()) == 3
 
 
 def test_a_loop_that_ended_meanwhile_is_no_trouble(store: SqliteStore, path: Path) -> None:
@@ -453,7 +458,7 @@ def test_closing_finishes_what_was_asked_for(path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(SqliteStore, "_commit", slow_commit)
     asyncio.run(run())
     with closing(SqliteStore(path)) as store:
-        assert [p.seq for p in store.unfinished()] == [1]
+        assert [p.seq for p in at_once(unfinished(store))] == [1]
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
@@ -475,7 +480,7 @@ def test_a_failure_inside_a_batch_takes_back_that_batch_only(store: SqliteStore,
         [AcceptPrompt(seq, "s", ""), AppendEvent("s", "bad" if seq % 2 else "good", {})] for seq in range(1, 7)]))
     assert [isinstance(result, Refused) for result in results] == [True, False] * 3
     assert [result for result in results if isinstance(result, tuple)] == [(1,), (2,), (3,)]
-    assert [p.seq for p in store.unfinished()] == [2, 4, 6]
+    assert [p.seq for p in at_once(unfinished(store))] == [2, 4, 6]
     assert commits_in_wal(path) - before == 1
 
 
@@ -490,11 +495,11 @@ def test_a_full_disk_takes_back_the_batch_that_does_not_fit(store: SqliteStore) 
     assert isinstance(second, StoreError)
     assert "disk is full; make room" in str(second)
     assert str(store.path) in str(second)
-    assert [p.seq for p in store.unfinished()] == [1, 3]
+    assert [p.seq for p in at_once(unfinished(store))] == [1, 3]
     store._writer.execute("PRAGMA max_page_count = 1000000")
     write(store, AcceptPrompt(2, "s", ""), PutMessage(big))
-    assert [p.seq for p in store.unfinished()] == [1, 2, 3]
-    assert store.messages("s") == [big]
+    assert [p.seq for p in at_once(unfinished(store))] == [1, 2, 3]
+    assert at_once(store.messages("s")) == [big]
 
 
 @pytest.mark.rule("R16b")
@@ -512,8 +517,8 @@ def test_a_failing_commit_fails_every_batch_in_it_and_keeps_none(store: SqliteSt
         assert isinstance(result, StoreError)
         assert not isinstance(result, Refused)
         assert "nothing of the batch was kept" in str(result)
-    assert store.unfinished() == []
-    assert store.events() == []
+    assert at_once(unfinished(store)) == []
+    assert at_once(store.events()) == []
     assert write(store, AcceptPrompt(2, "s", "", "r"), AppendEvent("s", "good", {})) == (1,)
 
 
@@ -547,10 +552,10 @@ LIMITED = """
             return_exceptions=True)
         assert isinstance(results[1], StoreError), results
         kept = [1, 2] if results[0] == () else [1]
-        assert [p.seq for p in store.unfinished()] == kept and store.messages("s") == []
+        assert [p.seq for p in (await store.load("s")).prompts] == kept and await store.messages("s") == []
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         await store.write([AcceptPrompt(3, "s", ""), big])
-        assert [p.seq for p in store.unfinished()] == [*kept, 3] and len(store.messages("s")) == 1
+        assert [p.seq for p in (await store.load("s")).prompts] == [*kept, 3] and len(await store.messages("s")) == 1
         store.close()
         print(results[1])
 
@@ -576,10 +581,10 @@ def test_a_file_that_another_program_writes_to_gives_an_error_and_not_a_hang(pat
         db.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked by another program; end that program"):
             write(store, NewSession("s"))
-        assert store.sessions() == []
+        assert at_once(store.sessions()) == []
         db.execute("ROLLBACK")
         write(store, NewSession("s"))
-        assert len(store.sessions()) == 1
+        assert len(at_once(store.sessions())) == 1
 
 
 def test_a_file_has_one_store_at_a_time(store: SqliteStore, path: Path) -> None:
@@ -680,9 +685,9 @@ def test_damage_that_is_found_later_is_named_when_it_is_found(path: Path) -> Non
         file.seek((root - 1) * size)
         file.write(b"\xff" * size)
     with closing(SqliteStore(path)) as store:
-        assert len(store.sessions()) == 1
+        assert len(at_once(store.sessions())) == 1
         with pytest.raises(StoreError, match="damaged; restore a backup"):
-            store.events()
+            at_once(store.events())
         with pytest.raises(StoreError, match="damaged; restore a backup"):
             write(store, AppendEvent("s", TERMINAL, {}))
 
@@ -693,7 +698,7 @@ def test_a_row_that_makes_no_sense_is_damage(store: SqliteStore, path: Path, dam
     with other_program(path) as db:
         db.execute(damage)
     with pytest.raises(StoreError, match="damaged"):
-        store.events() and store.unfinished()
+        at_once(store.events()) and at_once(unfinished(store))
 
 
 # --- crashes --------------------------------------------------------------------------------------------------------
@@ -717,8 +722,8 @@ CRASHING = """
 
     async def main(path, workers, last):
         store = SqliteStore(path)
-        start = store.latest_seq() + 1
-        if not store.sessions():
+        start = await store.latest_seq() + 1
+        if not await store.sessions():
             await store.write([NewSession("s")])
         told = []
         await asyncio.gather(*(work(store, range(start + n, start + 10_000, workers), told, last)
@@ -744,16 +749,16 @@ def test_what_was_reported_as_written_survives_being_killed(path: Path) -> None:
             else:
                 ended[int(seq)] = int(id[0])
         with closing(SqliteStore(path)) as store:
-            events = {event.payload["seq"]: event.id for event in store.events()}
-            unfinished = {p.seq for p in store.unfinished()}
+            events = {event.payload["seq"]: event.id for event in at_once(store.events())}
+            left = {p.seq for p in at_once(unfinished(store))}
             assert ended.items() <= events.items()
-            assert accepted <= unfinished | events.keys()
-            assert unfinished.isdisjoint(events), "an end without its event, or an event without its end"
+            assert accepted <= left | events.keys()
+            assert left.isdisjoint(events), "an end without its event, or an event without its end"
             for seq in events:
-                prompt = store.prompt(f"r{seq}")
+                prompt = at_once(store.prompt(f"r{seq}"))
                 assert prompt is not None
                 assert prompt.state is State.DONE
-            assert len(events) == store.latest_event()
+            assert len(events) == at_once(store.latest_event())
     assert len(ended) >= 20
 
 
@@ -787,7 +792,7 @@ def test_a_database_of_every_older_version_becomes_the_newest(
     monkeypatch.setattr("cancelmark.impl.store.schema.MIGRATIONS", all_of_them)
     SqliteStore(fresh).close()
     with closing(SqliteStore(path)) as store:
-        assert [s.title for s in store.sessions()] == ["kept"] * bool(old)
+        assert [s.title for s in at_once(store.sessions())] == ["kept"] * bool(old)
     assert schema(path) == schema(fresh)
     assert version(path) == version(fresh) == len(all_of_them)
 
@@ -801,10 +806,10 @@ def test_the_history_of_prompts_survives_the_migration_that_writes_less_of_it(
             write(store, NewSession("s"), AcceptPrompt(1, "s", "a"), AcceptPrompt(2, "s", "b"),
                   MovePrompt(1, State.ACTIVE), MovePrompt(1, State.DONE, Outcome.END_TURN))
     with closing(SqliteStore(path)) as store:
-        assert store.transitions(1) == [Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
+        assert at_once(store.transitions(1)) == [Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
                                         Transition(1, State.DONE, Outcome.END_TURN)]
-        assert store.transitions(2) == [Transition(2, State.ACCEPTED, None)]
-        assert store.transitions(3) == []
+        assert at_once(store.transitions(2)) == [Transition(2, State.ACCEPTED, None)]
+        assert at_once(store.transitions(3)) == []
 
 
 def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -819,7 +824,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(path: Path, monkey
     assert schema(path) == before
     assert version(path) == len(MIGRATIONS)
     with closing(SqliteStore(path)) as store:
-        assert len(store.sessions()) == 1
+        assert len(at_once(store.sessions())) == 1
 
 
 def test_nothing_is_left_behind(path: Path) -> None:
@@ -839,4 +844,4 @@ def test_nothing_is_left_behind(path: Path) -> None:
 def test_payloads_come_back_as_they_went_in(store: SqliteStore) -> None:
     payload: dict[str, Any] = {"text": "ünï\x00code \ud800", "list": [1, 2.5, None, True, {"a": []}]}
     write(store, AppendEvent("s", TERMINAL, payload, "r"))
-    assert store.events()[0].payload == payload == json.loads(json.dumps(payload))
+    assert at_once(store.events())[0].payload == payload == json.loads(json.dumps(payload))

@@ -1,0 +1,122 @@
+"""How the steps of a session are committed: against a version, under an id, and with an answer that says which of three
+things came of it."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from .operations import Operation
+from .records import PromptRecord
+
+EPOCH = 1  # of every session in a store that one process has to itself
+REMEMBERED = 1024  # steps that are known to be kept when they come again
+
+
+class Snapshot(NamedTuple):
+    """A session as it is stored, with the prompts that are not done, by seq."""
+
+    session_id: str
+    mark: int
+    version: int  # counts the commits that were computed on the session
+    epoch: int  # counts its owners
+    prompts: tuple[PromptRecord, ...]
+
+
+class Steps(NamedTuple):
+    """Steps of one session, to be kept as a whole or not at all.
+
+    Steps with a version were computed on the session as it was then, and hold only there. Without one they hold on any:
+    an acceptance, a message, a new session. Steps with an epoch are those of the session's owner. The same steps may be
+    committed again under the same id, and are kept once; without an id they may be repeated without harm.
+    """
+
+    id: str
+    session_id: str
+    version: int | None
+    operations: Sequence[Operation]
+    epoch: int | None = None
+
+
+class Committed(NamedTuple):
+    """The steps are durable."""
+
+    version: int  # of the session, after them
+    events: tuple[int, ...]  # the ids of the events that they appended, in order
+    repeated: bool = False  # they were kept before, under the same id
+
+
+class Conflict(NamedTuple):
+    """The session has another version by now. Nothing was kept: compute the steps on the snapshot."""
+
+    snapshot: Snapshot
+
+
+class Lost(NamedTuple):
+    """The session has another owner by now. Nothing was kept."""
+
+
+Answer: TypeAlias = Committed | Conflict | Lost
+
+
+class Ledger:
+    """The versions of the sessions, and the ids of the latest steps, for a store that one process has to itself.
+
+    Both live in memory: nobody who has computed steps on a version outlives the process. What a transaction adds counts
+    at once for what follows in it, and for others when it is settled.
+    """
+
+    def __init__(self) -> None:
+        self._versions: dict[str, int] = {}
+        self._kept: OrderedDict[str, Committed] = OrderedDict()  # by step id
+        self._new_versions: dict[str, int] = {}
+        self._new_kept: dict[str, Committed] = {}
+
+    def settled(self) -> dict[str, int]:
+        """The versions that are durable. Read the rows after them: a version must not be newer than its rows."""
+        return self._versions.copy()
+
+    def fits(self, steps: Steps) -> bool:
+        """Whether the steps are to be applied."""
+        return (steps.id not in self._kept and steps.id not in self._new_kept and steps.epoch in (None, EPOCH)
+                and steps.version in (None, self._version(steps.session_id)))
+
+    def refuse(self, steps: Steps, load: Callable[[dict[str, int]], Snapshot]) -> Answer:
+        """The answer to steps that do not fit. `load` reads the session, given the versions."""
+        if known := self._kept.get(steps.id) or self._new_kept.get(steps.id):
+            return known._replace(repeated=True)
+        return Lost() if steps.epoch not in (None, EPOCH) else Conflict(load(self._versions | self._new_versions))
+
+    def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
+        """The steps are applied."""
+        version = self._version(steps.session_id)
+        if steps.version is not None:
+            version = self._new_versions[steps.session_id] = version + 1
+        answer = Committed(version, events)
+        if steps.id:
+            self._new_kept[steps.id] = answer
+        return answer
+
+    def settle(self) -> None:
+        """Everything that was added is durable."""
+        self._versions.update(self._new_versions)
+        self._kept.update(self._new_kept)
+        self.take_back()
+        while len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+
+    def take_back(self) -> None:
+        """Nothing that was added is kept."""
+        self._new_versions.clear()
+        self._new_kept.clear()
+
+    def _version(self, session_id: str) -> int:
+        return self._new_versions.get(session_id, self._versions.get(session_id, 0))
+
+
+def snapshots(versions: Mapping[str, int], marks: Iterable[tuple[str, int]], unfinished: Iterable[PromptRecord],
+              ) -> list[Snapshot]:
+    """The sessions whose ids and marks are given, with their prompts that are not done."""
+    prompts: dict[str, list[PromptRecord]] = {}
+    for prompt in unfinished:
+        prompts.setdefault(prompt.session_id, []).append(prompt)
+    return [Snapshot(id, mark, versions.get(id, 0), EPOCH, tuple(prompts.get(id, ()))) for id, mark in marks]

@@ -1,0 +1,239 @@
+"""What every store promises of steps: the contract that a store of several nodes has to keep too. To hold another store
+to it, add a function that opens it to `STORES`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cancelmark.impl.store import (
+    EPOCH,
+    TERMINAL,
+    AcceptPrompt,
+    Answer,
+    AppendEvent,
+    Committed,
+    Conflict,
+    Lost,
+    MemoryStore,
+    Message,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PromptRecord,
+    RaiseMark,
+    Refused,
+    Snapshot,
+    SqliteStore,
+    Steps,
+    Store,
+)
+from cancelmark.impl.store.steps import REMEMBERED
+from cancelmark.model.lifecycle import Outcome, State
+
+STORES: Mapping[str, Callable[[Path], Store]] = {
+    "memory": lambda directory: MemoryStore(),
+    "sqlite": lambda directory: SqliteStore(directory / "contract.db"),
+}
+Story = Callable[[Store], Awaitable[None]]
+A = AcceptPrompt(1, "s", "a", "run-a")
+ENTER = MovePrompt(1, State.ACTIVE)
+END = (MovePrompt(1, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {"seq": 1}, "run-a"))
+
+
+def steps(id: str, version: int | None, *operations: Operation, session: str = "s", epoch: int | None = EPOCH) -> Steps:
+    return Steps(id, session, version, operations, epoch)
+
+
+def committed(answer: Answer) -> Committed:
+    assert isinstance(answer, Committed), answer
+    return answer
+
+
+@pytest.fixture(params=STORES)
+def told(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
+    """Runs the story on a new store, in which session s has the prompt A."""
+    def tell(story: Story) -> None:
+        async def main() -> None:
+            store = STORES[request.param](tmp_path)
+            try:
+                for operation in (NewSession("s"), NewSession("t"), A):
+                    committed(await store.commit(steps(repr(operation), None, operation)))
+                await story(store)
+            finally:
+                store.close()
+
+        asyncio.run(main())
+
+    return tell
+
+
+Told = Callable[[Story], None]
+
+
+def test_steps_on_the_version_that_is_there_are_kept_and_make_the_next(told: Told) -> None:
+    async def story(store: Store) -> None:
+        assert committed(await store.commit(steps("1", 0, ENTER))) == Committed(1, ())
+        assert committed(await store.commit(steps("2", 1, *END))) == Committed(2, (1,))
+        assert (await store.load("s")).version == 2
+        assert (await store.load("t")).version == 0, "each session has a version of its own"
+
+    told(story)
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 7])
+def test_steps_on_another_version_are_refused_with_the_session_as_it_is(told: Told, version: int) -> None:
+    async def story(store: Store) -> None:
+        await store.commit(steps("1", 0, ENTER))
+        await store.commit(steps("2", 1, RaiseMark("s", 1)))
+        answer = await store.commit(steps("late", version, *END))
+        assert answer == Conflict(Snapshot("s", 1, 2, EPOCH, (
+            PromptRecord(1, "s", "a", "run-a", State.ACTIVE, None),)))
+        assert answer == Conflict(await store.load("s"))
+        assert await store.events() == [], "and nothing of them is kept"
+        assert committed(await store.commit(steps("late", 2, *END))).events == (1,), "they can be computed again"
+
+    told(story)
+
+
+@pytest.mark.parametrize("operations", [[A], [ENTER], [*END]], ids=["accept", "enter", "end"])
+def test_what_holds_on_any_version_neither_compares_nor_changes_it(told: Told, operations: list[Operation]) -> None:
+    async def story(store: Store) -> None:
+        other = AcceptPrompt(2, "s", "b") if operations == [A] else operations[0]
+        assert committed(await store.commit(steps("any", None, other))).version == 0
+        assert committed(await store.commit(steps("1", 0, RaiseMark("s", 1)))).version == 1
+
+    told(story)
+
+
+@pytest.mark.parametrize("version", [None, 0])
+def test_steps_that_come_again_under_their_id_are_kept_once_and_get_the_first_answer(
+    told: Told, version: int | None,
+) -> None:
+    async def story(store: Store) -> None:
+        event = AppendEvent("s", TERMINAL, {})
+        first = committed(await store.commit(steps("x", version, event)))
+        await store.commit(steps("y", 1 if version == 0 else None, event))
+        assert await store.commit(steps("x", version, event)) == first._replace(repeated=True)
+        assert [e.id for e in await store.events()] == [1, 2]
+
+    told(story)
+
+
+def test_an_acceptance_that_comes_again_under_its_id_is_no_second_prompt(told: Told) -> None:
+    async def story(store: Store) -> None:
+        assert committed(await store.commit(steps(repr(A), None, A))).repeated
+        with pytest.raises(Refused):
+            await store.commit(steps("another", None, A))
+
+    told(story)
+
+
+def test_steps_that_were_refused_are_not_known_when_they_come_again(told: Told) -> None:
+    async def story(store: Store) -> None:
+        with pytest.raises(Refused):
+            await store.commit(steps("x", 0, *END, *END))
+        assert committed(await store.commit(steps("x", 0, *END))) == Committed(1, (1,))
+
+    told(story)
+
+
+def test_the_latest_ids_are_remembered_and_not_all(told: Told) -> None:
+    async def story(store: Store) -> None:
+        for number in range(REMEMBERED + 1):
+            await store.commit(steps(str(number), None, RaiseMark("s", 1)))
+        assert committed(await store.commit(steps("1", None, RaiseMark("s", 1)))).repeated
+        assert not committed(await store.commit(steps("0", None, RaiseMark("s", 1)))).repeated
+
+    told(story)
+
+
+@pytest.mark.parametrize("version", [None, 0, 5])
+def test_the_steps_of_another_epoch_are_lost(told: Told, version: int | None) -> None:
+    async def story(store: Store) -> None:
+        assert await store.commit(steps("x", version, ENTER, epoch=EPOCH + 1)) == Lost()
+        assert await store.begin_say("s", [Message("m", "s", "user", ())], EPOCH + 1) == Lost()
+        assert (await store.load("s")).prompts[0].state is State.ACCEPTED
+        assert await store.messages("s") == []
+
+    told(story)
+
+
+def test_what_is_said_needs_no_version_and_changes_none(told: Told) -> None:
+    async def story(store: Store) -> None:
+        message = Message("m", "s", "user", ({"type": "text", "data": {"text": "hello"}},))
+        for _ in range(2):
+            assert await store.begin_say("s", [message], EPOCH) == Committed(0, ())
+        assert await store.messages("s") == [message]
+
+    told(story)
+
+
+def test_a_session_is_loaded_with_its_mark_and_the_prompts_that_are_not_done(told: Told) -> None:
+    async def story(store: Store) -> None:
+        await store.commit(steps("1", 0, *END))
+        for seq in (4, 2, 3):
+            await store.commit(steps(f"accept {seq}", None, AcceptPrompt(seq, "t" if seq == 3 else "s", "")))
+        await store.commit(steps("2", 1, RaiseMark("s", 3), MovePrompt(4, State.QUEUED)))
+        loaded = await store.load("s")
+        assert loaded == Snapshot("s", 3, 2, EPOCH, (
+            PromptRecord(2, "s", "", None, State.ACCEPTED, None), PromptRecord(4, "s", "", None, State.QUEUED, None)))
+        assert await store.load_all() == [loaded, await store.load("t")]
+        with pytest.raises(LookupError):
+            await store.load("u")
+
+    told(story)
+
+
+def test_steps_that_wait_at_the_same_time_are_judged_one_after_the_other(told: Told) -> None:
+    """Whatever shares a transaction: of two on one version the first is kept, and of two under one id one."""
+    async def story(store: Store) -> None:
+        events = [AppendEvent("s", TERMINAL, {"n": n}) for n in range(4)]
+        answers = await asyncio.gather(*(store.begin_commit(s) for s in (
+            steps("a", 0, events[0]), steps("b", 0, events[1]), steps("a", 0, events[2]), steps("c", 1, events[3]),
+            steps("t", 0, AppendEvent("t", TERMINAL, {}), session="t"))))
+        assert [type(answer) for answer in answers] == [Committed, Conflict, Committed, Committed, Committed]
+        assert [e.payload.get("n") for e in await store.events()] == [0, 3, None]
+        conflict = answers[1]
+        assert isinstance(conflict, Conflict)
+        assert conflict.snapshot.version == 1
+        assert (await store.load("s")).version == 2
+
+    told(story)
+
+
+@pytest.mark.parametrize("text", ["whole", "\ud800", "nul \0"])
+def test_the_store_says_which_text_it_can_keep(told: Told, text: str) -> None:
+    async def story(store: Store) -> None:
+        assert store.is_storable(text) is (text != "\ud800")
+        if store.is_storable(text):
+            await store.commit(steps("x", None, AcceptPrompt(7, "s", text)))
+            assert (record := await store.prompt(7)) is not None
+            assert record.text == text
+
+    told(story)
+
+
+@given(st.lists(st.tuples(st.sampled_from("st"), st.sampled_from([None, 0, 1, 2, 3]), st.sampled_from("abcd")),
+                min_size=1, max_size=12), st.booleans())
+def test_both_stores_answer_alike(asked: list[tuple[str, int | None, str]], together: bool) -> None:
+    async def answers(store: Store) -> list[object]:
+        try:
+            await store.write([NewSession("s"), NewSession("t")])
+            commits = [steps(id, version, AppendEvent(session, TERMINAL, {}), session=session)
+                       for session, version, id in asked]
+            if together:
+                return [*await asyncio.gather(*map(store.begin_commit, commits)), await store.load_all()]
+            return [*[await store.commit(commit) for commit in commits], await store.load_all()]
+        finally:
+            store.close()
+
+    async def main() -> None:
+        with TemporaryDirectory() as directory:
+            assert await answers(SqliteStore(Path(directory) / "alike.db")) == await answers(MemoryStore())
+
+    asyncio.run(main())
