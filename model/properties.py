@@ -7,7 +7,7 @@ somewhere, so that nothing holds merely because it is impossible.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import dropwhile
 from typing import NamedTuple
@@ -198,22 +198,33 @@ PROPERTIES: tuple[Property, ...] = (
 
 # --- Goals: reachability -----------------------------------------------------------------------------------------
 
+def _bound(default: int, most: int, says: str) -> int:
+    """A bound with the largest value that makes sense, and what it limits."""
+    made: int = field(default=default, metadata={"most": most, "says": says})
+    return made
+
+
 @dataclass(frozen=True)
 class Bounds:
     """How often callers, turns and faults may act. Everything the system does by itself is unbounded."""
 
-    prompts: int = 3
-    cancels: int = 0
-    clears: int = 0
-    requeues: int = 0
-    crashes: int = 0
-    closes: int = 0
-    sessions: int = 1
+    prompts: int = _bound(3, 8, "prompts accepted, each with and without a run id")
+    cancels: int = _bound(0, 9, "cancels")
+    clears: int = _bound(0, 9, "calls of clear_queue")
+    requeues: int = _bound(0, 9, "turns that go on after a summary")
+    crashes: int = _bound(0, 9, "crashes, each followed by a recovery")
+    closes: int = _bound(0, 9, "closes of the server (one, and one more after each crash)")
+    sessions: int = _bound(1, 4, "sessions side by side")
 
     def __post_init__(self) -> None:
         for name, n in vars(self).items():
             if n < (name in ("prompts", "sessions")):
                 raise ValueError(f"bounds with {name}={n}: there is nothing to explore")
+
+    @property
+    def total(self) -> int:
+        """How many bounded actions there can be."""
+        return sum(getattr(self, name) for name in BOUND_NAMES)
 
     def allows(self, other: "Bounds") -> bool:
         """Whether everything within `other` is within these bounds too."""
@@ -225,12 +236,13 @@ class Bounds:
 
 BOUND_NAMES = tuple(name for name in vars(Bounds()) if name != "sessions")  # what can be spent
 
+ONE = Bounds(1)
 _CANCELED = (Bounds(1, cancels=1), Bounds(1, closes=1))
 _QUEUED = (Bounds(2), Bounds(1, crashes=1))
 _REQUEUED = (Bounds(1, requeues=1),)
 _CRASHED = (Bounds(1, crashes=1),)
 
-# The least bounds that leave room for a goal, where one prompt alone does not.
+# The least bounds that leave room for a goal, where neither one prompt alone does nor, for an action, its own bound.
 LEAST: Mapping[str, tuple[Bounds, ...]] = {
     "row enter→canceled_on_entry": _CANCELED,
     "row enter→queued": _QUEUED,
@@ -244,11 +256,6 @@ LEAST: Mapping[str, tuple[Bounds, ...]] = {
     "row interrupt→done": _CRASHED,
     "action settle": _CANCELED,
     "action step": (Bounds(2),),
-    "action requeue": _REQUEUED,
-    "action cancel": (Bounds(1, cancels=1),),
-    "action clear_queue": (Bounds(1, clears=1),),
-    "action close": (Bounds(1, closes=1),),
-    "action crash": _CRASHED,
     "action recover": _CRASHED,
 }
 
@@ -265,10 +272,11 @@ def goals(protocol: Behaviour, bounds: Bounds) -> list[Goal]:
     if not protocol.rows:
         return []
 
-    def possible(goal: str) -> bool:
-        return any(bounds.allows(least) for least in LEAST.get(goal, (Bounds(1),)))
+    def possible(goal: str, alone: Bounds = ONE) -> bool:
+        return any(bounds.allows(least) for least in LEAST.get(goal, (alone,)))
 
     rows = {f"row {row.name}": row.outcome for row in protocol.rows}
     ends = {f"outcome {o.value}": any(possible(g) for g, end in rows.items() if end is o) for o in Outcome}
     return [*(Goal(g, possible(g)) for g in rows), *(Goal(g, yes) for g, yes in ends.items()),
-            *(Goal(f"action {a.name}", possible(f"action {a.name}")) for a in protocol.actions)]
+            *(Goal(f"action {a.name}", possible(f"action {a.name}", replace(ONE, **({a.bound: 1} if a.bound else {}))))
+              for a in protocol.actions)]

@@ -13,7 +13,9 @@ from .actions import GUARDS, Answer, Reach, effects_of
 from .effects import Effect
 from .lifecycle import Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, row_of
 
-ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE = State  # names of their own: a member of an Enum is slow to look up
+# Names of their own: a member of an Enum is slow to look up.
+ACCEPTED, CANCELED_ON_ENTRY, QUEUED = State.ACCEPTED, State.CANCELED_ON_ENTRY, State.QUEUED
+ACTIVE, DONE = State.ACTIVE, State.DONE
 
 
 class Prompt(NamedTuple):

@@ -25,14 +25,13 @@ from typing import NamedTuple
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.graph import Search
 from cancelmark.model.effects import End, Start
-from cancelmark.model.lifecycle import Guard, Outcome, State
+from cancelmark.model.lifecycle import Guard, Outcome
 from cancelmark.model.protocol import REFERENCE, Move
-from cancelmark.model.session import Prompt, Session
+from cancelmark.model.session import ACCEPTED, ACTIVE, CANCELED_ON_ENTRY, DONE, QUEUED, Prompt, Session
 
 from .records import ACTION, Asked, Moved, TraceLine
 
 MOST = 2_000  # candidates of a session at a time
-ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE = State
 
 
 class Limit:

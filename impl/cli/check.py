@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -27,15 +28,7 @@ DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, se
 MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
 # name, largest sensible value, what it bounds
-BOUND_OPTIONS: tuple[tuple[str, int, str], ...] = (
-    ("prompts", 8, "prompts accepted, each with and without a run id"),
-    ("cancels", 9, "cancels"),
-    ("clears", 9, "calls of clear_queue"),
-    ("requeues", 9, "turns that go on after a summary"),
-    ("crashes", 9, "crashes, each followed by a recovery"),
-    ("closes", 9, "closes of the server (one, and one more after each crash)"),
-    ("sessions", 4, "sessions side by side"),
-)
+BOUND_OPTIONS = tuple((bound.name, bound.metadata["most"], bound.metadata["says"]) for bound in fields(Bounds))
 
 DESCRIPTION = """\
 Explore every reachable state within bounds and judge every property on the way.

@@ -16,8 +16,8 @@ LEAST_DEPTH = 3
 
 def magnitude(protocol: Behaviour, bounds: Bounds) -> float:
     """The decimal logarithm of the states to expect, by experience: good enough to choose an engine and a size by."""
-    return (1.2 * bounds.prompts + 0.3 * (bounds.cancels + bounds.clears + bounds.requeues + bounds.closes)
-            + 0.5 * bounds.crashes + 0.7 * (bounds.sessions - 1) + (0 if protocol.rows else 2))
+    return (0.9 * bounds.prompts + 0.3 * bounds.total + 0.2 * bounds.crashes
+            + 0.7 * (bounds.sessions - 1) + (0 if protocol.rows else 2))
 
 
 def deepest(protocol: Behaviour, bounds: Bounds) -> int:
@@ -27,7 +27,7 @@ def deepest(protocol: Behaviour, bounds: Bounds) -> int:
     """
     if not protocol.rows:
         return 0
-    return 3 * bounds.prompts + bounds.cancels + bounds.clears + bounds.requeues + 2 * bounds.crashes + bounds.closes
+    return 2 * bounds.prompts + bounds.crashes + bounds.total
 
 
 def estimate(levels: Sequence[int], met: int, limit: int) -> int | None:

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...properties import Bounds
+from ...properties import BOUND_NAMES, Bounds
 
 WORD_BITS = 63  # a signed word; its sign is not used
 SESSION_BITS = 18  # as many as any search has use for
 LEAST_SESSION_BITS = 8
-BUDGETS = ("cancels", "clears", "requeues", "crashes", "closes")
+BUDGETS = tuple(name for name in BOUND_NAMES if name != "prompts")  # the latest seq says how many prompts there are
 
 
 class TooWide(Exception):
