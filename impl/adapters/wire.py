@@ -12,8 +12,9 @@ from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent,
 from ..client import Client, ClientError
 from ..client.calls import path, refusal
 from ..client.errors import BadAnswer, Refusal
-from ..client.results import AgentEvent, Notice, RunComplete
+from ..client.results import Notice
 from ..client.sse import Parser
+from ..wire import AgentEvent, RunComplete
 
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..discovery import NAME, data_directory, find
 from ..files import UsageError
+from ..wire import PROTOCOL
 from .text import plain
 
 if TYPE_CHECKING:
     from ..client import Client, Session, Workspace
 
-PROTOCOL = 1
 SESSION = "default"
 START = "cancelmark serve"
 

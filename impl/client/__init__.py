@@ -7,9 +7,10 @@
             print((await run.end()).text)
 """
 
+from ..wire import Agent, AgentEvent, Prompt, RunComplete, Session, Version, Workspace
 from .calls import Client
 from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
-from .results import Agent, AgentEvent, Message, Notice, Prompt, RunComplete, Session, Version, Workspace
+from .results import Message, Notice
 from .run import RunStream
 from .stream import Events, Patience
 

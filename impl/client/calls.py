@@ -2,16 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import httpx2
 
+from ..wire import (
+    Agent,
+    CreateSession,
+    InitAgent,
+    OpenWorkspace,
+    Prompt,
+    Request,
+    SendPrompt,
+    Session,
+    Version,
+    Workspace,
+    to_json,
+)
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
-from .results import Agent, Json, Message, Prompt, Session, Version, Workspace, each, one
+from .results import Message, read
 
 T = TypeVar("T")
 
@@ -54,7 +66,7 @@ class Client:
         await self._ask("GET", "/v1/health")
 
     async def version(self) -> Version:
-        return await self._get(one(Version.read), "/v1/version")
+        return await self._get(Version, "/v1/version")
 
     async def release(self) -> None:
         """Gives up all claims of this client."""
@@ -66,47 +78,47 @@ class Client:
     async def open_workspace(self, directory: str) -> Workspace:
         """The workspace of this directory, claimed for this client."""
         self._claims = True
-        return await self._post(one(Workspace.read), "/v1/workspaces", {"path": directory, "client_id": self.client_id})
+        return await self._post(Workspace, "/v1/workspaces", OpenWorkspace(directory, self.client_id))
 
     async def workspaces(self) -> tuple[Workspace, ...]:
-        return await self._get(each(Workspace.read), "/v1/workspaces")
+        return await self._get(tuple[Workspace, ...], "/v1/workspaces")
 
     async def workspace(self, id: str) -> Workspace:
-        return await self._get(one(Workspace.read), path("workspaces", id))
+        return await self._get(Workspace, path("workspaces", id))
 
     async def delete_workspace(self, id: str) -> None:
         await self._ask("DELETE", path("workspaces", id))
 
     async def create_session(self, workspace: str, title: str) -> Session:
-        return await self._post(one(Session.read), path("workspaces", workspace, "sessions"), {"title": title})
+        return await self._post(Session, path("workspaces", workspace, "sessions"), CreateSession(title))
 
     async def sessions(self, workspace: str) -> tuple[Session, ...]:
-        return await self._get(each(Session.read), path("workspaces", workspace, "sessions"))
+        return await self._get(tuple[Session, ...], path("workspaces", workspace, "sessions"))
 
     async def session(self, workspace: str, id: str) -> Session:
-        return await self._get(one(Session.read), path("workspaces", workspace, "sessions", id))
+        return await self._get(Session, path("workspaces", workspace, "sessions", id))
 
     async def messages(self, workspace: str, session: str) -> tuple[Message, ...]:
-        return await self._get(each(Message.read), path("workspaces", workspace, "sessions", session, "messages"))
+        return await self._get(tuple[Message, ...], path("workspaces", workspace, "sessions", session, "messages"))
 
     # --- prompts
 
     async def init_agent(self, workspace: str, *, interactive: bool = True) -> None:
         """Prepares the workspace for prompts."""
-        await self._ask("POST", path("workspaces", workspace, "agent", "init"), {"interactive": interactive})
+        await self._ask("POST", path("workspaces", workspace, "agent", "init"), InitAgent(interactive))
 
     async def agent(self, workspace: str) -> Agent:
-        return await self._get(one(Agent.read), path("workspaces", workspace, "agent"))
+        return await self._get(Agent, path("workspaces", workspace, "agent"))
 
     async def send(self, workspace: str, session: str, prompt: str, run_id: str = "") -> None:
         """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
         Without a run id it may be folded into a turn that is running (R27b)."""
-        body = {"session_id": session, "prompt": prompt} | ({"run_id": run_id} if run_id else {})
-        await self._ask("POST", path("workspaces", workspace, "agent"), body)
+        sent = SendPrompt(session, prompt, run_id or None)
+        await self._ask("POST", path("workspaces", workspace, "agent"), sent)
 
     async def agent_session(self, workspace: str, session: str) -> Session:
         """The session, and whether it is busy."""
-        return await self._get(one(Session.read), of_session(workspace, session))
+        return await self._get(Session, of_session(workspace, session))
 
     async def cancel(self, workspace: str, session: str) -> None:
         """Cancels everything that was accepted in the session so far, whoever sent it."""
@@ -114,15 +126,15 @@ class Client:
 
     async def prompts(self, workspace: str, session: str) -> tuple[Prompt, ...]:
         """The prompts that are not done, and those that were done last, in order of acceptance."""
-        return await self._get(each(Prompt.read), of_session(workspace, session, "prompts"))
+        return await self._get(tuple[Prompt, ...], of_session(workspace, session, "prompts"))
 
     async def queued(self, workspace: str, session: str) -> int:
         """How many prompts are queued."""
-        return await self._get(_number, of_session(workspace, session, "prompts", "queued"))
+        return await self._get(int, of_session(workspace, session, "prompts", "queued"))
 
     async def queue(self, workspace: str, session: str) -> tuple[str, ...]:
         """The texts of the queued prompts, the next one first."""
-        return await self._get(_texts, of_session(workspace, session, "prompts", "list"))
+        return await self._get(tuple[str, ...], of_session(workspace, session, "prompts", "list"))
 
     async def clear_queue(self, workspace: str, session: str) -> None:
         """Drops what is queued; the active prompt goes on."""
@@ -133,15 +145,15 @@ class Client:
 
     # --- asking
 
-    async def _get(self, read: Callable[[Any], T], url: str) -> T:
-        return self._read(read, await self._ask("GET", url))
+    async def _get(self, kind: type[T], url: str) -> T:
+        return self._read(kind, await self._ask("GET", url))
 
-    async def _post(self, read: Callable[[Any], T], url: str, body: Json) -> T:
-        return self._read(read, await self._ask("POST", url, body))
+    async def _post(self, kind: type[T], url: str, sent: Request) -> T:
+        return self._read(kind, await self._ask("POST", url, sent))
 
-    async def _ask(self, method: str, url: str, body: Json | None = None) -> httpx2.Response:
+    async def _ask(self, method: str, url: str, sent: Request | None = None) -> httpx2.Response:
         try:
-            response = await self.http.request(method, url, json=body)
+            response = await self.http.request(method, url, json=to_json(sent) if sent else None)
         except httpx2.TransportError as error:
             raise self.unreachable(error) from error
         except (httpx2.DecodingError, httpx2.InvalidURL) as error:
@@ -150,9 +162,9 @@ class Client:
             raise refusal(response)
         return response
 
-    def _read(self, read: Callable[[Any], T], response: httpx2.Response) -> T:
+    def _read(self, kind: type[T], response: httpx2.Response) -> T:
         try:
-            return read(json.loads(response.content))
+            return read(kind, json.loads(response.content))
         except (ValueError, RecursionError) as error:
             raise BadAnswer(f"{self.server} answers, but not in JSON: something else runs there") from error
         except BadAnswer as error:
@@ -203,15 +215,3 @@ def refusal(response: httpx2.Response) -> Refusal:
     except (KeyError, ValueError):
         after = None
     return Refusal(response.status_code, message if isinstance(message, str) else "", after)
-
-
-def _number(data: object) -> int:
-    if not isinstance(data, int) or isinstance(data, bool):
-        raise BadAnswer("there should be a number")
-    return data
-
-
-def _texts(data: object) -> tuple[str, ...]:
-    if data is not None and not (isinstance(data, list) and all(isinstance(text, str) for text in data)):
-        raise BadAnswer("there should be a list of texts")
-    return tuple(data or ())

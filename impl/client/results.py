@@ -1,202 +1,119 @@
-"""What a server answers and publishes, as data. Fields that nobody here needs are left out; those that are needed, and
-are missing or of the wrong kind, make a `BadAnswer` that names them.
+"""What a server answers and publishes, read into the types of the wire. What is needed, and is missing or of the wrong
+kind, makes a `BadAnswer` that names it.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import cache
+from types import UnionType
+from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
+from cancelmark.model.lifecycle import Outcome
+
+from .. import wire
+from ..wire import AgentEvent, Json, Prompt, RunComplete, Session
 from .errors import BadAnswer
 
-Json: TypeAlias = Mapping[str, Any]
 T = TypeVar("T")
+
+_WORDS = {str: "text", int: "a number", bool: "true or false", list: "a JSON list", dict: "a JSON object"}
 
 
 # --- reading
 
-def field(data: Json, name: str, kind: type[T], default: T | None = None) -> T:
-    """A field of this kind. With a default it may be missing or null."""
-    value = data.get(name)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise BadAnswer(f"field {name!r} should be {_KINDS[kind]}, not {_shown(value)}")
-    return value
+def read(kind: type[T], data: object, what: str = "there") -> T:
+    """The data as what it should be: an object of the wire, a tuple of such, or plain text, numbers and the like."""
+    made: T = _read(kind, data, what)
+    return made
 
 
-def mapping(data: object) -> Json:
-    if not isinstance(data, dict):
-        raise BadAnswer(f"there should be a JSON object, not {_shown(data)}")
+def _read(kind: Any, data: object, what: str) -> Any:
+    if is_dataclass(kind):
+        return _read_object(kind, _expect(dict, data, what))
+    origin = get_origin(kind)
+    if origin is tuple:  # one with nothing in it may be null
+        return tuple(_read(get_args(kind)[0], item, what) for item in _expect(list, [] if data is None else data, what))
+    return _expect(dict if origin is Mapping else kind, data, what)
+
+
+def _read_object(kind: Any, data: Json) -> Any:
+    given = {}
+    for name, hint, default, needed in _fields(kind):
+        value = data.get(name)
+        if value is not None or default is MISSING:
+            try:
+                given[name] = _read(hint, value, f"field {name!r}")
+            except BadAnswer:
+                if needed:
+                    raise
+    return kind(**given)
+
+
+@cache
+def _fields(kind: Any) -> list[tuple[str, Any, Any, bool]]:
+    hints = {name: get_args(hint)[0] if isinstance(hint, UnionType) else hint  # the other is None
+             for name, hint in get_type_hints(kind).items()}
+    return [(f.name, hints[f.name], f.default, f.metadata.get("needed", True)) for f in fields(kind)]
+
+
+def _expect(kind: type, data: object, what: str) -> Any:
+    if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
+        shown = "missing" if data is None else f"{json.dumps(data, default=str):.80}"
+        raise BadAnswer(f"{what} should be {_WORDS[kind]}, not {shown}")
     return data
 
 
-def one(read: Callable[[Json], T]) -> Callable[[object], T]:
-    """Reads such an object."""
-    return lambda data: read(mapping(data))
-
-
-def each(read: Callable[[Json], T]) -> Callable[[object], tuple[T, ...]]:
-    """Reads a list of such objects. A list with nothing in it may be null."""
-    def read_all(data: object) -> tuple[T, ...]:
-        if data is not None and not isinstance(data, list):
-            raise BadAnswer(f"there should be a JSON list, not {_shown(data)}")
-        return tuple(read(mapping(item)) for item in data or ())
-    return read_all
-
-
-_KINDS: Mapping[type, str] = {str: "text", int: "a number", bool: "true or false", list: "a list", dict: "an object"}
-
-
-def _shown(value: object) -> str:
-    return "missing" if value is None else f"{json.dumps(value, default=str):.80}"
-
-
-# --- answers
+# --- what is read
 
 @dataclass(frozen=True)
-class Version:
-    """Which server it is. One that does not say its name and protocol may be the original."""
-
-    version: str
-    name: str = ""
-    protocol: int = 0
-
-    @classmethod
-    def read(cls, data: Json) -> "Version":
-        return cls(field(data, "version", str), field(data, "name", str, ""), field(data, "protocol", int, 0))
+class TextPart:
+    text: str = ""
 
 
 @dataclass(frozen=True)
-class Workspace:
-    """A directory whose sessions clients share. The same resolved path is the same workspace."""
-
-    id: str
-    path: str
-
-    @classmethod
-    def read(cls, data: Json) -> "Workspace":
-        return cls(field(data, "id", str), field(data, "path", str))
+class FinishPart:
+    reason: str
 
 
 @dataclass(frozen=True)
-class Session:
-    id: str
-    title: str
-    is_busy: bool | None = None
-    """Whether it has a prompt that is not done; not every answer says so."""
-
-    @classmethod
-    def read(cls, data: Json) -> "Session":
-        busy = field(data, "is_busy", bool) if "is_busy" in data else None
-        return cls(field(data, "id", str), field(data, "title", str, ""), busy)
-
-
-@dataclass(frozen=True)
-class Agent:
-    """Whether prompts can be sent, and whether any is not done."""
-
-    is_ready: bool
-    is_busy: bool
-
-    @classmethod
-    def read(cls, data: Json) -> "Agent":
-        return cls(field(data, "is_ready", bool), field(data, "is_busy", bool))
-
-
-@dataclass(frozen=True)
-class Message:
+class Message(wire.Message):
     """A message of a session as it is now. Not every server says which prompt it belongs to."""
-
-    id: str
-    session_id: str
-    role: str
-    parts: Sequence[Json] = ()
-    run_id: str = ""
-    seq: int = 0
-
-    @classmethod
-    def read(cls, data: Json) -> "Message":
-        parts = tuple(map(mapping, field(data, "parts", list, [])))
-        return cls(field(data, "id", str), field(data, "session_id", str), field(data, "role", str), parts,
-                   field(data, "run_id", str, ""), field(data, "seq", int, 0))
 
     @property
     def text(self) -> str:
-        return "".join(field(mapping(part.get("data")), "text", str, "")
-                       for part in self.parts if part.get("type") == "text")
+        return "".join(read(TextPart, part.get("data")).text for part in self.parts if part.get("type") == "text")
 
     @property
     def finish_reason(self) -> str | None:
         """Why it is complete, or None while it is not."""
-        return next((field(mapping(part.get("data")), "reason", str) for part in self.parts
-                     if part.get("type") == "finish"), None)
+        finished = (part.get("data") for part in self.parts if part.get("type") == "finish")
+        return next((read(FinishPart, data).reason for data in finished), None)
 
 
-# --- events
-
-@dataclass(frozen=True)
-class RunComplete:
-    """The terminal event of a prompt: it is done, and how. Without a run id it is that of a prompt that had none."""
-
-    session_id: str
-    run_id: str
-    outcome: str
-    """`end_turn`, `error` or `canceled`."""
-    text: str = ""
-    error: str = ""
-    message_id: str = ""
-    seq: int = 0
-
-    @classmethod
-    def read(cls, data: Json) -> "RunComplete":
-        error = field(data, "error", str, "")
-        canceled = field(data, "cancelled", bool, False)
-        outcome = field(data, "outcome", str, "canceled" if canceled else "error" if error else "end_turn")
-        return cls(field(data, "session_id", str, ""), field(data, "run_id", str, ""), outcome,
-                   field(data, "text", str, ""), error, field(data, "message_id", str, ""), field(data, "seq", int, 0))
-
-
-@dataclass(frozen=True)
-class AgentEvent:
-    """Something that the agent has to say; with an error, that something failed."""
-
-    type: str
-    session_id: str = ""
-    run_id: str = ""
-    error: str = ""
-
-    @classmethod
-    def read(cls, data: Json) -> "AgentEvent":
-        return cls(field(data, "type", str, ""), field(data, "session_id", str, ""), field(data, "run_id", str, ""),
-                   field(data, "error", str, ""))
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt has come to this state; `outcome` says how it ended, once it is done."""
-
-    seq: int
-    session_id: str
-    state: str
-    outcome: str = ""
-    run_id: str = ""
-    text: str = ""
-
-    @classmethod
-    def read(cls, data: Json) -> "Prompt":
-        return cls(field(data, "seq", int), field(data, "session_id", str), field(data, "state", str),
-                   field(data, "outcome", str, ""), field(data, "run_id", str, ""), field(data, "text", str, ""))
+def read_end(data: Json) -> RunComplete:
+    """A terminal event. The original's has no outcome, and says by other fields how it ended."""
+    end = read(RunComplete, data)
+    other = Outcome.CANCELED if end.cancelled else Outcome.ERROR if end.error else Outcome.END_TURN
+    return end if end.outcome else replace(end, outcome=other.value)
 
 
 Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Json
 
-PAYLOADS: Mapping[str, Callable[[Json], Payload]] = {
-    "message": Message.read,
-    "session": Session.read,
-    "agent_event": AgentEvent.read,
-    "prompt": Prompt.read,
-}
+PAYLOADS: Mapping[str, type[Payload]] = {
+    "message": Message, "session": Session, "agent_event": AgentEvent, "prompt": Prompt}
+
+
+@dataclass(frozen=True)
+class Change:
+    payload: Json
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    type: str
+    payload: Change
 
 
 @dataclass(frozen=True)
@@ -214,18 +131,17 @@ class Notice:
     @classmethod
     def read(cls, id: str, data: str) -> "Notice":
         try:
-            envelope = mapping(json.loads(data))
+            envelope = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise BadAnswer(f"an event is not JSON: {data:.80}") from error
-        type, inner = field(envelope, "type", str), mapping(envelope.get("payload"))
-        payload = mapping(inner.get("payload"))
-        return cls(id, type, field(inner, "type", str, ""), _payload(type, payload), envelope)
+        told = read(Envelope, envelope)
+        return cls(id, told.type, told.payload.type, _payload(told.type, told.payload.payload), envelope)
 
 
 def _payload(type: str, payload: Json) -> Payload:
     if type == "run_complete":
-        return RunComplete.read(payload)
+        return read_end(payload)
     try:
-        return PAYLOADS[type](payload)
+        return read(PAYLOADS[type], payload)
     except (KeyError, BadAnswer):  # a type for others, or an update: those may be missed
         return payload

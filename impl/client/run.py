@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Self
 from uuid import uuid4
 
+from cancelmark.model.lifecycle import Outcome
+
+from ..wire import AgentEvent, Prompt, RunComplete
 from .calls import Client
 from .errors import EndUnknown, Unreachable
-from .results import AgentEvent, Message, Notice, Prompt, RunComplete
+from .results import Message, Notice
 from .stream import Changed, Events, Patience
 
 GRACE = 1.0  # seconds for an end to arrive that should be there
@@ -120,7 +123,7 @@ class RunStream:
             await self._stop_reading()
             await self._events.rewind()
         elif self._error:
-            self.result = RunComplete(self.session, self.run_id, "error", error=self._error)
+            self.result = RunComplete(self.session, outcome=Outcome.ERROR.value, run_id=self.run_id, error=self._error)
         else:
             raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
 
@@ -133,7 +136,8 @@ class RunStream:
     def _ours(self, notice: Notice) -> bool:
         match notice.payload:
             case RunComplete(run_id=self.run_id) as end:
-                self.result = replace(end, error=end.error or self._error) if end.outcome == "error" else end
+                failed = end.outcome == Outcome.ERROR.value
+                self.result = replace(end, error=end.error or self._error) if failed else end
                 return True
             case AgentEvent(error=error, run_id=run_id, session_id=session) if error:
                 counts = run_id == self.run_id if run_id else session == self.session

@@ -15,9 +15,10 @@ from typing import Self, TypeAlias
 
 import httpx2
 
+from ..wire import RunComplete
 from .calls import Client, path, refusal
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
-from .results import Notice, RunComplete
+from .results import Notice
 from .sse import Parser, ServerEvent, TooLongError
 
 REMEMBERED = 16_384  # terminal events that would be recognized if they came again

@@ -6,8 +6,10 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from ..wire import Problem, to_json
+
 ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
-encode = json.JSONEncoder(separators=(",", ":")).encode
+encode = json.JSONEncoder(separators=(",", ":"), default=to_json).encode
 
 
 class Answer:
@@ -27,11 +29,11 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def told(value: Any, status: int = 200) -> Answer:
-    """The value as JSON."""
+def answer(value: Any, status: int = 200) -> Answer:
+    """The value as JSON; types of the wire are taken as they are."""
     return Answer(status, encode(value).encode())
 
 
 def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
     """What went wrong, in the form in which every error goes out."""
-    return Answer(status, encode({"message": message}).encode(), headers=headers)
+    return Answer(status, encode(Problem(message)).encode(), headers=headers)

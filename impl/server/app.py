@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
-from types import GenericAlias
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
@@ -17,30 +16,28 @@ from ..models import ModelError
 from ..runtime import Closing, Refusal, RunIdInUse
 from ..runtime.workspace import Busy, Full, Unknown
 from ..store import StoreError
-from . import calls, page
-from .answers import Answer, problem
-from .guard import Guard, TooLarge, TooSlow, body
-from .schemas import (
+from ..wire import (
     Accepted,
-    AgentTold,
-    BadInput,
+    Agent,
     CreateSession,
     Done,
     Health,
     InitAgent,
-    MessageTold,
+    Message,
     OpenWorkspace,
     Problem,
-    PromptTold,
+    Prompt,
     Released,
     SendPrompt,
-    Sent,
-    SessionTold,
+    Session,
     Version,
-    WorkspaceTold,
-    checked,
-    parsed,
+    Workspace,
 )
+from ..wire import Request as Sent
+from . import calls, page
+from .answers import Answer, problem
+from .guard import Guard, TooLarge, TooSlow, body
+from .schemas import BadInput, check_request, model_of, parse_body
 from .site import Site
 
 log = logging.getLogger("cancelmark.server")
@@ -75,22 +72,22 @@ _S = _W + "/agent/sessions/{sid}"
 CALLS: Sequence[Call] = (
     Call("GET", "/v1/health", calls.health, Health),
     Call("GET", "/v1/version", calls.get_version, Version),
-    Call("POST", "/v1/workspaces", calls.open_workspace, WorkspaceTold, OpenWorkspace, refusals=(409, 429, 503)),
-    Call("GET", "/v1/workspaces", calls.list_workspaces, list[WorkspaceTold]),
-    Call("GET", _W, calls.get_workspace, WorkspaceTold, refusals=(404,)),
+    Call("POST", "/v1/workspaces", calls.open_workspace, Workspace, OpenWorkspace, refusals=(409, 429, 503)),
+    Call("GET", "/v1/workspaces", calls.list_workspaces, list[Workspace]),
+    Call("GET", _W, calls.get_workspace, Workspace, refusals=(404,)),
     Call("DELETE", _W, calls.delete_workspace, Done, refusals=(404,)),
     Call("GET", _W + "/events", calls.events, refusals=(400, 404)),
     Call("DELETE", "/v1/clients/{client_id}", calls.release_client, Released, refusals=(400,)),
-    Call("POST", _W + "/sessions", calls.create_session, SessionTold, CreateSession, refusals=(404, 409, 503)),
-    Call("GET", _W + "/sessions", calls.list_sessions, list[SessionTold], refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}", calls.get_session, SessionTold, refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[MessageTold], refusals=(404,)),
-    Call("POST", _W + "/agent/init", calls.init_agent, AgentTold, InitAgent, refusals=(404,)),
-    Call("GET", _W + "/agent", calls.get_agent, AgentTold, refusals=(404,)),
+    Call("POST", _W + "/sessions", calls.create_session, Session, CreateSession, refusals=(404, 409, 503)),
+    Call("GET", _W + "/sessions", calls.list_sessions, list[Session], refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}", calls.get_session, Session, refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[Message], refusals=(404,)),
+    Call("POST", _W + "/agent/init", calls.init_agent, Agent, InitAgent, refusals=(404,)),
+    Call("GET", _W + "/agent", calls.get_agent, Agent, refusals=(404,)),
     Call("POST", _W + "/agent", calls.send_prompt, Accepted, SendPrompt, 202, refusals=(404, 409, 429, 503)),
-    Call("GET", _S, calls.get_session, SessionTold, refusals=(404,)),
+    Call("GET", _S, calls.get_session, Session, refusals=(404,)),
     Call("POST", _S + "/cancel", calls.cancel, Done, refusals=(404,)),
-    Call("GET", _S + "/prompts", calls.list_prompts, list[PromptTold], refusals=(404,)),
+    Call("GET", _S + "/prompts", calls.list_prompts, list[Prompt], refusals=(404,)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404,)),
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404,)),
     Call("POST", _S + "/prompts/clear", calls.clear_queue, Done, refusals=(404,)),
@@ -112,7 +109,7 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
     one is given. Whoever runs it starts and closes the site's workspaces."""
     app = Router([*_routes(site), *page.ROUTES], redirect_slashes=False, default=_no_such_call)
 
-    def seen(scope: Scope, status: int, seconds: float) -> None:
+    def note_answer(scope: Scope, status: int, seconds: float) -> None:
         call = scope.get("cancelmark.call", "none")
         site.metrics.requests.labels(scope["method"] if call != "none" else "any", call, status).inc()
         if call != "events":
@@ -120,7 +117,7 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
         if log.isEnabledFor(logging.DEBUG):
             log.debug("answered", extra={"call": call, "status": status, "milliseconds": round(seconds * 1000, 2)})
 
-    return Guard(app, hosts=hosts, token=token, public=page.PATHS, seen=seen)
+    return Guard(app, hosts=hosts, token=token, public=page.PATHS, seen=note_answer)
 
 
 class Endpoint:
@@ -150,7 +147,7 @@ class Endpoint:
         if call.sent is None:
             return await call.handle(self._site, request)
         data = await body(request, self._site.limits.body)
-        return await call.handle(self._site, request, checked(call.sent, parsed(data) if data else {}))
+        return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
 
 
 def _routes(site: Site) -> list[Route]:
@@ -182,8 +179,8 @@ async def _no_such_call(scope: Scope, receive: Receive, send: Send) -> None:
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document of all calls."""
-    models = sorted({model for call in CALLS for model in (call.sent, *_models(call.answer)) if model} | {Problem},
-                    key=lambda model: model.__name__)
+    kinds = {kind for call in CALLS for kind in (call.sent, _object(call.answer)) if kind} | {Problem}
+    models = [model_of(kind) for kind in sorted(kinds, key=lambda kind: kind.__name__)]
     _, definitions = models_json_schema([(model, "validation") for model in models],
                                         ref_template="#/components/schemas/{model}")
     paths: dict[str, dict[str, Any]] = {}
@@ -206,15 +203,16 @@ def _refusal(text: str) -> dict[str, Any]:
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
-def _models(answer: Any) -> list[type[BaseModel]]:
-    inner = answer.__args__[0] if isinstance(answer, GenericAlias) and answer.__origin__ is list else answer
-    return [inner] if isinstance(inner, type) and issubclass(inner, BaseModel) else []
+def _object(answer: Any) -> type | None:
+    """The type of the wire that an answer is, or is a list of."""
+    inner = answer if is_dataclass(answer) else next(iter(get_args(answer)), None)
+    return inner if isinstance(inner, type) and is_dataclass(inner) else None
 
 
 def _schema(answer: Any) -> dict[str, Any]:
-    if models := _models(answer):
-        reference = {"$ref": f"#/components/schemas/{models[0].__name__}"}
-        return reference if answer is models[0] else {"type": "array", "items": reference}
+    if kind := _object(answer):
+        reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
+        return reference if answer is kind else {"type": "array", "items": reference}
     return TypeAdapter(answer).json_schema()
 
 
@@ -242,7 +240,7 @@ def _operation(call: Call) -> dict[str, Any]:
     for status in sorted(refusals):
         operation["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
     if call.sent:
-        required = any(field.is_required() for field in call.sent.model_fields.values())
+        required = any(field.is_required() for field in model_of(call.sent).model_fields.values())
         operation["requestBody"] = {"required": required, "content": {
             "application/json": {"schema": {"$ref": f"#/components/schemas/{call.sent.__name__}"}}}}
     return operation

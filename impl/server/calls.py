@@ -1,16 +1,15 @@
 """What each call does. A call gets the server and the request, and returns what is to be answered."""
 
-from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
 from starlette.requests import Request
 
+from .. import wire
 from ..runtime.messages import wire_message
 from ..runtime.workspace import Workspace
 from ..store import PromptRecord, SessionRecord
-from .answers import Answer, told
-from .schemas import BadInput, CreateSession, InitAgent, OpenWorkspace, SendPrompt, client_id
+from .answers import Answer, answer
+from .schemas import BadInput
 from .site import Site
 from .stream import EventStream
 
@@ -22,12 +21,12 @@ RECENT = 50  # finished prompts that a list of prompts has
 
 async def health(site: Site, request: Request) -> Answer:
     """Whether the server is there"""
-    return told({"status": "closing" if site.workspaces.closing else "ok"})
+    return answer(wire.Health("closing" if site.workspaces.closing else "ok"))
 
 
 async def get_version(site: Site, request: Request) -> Answer:
     """Which server it is"""
-    return told({"version": VERSION, "name": "cancelmark", "protocol": 1, "directory": str(site.directory)})
+    return answer(wire.Version(VERSION, "cancelmark", wire.PROTOCOL, str(site.directory)))
 
 
 async def metrics(site: Site, request: Request) -> Answer:
@@ -39,32 +38,32 @@ async def openapi(site: Site, request: Request) -> Answer:
     """This document"""
     from .app import document
 
-    return told(document())
+    return answer(document())
 
 
 # --- workspaces and clients
 
-async def open_workspace(site: Site, request: Request, sent: OpenWorkspace) -> Answer:
+async def open_workspace(site: Site, request: Request, sent: wire.OpenWorkspace) -> Answer:
     """Open the workspace of a path"""
     workspace = await site.workspaces.open(sent.path, sent.client_id or "")
-    return told(workspace_told(workspace))
+    return answer(describe_workspace(workspace))
 
 
 async def list_workspaces(site: Site, request: Request) -> Answer:
     """The workspaces that are open"""
-    return told([workspace_told(workspace) for workspace in site.workspaces])
+    return answer([describe_workspace(workspace) for workspace in site.workspaces])
 
 
 async def get_workspace(site: Site, request: Request) -> Answer:
     """One workspace"""
-    return told(workspace_told(workspace_of(site, request)))
+    return answer(describe_workspace(workspace_of(site, request)))
 
 
 async def delete_workspace(site: Site, request: Request) -> Answer:
     """Close a workspace: every run is canceled and waited for. Its sessions are kept; its path opens it again"""
     workspace = workspace_of(site, request)
     await site.workspaces.delete(workspace.id)
-    return told({})
+    return answer(wire.Done())
 
 
 async def events(site: Site, request: Request) -> EventStream:
@@ -76,111 +75,102 @@ async def events(site: Site, request: Request) -> EventStream:
 
 async def release_client(site: Site, request: Request) -> Answer:
     """Release a client's claims and end its event streams"""
-    return told({"released": site.workspaces.release(client_of(request.path_params["client_id"]))})
+    return answer(wire.Released(site.workspaces.release(client_of(request.path_params["client_id"]))))
 
 
 # --- sessions
 
-async def create_session(site: Site, request: Request, sent: CreateSession) -> Answer:
+async def create_session(site: Site, request: Request, sent: wire.CreateSession) -> Answer:
     """Create a session"""
     workspace = workspace_of(site, request)
-    return told(session_told(workspace, await workspace.create_session(sent.title)))
+    return answer(describe_session(workspace, await workspace.create_session(sent.title)))
 
 
 async def list_sessions(site: Site, request: Request) -> Answer:
     """The sessions of a workspace"""
     workspace = workspace_of(site, request)
-    return told([session_told(workspace, session) for session in workspace.sessions()])
+    return answer([describe_session(workspace, session) for session in workspace.sessions()])
 
 
 async def get_session(site: Site, request: Request) -> Answer:
     """One session, and whether it is busy"""
     workspace, session = session_of(site, request)
-    return told(session_told(workspace, session))
+    return answer(describe_session(workspace, session))
 
 
 async def list_messages(site: Site, request: Request) -> Answer:
     """The messages of a session"""
     workspace, session = session_of(site, request)
-    return told([wire_message(message) for message in await workspace.runtime.store.messages(session.id)])
+    return answer([wire_message(message) for message in await workspace.runtime.store.messages(session.id)])
 
 
 # --- the agent
 
-async def init_agent(site: Site, request: Request, sent: InitAgent) -> Answer:
+async def init_agent(site: Site, request: Request, sent: wire.InitAgent) -> Answer:
     """Initialize the agent: from now on it accepts prompts"""
     workspace = workspace_of(site, request)
     await site.workspaces.ready(workspace)
-    return told(agent_told(workspace))
+    return answer(describe_agent(workspace))
 
 
 async def get_agent(site: Site, request: Request) -> Answer:
     """Whether the agent is ready, and whether any session is busy"""
-    return told(agent_told(workspace_of(site, request)))
+    return answer(describe_agent(workspace_of(site, request)))
 
 
-async def send_prompt(site: Site, request: Request, sent: SendPrompt) -> Answer:
+async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> Answer:
     """Accept a prompt. The answer comes when it is durable; how it ends is told by the events"""
     workspace = workspace_of(site, request)
     size, limit = len(sent.prompt), site.limits.prompt
     if size > limit:
         raise BadInput(f"prompt: it has {size:,} characters, and {limit:,} are allowed; send less")
-    run_id = sent.run_id or None
-    seq = await workspace.accept(sent.session_id, sent.prompt, run_id)
-    answer = {"session_id": sent.session_id, "seq": seq}
-    return told({**answer, "run_id": run_id} if run_id else answer, 202)
+    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None)
+    return answer(wire.Accepted(sent.session_id, seq, sent.run_id or ""), 202)
 
 
 async def cancel(site: Site, request: Request) -> Answer:
     """Cancel everything that the session has accepted so far. An idle session is left as it is"""
     workspace, session = session_of(site, request)
     await workspace.runtime.cancel(session.id)
-    return told({})
+    return answer(wire.Done())
 
 
 async def count_queued(site: Site, request: Request) -> Answer:
     """How many prompts are queued"""
     workspace, session = session_of(site, request)
-    return told(len(workspace.runtime.queued(session.id)))
+    return answer(len(workspace.runtime.queued(session.id)))
 
 
 async def list_queued(site: Site, request: Request) -> Answer:
     """The texts of the queued prompts, the next one first"""
     workspace, session = session_of(site, request)
-    return told(workspace.runtime.queued(session.id))
+    return answer(workspace.runtime.queued(session.id))
 
 
 async def clear_queue(site: Site, request: Request) -> Answer:
     """Drop what is queued; the active prompt goes on"""
     workspace, session = session_of(site, request)
     await workspace.runtime.clear_queue(session.id)
-    return told({})
+    return answer(wire.Done())
 
 
 async def list_prompts(site: Site, request: Request) -> Answer:
     """The prompts that are not done, and those that were done last, by order of acceptance"""
     workspace, session = session_of(site, request)
-    return told([prompt_told(prompt) for prompt in await workspace.runtime.store.prompts(session.id, RECENT)])
+    return answer([describe_prompt(prompt) for prompt in await workspace.runtime.store.prompts(session.id, RECENT)])
 
 
 async def summarize(site: Site, request: Request) -> Answer:
     """Write a summary, from which the session's next turn goes on"""
     workspace, session = session_of(site, request)
     await workspace.summarize(session.id)
-    return told({})
+    return answer(wire.Done())
 
 
-# --- what is told of things
+# --- what is meant
 
 def workspace_of(site: Site, request: Request) -> Workspace:
     return site.workspaces.get(request.path_params["id"])
-
-
-def client_of(text: str) -> str:
-    try:
-        return client_id(text)
-    except ValueError as error:
-        raise BadInput(f"client_id: {error}") from None
 
 
 def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
@@ -188,25 +178,29 @@ def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
     return workspace, workspace.session(request.path_params["sid"])
 
 
-def workspace_told(workspace: Workspace) -> Mapping[str, Any]:
-    return {"id": workspace.id, "path": workspace.path, "clients": workspace.clients, "is_ready": workspace.ready}
+def client_of(text: str) -> str:
+    try:
+        return wire.check_client_id(text)
+    except ValueError as error:
+        raise BadInput(f"client_id: {error}") from None
 
 
-def session_told(workspace: Workspace, session: SessionRecord) -> Mapping[str, Any]:
-    return {"id": session.id, "title": session.title, "created_at": session.created_at,
-            "is_busy": workspace.runtime.is_busy(session.id)}
+# --- what is told of things
+
+def describe_workspace(workspace: Workspace) -> wire.Workspace:
+    return wire.Workspace(workspace.id, workspace.path, tuple(workspace.clients), workspace.ready)
 
 
-def agent_told(workspace: Workspace) -> Mapping[str, Any]:
+def describe_session(workspace: Workspace, session: SessionRecord) -> wire.Session:
+    return wire.Session(session.id, session.title, session.created_at, workspace.runtime.is_busy(session.id))
+
+
+def describe_agent(workspace: Workspace) -> wire.Agent:
     runtime = workspace.runtime
-    return {"is_busy": any(runtime.is_busy(session.id) for session in workspace.sessions()),
-            "is_ready": workspace.ready and not runtime.closing, "model": runtime.model.name,
-            "provider": runtime.model.provider}
+    return wire.Agent(any(runtime.is_busy(session.id) for session in workspace.sessions()),
+                      workspace.ready and not runtime.closing, runtime.model.name, runtime.model.provider)
 
 
-def prompt_told(prompt: PromptRecord) -> Mapping[str, Any]:
-    told = {"run_id": prompt.run_id, "outcome": prompt.outcome and prompt.outcome.value}
-    return {"seq": prompt.seq, "session_id": prompt.session_id, "text": prompt.text, "state": prompt.state.value,
-            **{name: value for name, value in told.items() if value}}
-
-
+def describe_prompt(prompt: PromptRecord) -> wire.Prompt:
+    return wire.Prompt(prompt.seq, prompt.session_id, prompt.state.value, prompt.text, prompt.run_id or "",
+                       prompt.outcome.value if prompt.outcome else "")

@@ -6,10 +6,10 @@ from weakref import WeakKeyDictionary
 
 from ..runtime.workspace import Workspace, Workspaces
 from .metrics import Metrics
-from .schemas import PROMPT
 from .stream import HEARTBEAT, STALL, Encoder, EventStream
 
 BODY = 1_048_576  # bytes
+PROMPT = 200_000  # characters
 CONNECTIONS = 2048
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -62,6 +63,8 @@ async def every_call(client: Client) -> None:
     workspace, session = await prepared(client, "/tmp/cancelmark-calls")
     assert workspace.path == "/tmp/cancelmark-calls"
     assert (await client.open_workspace("/tmp/../tmp/cancelmark-calls")).id == workspace.id
+    assert (workspace.clients, workspace.is_ready) == ((client.client_id,), False)
+    workspace = replace(workspace, is_ready=True)  # now that its agent was initialized
     assert workspace in await client.workspaces()
     assert await client.workspace(workspace.id) == workspace
     assert session.title == "a talk"

@@ -21,8 +21,9 @@ from support.servers import PATIENCE, Place, Process, Server, serving, web
 from cancelmark.impl.cli.serve import token_in
 from cancelmark.impl.server.app import CALLS, document
 from cancelmark.impl.server.guard import Guard
-from cancelmark.impl.server.schemas import BadInput, CreateSession, OpenWorkspace, SendPrompt, checked, parsed
+from cancelmark.impl.server.schemas import BadInput, check_request, parse_body
 from cancelmark.impl.server.serving import bind_unix
+from cancelmark.impl.wire import CreateSession, OpenWorkspace, SendPrompt
 
 TOKEN = "a-token-of-32-characters-or-more"
 
@@ -191,7 +192,7 @@ def test_what_is_no_http_is_refused_and_the_server_goes_on(sent: bytes) -> None:
 def test_whatever_bytes_are_sent_they_are_taken_or_refused(data: bytes) -> None:
     for kind in (OpenWorkspace, CreateSession, SendPrompt):
         with suppress(BadInput):
-            checked(kind, parsed(data))
+            check_request(kind, parse_body(data))
 
 
 # --- the OpenAPI document

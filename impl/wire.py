@@ -1,0 +1,259 @@
+"""What goes over the wire (specs/wire.md), as plain data: the one definition.
+
+The server judges requests by these types and answers with them, the OpenAPI document is made from them, and clients
+read answers into them. A field without a default is always there. One with a default may be left out, and then means
+that default; if the default is `said`, our own server does not leave it out, and others may.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.wire import RunComplete
+
+__all__ = ["Accepted", "Agent", "AgentEvent", "CreateSession", "Done", "Health", "InitAgent", "Json", "Message",
+           "OpenWorkspace", "Problem", "Prompt", "Released", "Request", "Rule", "RunComplete", "SendPrompt", "Session",
+           "Version", "Workspace", "check_client_id", "check_text", "to_json"]
+
+T = TypeVar("T")
+Json: TypeAlias = Mapping[str, Any]
+
+ID = 200  # characters of a run id, a title or the like
+PATH = 4096  # characters of a path
+PROTOCOL = 1
+ROLES = ("user", "assistant", "system", "tool")  # those of `models.Role`
+
+
+# --- rules for what is sent
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """What a field must be beyond its type, and what a schema says of that."""
+
+    least: int | None = None
+    most: int | None = None
+    check: Callable[[Any], Any] | None = None
+    """Returns the value in the form in which it is used, or raises a ValueError that says what is wrong."""
+    schema: Json | None = None
+
+
+def check_text(text: str) -> str:
+    """The text, if it is whole: so must be every text that is sent."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half a character in it (a lone surrogate); send whole ones") from None
+    if "\0" in text:
+        raise ValueError("it has a null character in it; leave it out")
+    return text
+
+
+def check_client_id(text: str) -> str:
+    """The client's id in the form in which ids are compared."""
+    if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
+        raise ValueError(f"{text!r:.80} is not a UUID; make one up and keep it")
+    return text.lower()
+
+
+def _check_prompt(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty; say something")
+    return text
+
+
+def _check_path(path: str) -> str:
+    if not path.startswith("/"):
+        raise ValueError("it is relative, and the server does not know to what; give an absolute path")
+    return path
+
+
+def _refuse_attachments(attachments: list[Any]) -> list[Any]:
+    if attachments:
+        raise ValueError("this server takes none; put what they say into the prompt")
+    return attachments
+
+
+def one_of(names: type[Enum] | Sequence[str]) -> Rule:
+    """One of these names, as far as this version knows: a client may hear of others."""
+    return Rule(schema={"enum": [name.value if isinstance(name, Enum) else name for name in names]})
+
+
+def said(default: T, *, needed: bool = True) -> T:
+    """A default for what our own server always says. Clients do not insist on the kind of what they do not need."""
+    made: T = field(default=default, metadata={"said": True, "needed": needed})
+    return made
+
+
+# --- requests
+
+class Request:
+    """What a client sends. Fields that a server does not know are left alone: the original's clients send more."""
+
+
+@dataclass(frozen=True)
+class OpenWorkspace(Request):
+    """The directory to work in, and who claims it."""
+
+    path: Annotated[str, Rule(1, PATH, _check_path, {"pattern": "^/"})]
+    client_id: Annotated[str, Rule(check=check_client_id, schema={"format": "uuid"})] | None = None
+
+
+@dataclass(frozen=True)
+class CreateSession(Request):
+    """What the session is to be called."""
+
+    title: Annotated[str, Rule(most=ID)] = ""
+
+
+@dataclass(frozen=True)
+class InitAgent(Request):
+    """How the agent is to work."""
+
+    interactive: bool = False
+
+
+@dataclass(frozen=True)
+class SendPrompt(Request):
+    """A prompt. The same again under the same run id is accepted once."""
+
+    session_id: Annotated[str, Rule(1, ID)]
+    prompt: Annotated[str, Rule(check=_check_prompt, schema={"minLength": 1})]
+    run_id: Annotated[str, Rule(most=ID)] | None = None
+    attachments: Annotated[list[Any], Rule(check=_refuse_attachments, schema={"maxItems": 0})] | None = None
+
+
+# --- answers
+
+@dataclass(frozen=True)
+class Problem:
+    """Why nothing was done."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether the server takes new work."""
+
+    status: Annotated[str, one_of(("ok", "closing"))]
+
+
+@dataclass(frozen=True)
+class Version:
+    """Which server it is. One that does not say its name and protocol may be the original."""
+
+    version: str
+    name: str = said("")
+    protocol: int = said(0)
+    directory: str = said("", needed=False)
+    """Where the server was started: a workspace to begin with."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A directory whose sessions clients share. The same resolved path is the same workspace."""
+
+    id: str
+    path: str
+    clients: tuple[str, ...] = said((), needed=False)
+    is_ready: bool = said(False, needed=False)
+
+
+@dataclass(frozen=True)
+class Session:
+    """A conversation. It is busy while it has a prompt that is not done; not every answer says so."""
+
+    id: str
+    title: str = said("")
+    created_at: int = said(0, needed=False)
+    is_busy: bool | None = said(None)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a session as it is now. Not every server says which prompt it belongs to."""
+
+    id: str
+    role: Annotated[str, one_of(ROLES)]
+    session_id: str
+    parts: tuple[Json, ...] = said(())
+    model: str = said("", needed=False)
+    provider: str = said("", needed=False)
+    created_at: int = said(0, needed=False)
+    updated_at: int = said(0, needed=False)
+    run_id: str = ""
+    seq: int = 0
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Whether prompts can be sent, and whether any is not done."""
+
+    is_busy: bool
+    is_ready: bool
+    model: str = said("", needed=False)
+    provider: str = said("", needed=False)
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A prompt that is accepted: how it ends is told by the events."""
+
+    session_id: str
+    seq: int
+    run_id: str = ""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt has come to this state; `outcome` says how it ended, once it is done."""
+
+    seq: int
+    session_id: str
+    state: Annotated[str, one_of(State)]
+    text: str = said("")
+    run_id: str = ""
+    outcome: Annotated[str, one_of(Outcome)] = ""
+
+
+@dataclass(frozen=True)
+class Released:
+    """How many claims were given up."""
+
+    released: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """It is done, and there is nothing else to say."""
+
+
+# --- events
+
+@dataclass(frozen=True)
+class AgentEvent:
+    """Something that the agent has to say; with an error, that something failed."""
+
+    type: str = ""
+    session_id: str = ""
+    run_id: str = ""
+    error: str = ""
+
+
+# --- as JSON
+
+def to_json(value: Any) -> dict[str, Any]:
+    """The fields that are there. A request leaves out what is None, an answer what means its default."""
+    return {name: told for name, left_out in _left_out(value.__class__) if (told := getattr(value, name)) != left_out}
+
+
+@cache
+def _left_out(kind: Any) -> Sequence[tuple[str, Any]]:
+    if issubclass(kind, Request):
+        return [(f.name, None) for f in fields(kind)]
+    return [(f.name, MISSING if f.metadata.get("said") else f.default) for f in fields(kind)]
