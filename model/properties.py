@@ -125,8 +125,9 @@ def no_absorption(step: SessionStep) -> bool:
 
 
 def attribution(step: SessionStep) -> bool:
+    outcomes = {p.seq: p.outcome for p in step.after.prompts}  # a prompt that was done before has no event in this step
     return (all(e.of == e.seq for e in step.effects if isinstance(e, End | Report))
-            and all(step.after.prompt(e.seq).outcome is e.outcome for e in step.ended))
+            and all(outcomes.get(e.seq) is e.outcome for e in step.ended))
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:

@@ -38,6 +38,10 @@ def label(seq: int) -> str:
     return chr(ord("A") + seq - 1)
 
 
+class NoPrompt(LookupError):
+    """A prompt that the session does not have, or has finished with."""
+
+
 class AnySession:
     """What the session of any protocol can tell about its prompts: the reference's, and those of its history."""
 
@@ -67,7 +71,7 @@ class AnySession:
         for p in self.prompts:
             if p.seq == seq:
                 return p
-        raise LookupError(f"the session has no prompt {label(seq)}")
+        raise NoPrompt(f"the session has no prompt {label(seq)}")
 
     def with_prompts(self, prompts: Iterable[Prompt]) -> Self:
         """The same session with other prompts, which are put in order."""

@@ -15,6 +15,7 @@ from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.machine import Revision
 from cancelmark.model.seeded import SEEDED
+from cancelmark.model.session import NoPrompt
 
 from ..files import UsageError
 
@@ -84,6 +85,6 @@ def sound(protocol: Behaviour) -> Iterator[None]:
     """What is done here with the protocol is told apart from an action of it that breaks its own rows."""
     try:
         yield
-    except IllegalTrigger as error:
-        raise UsageError(f"protocol {protocol.name}: an action fires where no row applies: {error}; nothing is "
+    except (IllegalTrigger, NoPrompt) as error:
+        raise UsageError(f"protocol {protocol.name}: an action does what its rows do not allow: {error}; nothing is "
                          "claimed. Mend the action, its `subject`, or the rows") from error

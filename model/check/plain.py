@@ -20,7 +20,7 @@ from ..lifecycle import IllegalTrigger, Outcome, Row, State
 from ..properties import BOUND_NAMES, PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
 from ..protocol import Behaviour, Move
 from ..server import Change, Server, changes
-from ..session import AnySession, Prompt
+from ..session import AnySession, NoPrompt, Prompt
 from ..trace import Trace, TraceStep
 from .estimate import deepest, estimate
 from .result import Progress, Result, Watch
@@ -125,8 +125,8 @@ class Explorer:
             result.stopped, result.interrupted = "interrupted", True
         except (OverflowError, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
-        except IllegalTrigger as error:
-            result.stopped = f"an action fires where no row applies: {error}"
+        except (IllegalTrigger, NoPrompt) as error:
+            result.stopped = f"an action does what its rows do not allow: {error}"
         result.states = len(parent)
         return result
 

@@ -42,12 +42,15 @@ FOUND = ROOT / "build" / "mutants.json"
 
 # By module: the test files that are its judges, the quick ones before the |. More judges could only kill more.
 SUITES: Mapping[str, str] = {
-    "model/lifecycle": "lifecycle properties session | impl_session specs",
-    "model/session": "properties explore session impl_session specs",
+    "model/lifecycle": "lifecycle properties session | machine impl_session specs",
+    "model/actions": "properties explore session impl_session | one_definition specs",
+    "model/session": "session properties explore | impl_session",
+    "model/protocol": "session properties explore | one_definition protocols",
     "model/server": "properties explore session | examples play",
     "model/properties": "property_checks properties | explore specs",
     "model/oracle": "oracle",
     "impl/runtime/session": "impl_session | replaying threads",
+    "impl/runtime/machine": "machine impl_session",
 }
 # Tests that take longest, and tell of a mutant nothing that quicker ones do not.
 TOO_LONG = (

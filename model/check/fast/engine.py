@@ -15,6 +15,7 @@ import numpy as np
 from ...lifecycle import IllegalTrigger, State
 from ...properties import PROPERTIES, Bounds, Property, ServerStep
 from ...protocol import Behaviour
+from ...session import NoPrompt
 from ..estimate import deepest, estimate, magnitude
 from ..plain import Explorer
 from ..result import Progress, Reduction, Result, Watch
@@ -88,8 +89,8 @@ class FastExplorer:
             result.stopped, result.interrupted = "interrupted", True
         except (TooWide, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
-        except IllegalTrigger as error:
-            result.stopped = f"an action fires where no row applies: {error}"
+        except (IllegalTrigger, NoPrompt) as error:
+            result.stopped = f"an action does what its rows do not allow: {error}"
         finally:
             if collecting:
                 gc.enable()

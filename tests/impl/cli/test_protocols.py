@@ -101,4 +101,4 @@ def test_what_was_found_before_an_action_breaks_its_own_rows_is_told() -> None:
     said = run_command("check", "--protocol", name, "--prompts", "3", "--requeues", "1", "--engine", "plain", code=1)
     words = " ".join(said.stdout.split())
     assert "single-active is violated" in words
-    assert "an action fires where no row applies" in words
+    assert "an action does what its rows do not allow" in words
