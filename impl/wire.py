@@ -13,11 +13,6 @@ from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.wire import RunComplete
-
-__all__ = ["Accepted", "Agent", "AgentEvent", "CreateSession", "Done", "Health", "InitAgent", "Json", "Message",
-           "OpenWorkspace", "Problem", "Prompt", "Released", "Request", "Rule", "RunComplete", "SendPrompt", "Session",
-           "Version", "Workspace", "check_client_id", "check_text", "to_json"]
 
 T = TypeVar("T")
 Json: TypeAlias = Mapping[str, Any]
@@ -60,22 +55,13 @@ def check_client_id(text: str) -> str:
     return text.lower()
 
 
-def _check_prompt(text: str) -> str:
-    if not text.strip():
-        raise ValueError("it is empty; say something")
-    return text
-
-
-def _check_path(path: str) -> str:
-    if not path.startswith("/"):
-        raise ValueError("it is relative, and the server does not know to what; give an absolute path")
-    return path
-
-
-def _refuse_attachments(attachments: list[Any]) -> list[Any]:
-    if attachments:
-        raise ValueError("this server takes none; put what they say into the prompt")
-    return attachments
+def refuse(wrong: Callable[[Any], bool], why: str) -> Callable[[Any], Any]:
+    """A check that refuses what is wrong, and lets the rest pass as it is."""
+    def check(value: Any) -> Any:
+        if wrong(value):
+            raise ValueError(why)
+        return value
+    return check
 
 
 def one_of(names: type[Enum] | Sequence[str]) -> Rule:
@@ -99,7 +85,9 @@ class Request:
 class OpenWorkspace(Request):
     """The directory to work in, and who claims it."""
 
-    path: Annotated[str, Rule(1, PATH, _check_path, {"pattern": "^/"})]
+    path: Annotated[str, Rule(1, PATH, refuse(
+        lambda path: not path.startswith("/"),
+        "it is relative, and the server does not know to what; give an absolute path"), {"pattern": "^/"})]
     client_id: Annotated[str, Rule(check=check_client_id, schema={"format": "uuid"})] | None = None
 
 
@@ -122,9 +110,12 @@ class SendPrompt(Request):
     """A prompt. The same again under the same run id is accepted once."""
 
     session_id: Annotated[str, Rule(1, ID)]
-    prompt: Annotated[str, Rule(check=_check_prompt, schema={"minLength": 1})]
+    prompt: Annotated[str, Rule(
+        check=refuse(lambda text: not text.strip(), "it is empty; say something"), schema={"minLength": 1})]
     run_id: Annotated[str, Rule(most=ID)] | None = None
-    attachments: Annotated[list[Any], Rule(check=_refuse_attachments, schema={"maxItems": 0})] | None = None
+    attachments: Annotated[list[Any], Rule(
+        check=refuse(bool, "this server takes none; put what they say into the prompt"),
+        schema={"maxItems": 0})] | None = None
 
 
 # --- answers

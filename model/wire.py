@@ -5,8 +5,8 @@ from it, and the tests hold the runtime and the server to it. A workspace of the
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, get_args, get_type_hints
 
 from .lifecycle import Outcome, State
 
@@ -62,41 +62,36 @@ REFUSALS = (
 )
 
 
-def _field(
-    says: str, when: str = "always", there: "Callable[[RunComplete], bool]" = lambda end: True, *,
-    rules: tuple[str, ...] = ("R28a",), default: Any = "",
-) -> Any:
-    return field(default=default, metadata={"says": says, "when": when, "there": there, "rules": rules})
+@dataclass(frozen=True)
+class Field:
+    """What a field of `run_complete` says, and when it is there. One that is not always there MAY be empty too."""
+
+    says: str
+    when: str = "always"
+    there: "Callable[[RunComplete], bool]" = lambda end: True
+    rules: tuple[str, ...] = ("R28a",)
 
 
 @dataclass(frozen=True)
 class RunComplete:
     """The terminal event of a prompt: it is done, and how. Without a run id it is that of a prompt that had none."""
 
-    session_id: str = _field("the session")
-    seq: int = _field("the prompt's seq", default=0)
-    outcome: str = _field("`end_turn`, `error` or `canceled`")
-    run_id: str = _field("the run id that the caller gave", "the caller gave one", lambda end: bool(end.run_id),
-                         rules=("R28a", "R28b"))
-    message_id: str = _field("the last assistant message of its turn", "it was active when it ended",
-                             lambda end: bool(end.message_id))
-    text: str = _field("the text of that message", "it has any", lambda end: bool(end.text))
-    error: str = _field("what went wrong", "the outcome is `error`", lambda end: end.outcome == Outcome.ERROR.value)
-    cancelled: bool = _field("`true`", "the outcome is `canceled`",
-                             lambda end: end.outcome == Outcome.CANCELED.value, default=False)
+    session_id: Annotated[str, Field("the session")] = ""
+    seq: Annotated[int, Field("the prompt's seq")] = 0
+    outcome: Annotated[str, Field("`end_turn`, `error` or `canceled`")] = ""
+    run_id: Annotated[str, Field("the run id that the caller gave", "the caller gave one",
+                                 lambda end: bool(end.run_id), ("R28a", "R28b"))] = ""
+    message_id: Annotated[str, Field("the last assistant message of its turn", "it was active when it ended",
+                                     lambda end: bool(end.message_id))] = ""
+    text: Annotated[str, Field("the text of that message", "it has any", lambda end: bool(end.text))] = ""
+    error: Annotated[str, Field("what went wrong", "the outcome is `error`",
+                                lambda end: end.outcome == Outcome.ERROR.value)] = ""
+    cancelled: Annotated[bool, Field("`true`", "the outcome is `canceled`",
+                                     lambda end: end.outcome == Outcome.CANCELED.value)] = False
 
 
-class Field(NamedTuple):
-    """A field of `run_complete`: when it is there, and what it says. One that is not always there MAY be empty too."""
-
-    name: str
-    says: str
-    when: str
-    there: Callable[[RunComplete], bool]
-    rules: tuple[str, ...]
-
-
-RUN_COMPLETE = tuple(Field(f.name, **f.metadata) for f in fields(RunComplete))
+RUN_COMPLETE: Mapping[str, Field] = {
+    name: get_args(hint)[1] for name, hint in get_type_hints(RunComplete, include_extras=True).items()}
 
 # How a client can tell the state of a prompt.
 SEEN: Mapping[State, str] = {

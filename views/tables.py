@@ -62,7 +62,7 @@ def refusals_table() -> str:
 
 def run_complete_table() -> str:
     return table(("field", "what it says", "when it is there"), (
-        (f"`{f.name}`", f.says, f.when) for f in RUN_COMPLETE))
+        (f"`{name}`", field.says, field.when) for name, field in RUN_COMPLETE.items()))
 
 
 def events_table() -> str:

@@ -8,13 +8,14 @@ import httpx2
 
 from cancelmark.conformance import adapter
 from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent, Spoken
+from cancelmark.model.wire import RunComplete
 
 from ..client import Client, ClientError
 from ..client.calls import path, refusal
 from ..client.errors import BadAnswer, Refusal
 from ..client.results import Notice
 from ..client.sse import Parser
-from ..wire import AgentEvent, RunComplete
+from ..wire import AgentEvent
 
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -168,7 +168,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     from ..runtime.workspace import Workspaces
     from ..server.app import application
     from ..server.calls import VERSION
-    from ..server.serving import make_room, served, signals
+    from ..server.serving import raise_file_limit, run_server, set_on_signal
     from ..server.site import Limits, Site
 
     limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=arguments.max_connections)
@@ -182,13 +182,13 @@ async def serve(arguments: argparse.Namespace) -> None:
     with listener:
         workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
                                 queue=arguments.max_queue, limit=arguments.max_workspaces, traces=arguments.trace)
-        make_room(limits.connections)
+        raise_file_limit(limits.connections)
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:
             await workspaces.start()
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with signals(asked):
-                async with served(app, listener, limits.connections):
+            with set_on_signal(asked):
+                async with run_server(app, listener, limits.connections):
                     announce(directory, running)
                     print(f"serving at {running.unix or url + '/'} (Ctrl-C stops)", flush=True)
                     await asked.wait()

@@ -7,30 +7,15 @@
             print((await run.end()).text)
 """
 
-from ..wire import Agent, AgentEvent, Prompt, RunComplete, Session, Version, Workspace
+from cancelmark.model.wire import RunComplete
+
+from ..wire import Agent, AgentEvent, Prompt, Session, Version, Workspace
 from .calls import Client
 from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
 from .run import RunStream
 from .stream import Events, Patience
 
-__all__ = [
-    "Agent",
-    "AgentEvent",
-    "BadAnswer",
-    "Client",
-    "ClientError",
-    "EndUnknown",
-    "Events",
-    "Message",
-    "Notice",
-    "Patience",
-    "Prompt",
-    "Refusal",
-    "RunComplete",
-    "RunStream",
-    "Session",
-    "Unreachable",
-    "Version",
-    "Workspace",
-]
+__all__ = ["Agent", "AgentEvent", "BadAnswer", "Client", "ClientError", "EndUnknown", "Events", "Message", "Notice",
+           "Patience", "Prompt", "Refusal", "RunComplete", "RunStream", "Session", "Unreachable", "Version",
+           "Workspace"]

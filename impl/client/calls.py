@@ -9,19 +9,8 @@ from uuid import uuid4
 
 import httpx2
 
-from ..wire import (
-    Agent,
-    CreateSession,
-    InitAgent,
-    OpenWorkspace,
-    Prompt,
-    Request,
-    SendPrompt,
-    Session,
-    Version,
-    Workspace,
-    to_json,
-)
+from .. import wire
+from ..wire import Agent, Prompt, Session, Version, Workspace
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Message, read
 
@@ -78,7 +67,7 @@ class Client:
     async def open_workspace(self, directory: str) -> Workspace:
         """The workspace of this directory, claimed for this client."""
         self._claims = True
-        return await self._post(Workspace, "/v1/workspaces", OpenWorkspace(directory, self.client_id))
+        return await self._post(Workspace, "/v1/workspaces", wire.OpenWorkspace(directory, self.client_id))
 
     async def workspaces(self) -> tuple[Workspace, ...]:
         return await self._get(tuple[Workspace, ...], "/v1/workspaces")
@@ -90,7 +79,7 @@ class Client:
         await self._ask("DELETE", path("workspaces", id))
 
     async def create_session(self, workspace: str, title: str) -> Session:
-        return await self._post(Session, path("workspaces", workspace, "sessions"), CreateSession(title))
+        return await self._post(Session, path("workspaces", workspace, "sessions"), wire.CreateSession(title))
 
     async def sessions(self, workspace: str) -> tuple[Session, ...]:
         return await self._get(tuple[Session, ...], path("workspaces", workspace, "sessions"))
@@ -105,7 +94,7 @@ class Client:
 
     async def init_agent(self, workspace: str, *, interactive: bool = True) -> None:
         """Prepares the workspace for prompts."""
-        await self._ask("POST", path("workspaces", workspace, "agent", "init"), InitAgent(interactive))
+        await self._ask("POST", path("workspaces", workspace, "agent", "init"), wire.InitAgent(interactive))
 
     async def agent(self, workspace: str) -> Agent:
         return await self._get(Agent, path("workspaces", workspace, "agent"))
@@ -113,7 +102,7 @@ class Client:
     async def send(self, workspace: str, session: str, prompt: str, run_id: str = "") -> None:
         """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
         Without a run id it may be folded into a turn that is running (R27b)."""
-        sent = SendPrompt(session, prompt, run_id or None)
+        sent = wire.SendPrompt(session, prompt, run_id or None)
         await self._ask("POST", path("workspaces", workspace, "agent"), sent)
 
     async def agent_session(self, workspace: str, session: str) -> Session:
@@ -148,12 +137,12 @@ class Client:
     async def _get(self, kind: type[T], url: str) -> T:
         return self._read(kind, await self._ask("GET", url))
 
-    async def _post(self, kind: type[T], url: str, sent: Request) -> T:
+    async def _post(self, kind: type[T], url: str, sent: wire.Request) -> T:
         return self._read(kind, await self._ask("POST", url, sent))
 
-    async def _ask(self, method: str, url: str, sent: Request | None = None) -> httpx2.Response:
+    async def _ask(self, method: str, url: str, sent: wire.Request | None = None) -> httpx2.Response:
         try:
-            response = await self.http.request(method, url, json=to_json(sent) if sent else None)
+            response = await self.http.request(method, url, json=wire.to_json(sent) if sent else None)
         except httpx2.TransportError as error:
             raise self.unreachable(error) from error
         except (httpx2.DecodingError, httpx2.InvalidURL) as error:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import UnionType
-from typing import Any, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.wire import RunComplete
 
 from .. import wire
-from ..wire import AgentEvent, Json, Prompt, RunComplete, Session
+from ..wire import AgentEvent, Json, Prompt, Session
 from .errors import BadAnswer
 
 T = TypeVar("T")
@@ -24,30 +25,28 @@ _WORDS = {str: "text", int: "a number", bool: "true or false", list: "a JSON lis
 
 def read(kind: type[T], data: object, what: str = "there") -> T:
     """The data as what it should be: an object of the wire, a tuple of such, or plain text, numbers and the like."""
-    made: T = _read(kind, data, what)
-    return made
-
-
-def _read(kind: Any, data: object, what: str) -> Any:
+    made: Any
     if is_dataclass(kind):
-        return _read_object(kind, _expect(dict, data, what))
-    origin = get_origin(kind)
-    if origin is tuple:  # one with nothing in it may be null
-        return tuple(_read(get_args(kind)[0], item, what) for item in _expect(list, [] if data is None else data, what))
-    return _expect(dict if origin is Mapping else kind, data, what)
+        made = kind(**_read_fields(kind, _expect(dict, data, what)))
+    elif get_origin(kind) is tuple:  # one with nothing in it may be null
+        item = get_args(kind)[0]
+        made = tuple(read(item, one, what) for one in _expect(list, [] if data is None else data, what))
+    else:
+        made = _expect(dict if get_origin(kind) is Mapping else kind, data, what)
+    return cast(T, made)
 
 
-def _read_object(kind: Any, data: Json) -> Any:
+def _read_fields(kind: Any, data: Json) -> dict[str, Any]:
     given = {}
     for name, hint, default, needed in _fields(kind):
         value = data.get(name)
         if value is not None or default is MISSING:
             try:
-                given[name] = _read(hint, value, f"field {name!r}")
+                given[name] = read(hint, value, f"field {name!r}")
             except BadAnswer:
                 if needed:
                     raise
-    return kind(**given)
+    return given
 
 
 @cache

@@ -8,8 +8,9 @@ from typing import Self
 from uuid import uuid4
 
 from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.wire import RunComplete
 
-from ..wire import AgentEvent, Prompt, RunComplete
+from ..wire import AgentEvent, Prompt
 from .calls import Client
 from .errors import EndUnknown, Unreachable
 from .results import Message, Notice
@@ -70,12 +71,12 @@ class RunStream:
             except Unreachable as error:
                 waiting = self._patience.delay(attempt)
                 deadline = None if deadline is None else deadline - waiting
-                if (error.sent and not await self._places()) or (deadline is not None and deadline < 0):
+                if (error.sent and not await self._tells_places()) or (deadline is not None and deadline < 0):
                     raise
                 attempt += 1
                 await asyncio.sleep(waiting)
 
-    async def _places(self) -> bool:
+    async def _tells_places(self) -> bool:
         """Whether the server tells places: it does so at the beginning of a stream."""
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE):
@@ -101,13 +102,13 @@ class RunStream:
             self._next = self._next or asyncio.ensure_future(anext(self._events))
             done, _ = await asyncio.wait((self._next,), timeout=GRACE)
             if not done:
-                idle = idle + 1 if self._doubtful and await self._idle() else 0
+                idle = idle + 1 if self._doubtful and await self._is_idle() else 0
                 if idle > 1:  # and the event did not come after we had seen that
                     await self._look_back()
                     idle = 0
                 continue
             notice, self._next, idle = self._next.result(), None, 0
-            if self._ours(notice):
+            if self._claim(notice):
                 self._perhaps_over = False
                 yield notice
 
@@ -133,7 +134,7 @@ class RunStream:
             await asyncio.wait((self._next,))
             self._next = None
 
-    def _ours(self, notice: Notice) -> bool:
+    def _claim(self, notice: Notice) -> bool:
         match notice.payload:
             case RunComplete(run_id=self.run_id) as end:
                 failed = end.outcome == Outcome.ERROR.value
@@ -147,7 +148,7 @@ class RunStream:
                 return True
         return False
 
-    async def _idle(self) -> bool:
+    async def _is_idle(self) -> bool:
         try:
             return (await self._client.agent_session(self.workspace, self.session)).is_busy is False
         except Unreachable:

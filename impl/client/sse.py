@@ -50,7 +50,7 @@ class Parser:
         self._after_cr = self._after_cr or piece.endswith(b"\r")
         *ends, rest = _LINE_END.split(piece)
         for end in ends:
-            self._keep(end)
+            self._keep_piece(end)
             line = b"".join(self._line)
             self._line.clear()
             if not line.startswith(b"data"):  # nothing of it is kept: a stream may be nothing but comments
@@ -58,19 +58,19 @@ class Parser:
             if self._first:
                 line, self._first = line.removeprefix(_BYTE_ORDER_MARK), False
             if line:
-                self._field(line.decode(errors="replace"))
-            elif (event := self._complete()) is not None:
+                self._take_field(line.decode(errors="replace"))
+            elif (event := self._complete_event()) is not None:
                 yield event
         if rest:
-            self._keep(rest)
+            self._keep_piece(rest)
 
-    def _keep(self, piece: bytes) -> None:
+    def _keep_piece(self, piece: bytes) -> None:
         self._line.append(piece)
         self._size += len(piece)
         if self._size > self._limit:
             raise TooLongError(f"an event of more than {self._limit:,} bytes")
 
-    def _field(self, line: str) -> None:
+    def _take_field(self, line: str) -> None:
         name, _, value = line.partition(":")  # a comment has no name, and no field has that
         value = value.removeprefix(" ")
         if name == "data":
@@ -82,7 +82,7 @@ class Parser:
         elif name == "retry" and re.fullmatch("[0-9]{1,9}", value):
             self.retry = int(value)
 
-    def _complete(self) -> ServerEvent | None:
+    def _complete_event(self) -> ServerEvent | None:
         """What an empty line ends."""
         data = "\n".join(self._data) if self._data else None
         event = ServerEvent(self._id, data, self._type or "message")

@@ -15,7 +15,8 @@ from typing import Self, TypeAlias
 
 import httpx2
 
-from ..wire import RunComplete
+from cancelmark.model.wire import RunComplete
+
 from .calls import Client, path, refusal
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Notice
@@ -90,7 +91,7 @@ class Events:
         while True:
             while self._arrived:
                 notice = self._arrived.popleft()
-                if not self._again(notice):
+                if not self._was_seen(notice):
                     return notice
             if self._body is None:
                 await self._reconnect()
@@ -109,27 +110,27 @@ class Events:
         """Takes what has arrived; if the stream has ended, or cannot be read, says so."""
         try:
             for event in self._parser.feed(await anext(body)):
-                self._take(event)
+                self._take_event(event)
         except httpx2.ReadTimeout:
-            await self._lost(Unreachable(f"{self.client.server} has been silent for too long", sent=True))
+            await self._lose_connection(Unreachable(f"{self.client.server} has been silent for too long", sent=True))
         except (StopAsyncIteration, httpx2.TransportError):
-            await self._lost(Unreachable(f"the connection to {self.client.server} is lost", sent=True))
+            await self._lose_connection(Unreachable(f"the connection to {self.client.server} is lost", sent=True))
         except (BadAnswer, TooLongError, httpx2.DecodingError) as error:
             place, times = self._unreadable
             self._unreadable = (self.place, times + 1 if place == self.place else 1)
-            await self._lost(BadAnswer(f"{self.client.server} sends what cannot be read: {error}"))
+            await self._lose_connection(BadAnswer(f"{self.client.server} sends what cannot be read: {error}"))
         except asyncio.CancelledError:
             self._body = None  # whatever was on its way comes again
             raise
         else:
             self._attempt, self._since = 0, None
 
-    def _take(self, event: ServerEvent) -> None:
+    def _take_event(self, event: ServerEvent) -> None:
         if event.data is not None:
             self._arrived.append(Notice.read(event.id, event.data))
         self.place = event.id
 
-    def _again(self, notice: Notice) -> bool:
+    def _was_seen(self, notice: Notice) -> bool:
         """Whether it is a terminal event that was seen before. There is one for a run id, and one with an event id."""
         if not isinstance(notice.payload, RunComplete):
             return False
@@ -175,7 +176,7 @@ class Events:
         self.trouble = None
         self.changed(self.trouble)
 
-    async def _lost(self, error: ClientError) -> None:
+    async def _lose_connection(self, error: ClientError) -> None:
         self._body, self.trouble = None, error
         self._since = asyncio.get_running_loop().time() if self._since is None else self._since
         await self._stream.aclose()
@@ -185,7 +186,7 @@ class Events:
         """Connects again, or raises if there is no hope."""
         error = self.trouble
         while True:
-            if error and self._hopeless(error):
+            if error and self._is_hopeless(error):
                 raise error
             least = (self._parser.retry or 0) / 1000
             await asyncio.sleep(self.patience.delay(self._attempt, error, least))
@@ -194,9 +195,9 @@ class Events:
                 return await self._connect()
             except (Unreachable, Refusal) as failed:
                 error = failed
-                await self._lost(failed)
+                await self._lose_connection(failed)
 
-    def _hopeless(self, error: ClientError) -> bool:
+    def _is_hopeless(self, error: ClientError) -> bool:
         if isinstance(error, Refusal) and not error.passes:
             return True
         if isinstance(error, BadAnswer) and self._unreadable[1] >= UNREADABLE:

@@ -12,31 +12,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .. import wire
 from ..models import ModelError
 from ..runtime import Closing, Refusal, RunIdInUse
 from ..runtime.workspace import Busy, Full, Unknown
 from ..store import StoreError
-from ..wire import (
-    Accepted,
-    Agent,
-    CreateSession,
-    Done,
-    Health,
-    InitAgent,
-    Message,
-    OpenWorkspace,
-    Problem,
-    Prompt,
-    Released,
-    SendPrompt,
-    Session,
-    Version,
-    Workspace,
-)
-from ..wire import Request as Sent
 from . import calls, page
 from .answers import Answer, problem
-from .guard import Guard, TooLarge, TooSlow, body
+from .guard import Guard, TooLarge, TooSlow, read_body
 from .schemas import BadInput, check_request, model_of, parse_body
 from .site import Site
 
@@ -53,7 +36,7 @@ class Call:
     path: str
     handle: Handle
     answer: Any = None  # a type; None: something that is no JSON
-    sent: type[Sent] | None = None
+    sent: type[wire.Request] | None = None
     status: int = 200
     refusals: tuple[int, ...] = ()  # beyond those that any call may give
 
@@ -70,28 +53,28 @@ _W = "/v1/workspaces/{id}"
 _S = _W + "/agent/sessions/{sid}"
 
 CALLS: Sequence[Call] = (
-    Call("GET", "/v1/health", calls.health, Health),
-    Call("GET", "/v1/version", calls.get_version, Version),
-    Call("POST", "/v1/workspaces", calls.open_workspace, Workspace, OpenWorkspace, refusals=(409, 429, 503)),
-    Call("GET", "/v1/workspaces", calls.list_workspaces, list[Workspace]),
-    Call("GET", _W, calls.get_workspace, Workspace, refusals=(404,)),
-    Call("DELETE", _W, calls.delete_workspace, Done, refusals=(404,)),
+    Call("GET", "/v1/health", calls.health, wire.Health),
+    Call("GET", "/v1/version", calls.get_version, wire.Version),
+    Call("POST", "/v1/workspaces", calls.open_workspace, wire.Workspace, wire.OpenWorkspace, refusals=(409, 429, 503)),
+    Call("GET", "/v1/workspaces", calls.list_workspaces, list[wire.Workspace]),
+    Call("GET", _W, calls.get_workspace, wire.Workspace, refusals=(404,)),
+    Call("DELETE", _W, calls.delete_workspace, wire.Done, refusals=(404,)),
     Call("GET", _W + "/events", calls.events, refusals=(400, 404)),
-    Call("DELETE", "/v1/clients/{client_id}", calls.release_client, Released, refusals=(400,)),
-    Call("POST", _W + "/sessions", calls.create_session, Session, CreateSession, refusals=(404, 409, 503)),
-    Call("GET", _W + "/sessions", calls.list_sessions, list[Session], refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}", calls.get_session, Session, refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[Message], refusals=(404,)),
-    Call("POST", _W + "/agent/init", calls.init_agent, Agent, InitAgent, refusals=(404,)),
-    Call("GET", _W + "/agent", calls.get_agent, Agent, refusals=(404,)),
-    Call("POST", _W + "/agent", calls.send_prompt, Accepted, SendPrompt, 202, refusals=(404, 409, 429, 503)),
-    Call("GET", _S, calls.get_session, Session, refusals=(404,)),
-    Call("POST", _S + "/cancel", calls.cancel, Done, refusals=(404,)),
-    Call("GET", _S + "/prompts", calls.list_prompts, list[Prompt], refusals=(404,)),
+    Call("DELETE", "/v1/clients/{client_id}", calls.release_client, wire.Released, refusals=(400,)),
+    Call("POST", _W + "/sessions", calls.create_session, wire.Session, wire.CreateSession, refusals=(404, 409, 503)),
+    Call("GET", _W + "/sessions", calls.list_sessions, list[wire.Session], refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}", calls.get_session, wire.Session, refusals=(404,)),
+    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[wire.Message], refusals=(404,)),
+    Call("POST", _W + "/agent/init", calls.init_agent, wire.Agent, wire.InitAgent, refusals=(404,)),
+    Call("GET", _W + "/agent", calls.get_agent, wire.Agent, refusals=(404,)),
+    Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202, refusals=(404, 409, 429, 503)),
+    Call("GET", _S, calls.get_session, wire.Session, refusals=(404,)),
+    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(404,)),
+    Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(404,)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404,)),
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404,)),
-    Call("POST", _S + "/prompts/clear", calls.clear_queue, Done, refusals=(404,)),
-    Call("POST", _S + "/summarize", calls.summarize, Done, refusals=(404, 409, 502, 503)),
+    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(404,)),
+    Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
 )
@@ -117,7 +100,7 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
         if log.isEnabledFor(logging.DEBUG):
             log.debug("answered", extra={"call": call, "status": status, "milliseconds": round(seconds * 1000, 2)})
 
-    return Guard(app, hosts=hosts, token=token, public=page.PATHS, seen=note_answer)
+    return Guard(app, hosts=hosts, token=token, public=page.PATHS, note_answer=note_answer)
 
 
 class Endpoint:
@@ -146,7 +129,7 @@ class Endpoint:
     async def _answer(self, call: Call, request: Request) -> ASGIApp:
         if call.sent is None:
             return await call.handle(self._site, request)
-        data = await body(request, self._site.limits.body)
+        data = await read_body(request, self._site.limits.body)
         return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
 
 
@@ -179,7 +162,7 @@ async def _no_such_call(scope: Scope, receive: Receive, send: Send) -> None:
 @cache
 def document() -> dict[str, Any]:
     """The OpenAPI document of all calls."""
-    kinds = {kind for call in CALLS for kind in (call.sent, _object(call.answer)) if kind} | {Problem}
+    kinds = {kind for call in CALLS for kind in (call.sent, _wire_type(call.answer)) if kind} | {wire.Problem}
     models = [model_of(kind) for kind in sorted(kinds, key=lambda kind: kind.__name__)]
     _, definitions = models_json_schema([(model, "validation") for model in models],
                                         ref_template="#/components/schemas/{model}")
@@ -203,14 +186,14 @@ def _refusal(text: str) -> dict[str, Any]:
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}}
 
 
-def _object(answer: Any) -> type | None:
+def _wire_type(answer: Any) -> type | None:
     """The type of the wire that an answer is, or is a list of."""
     inner = answer if is_dataclass(answer) else next(iter(get_args(answer)), None)
     return inner if isinstance(inner, type) and is_dataclass(inner) else None
 
 
 def _schema(answer: Any) -> dict[str, Any]:
-    if kind := _object(answer):
+    if kind := _wire_type(answer):
         reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
         return reference if answer is kind else {"type": "array", "items": reference}
     return TypeAdapter(answer).json_schema()

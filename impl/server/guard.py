@@ -31,11 +31,11 @@ class TooSlow(Exception):
 
 
 class Guard:
-    """Lets a request pass to the application, or refuses it. `seen` is told of each answer."""
+    """Lets a request pass to the application, or refuses it. `note_answer` is told of each answer."""
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, token: str | None,
-                 public: Collection[str], seen: Callable[[Scope, int, float], None]) -> None:
-        self._app, self._hosts, self._public, self._seen = app, hosts and frozenset(hosts), public, seen
+                 public: Collection[str], note_answer: Callable[[Scope, int, float], None]) -> None:
+        self._app, self._hosts, self._public, self._note_answer = app, hosts and frozenset(hosts), public, note_answer
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,7 +44,7 @@ class Guard:
             return
         began, status = perf_counter(), 500
 
-        async def noted(message: Message) -> None:
+        async def send_noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -52,9 +52,9 @@ class Guard:
 
         try:
             refused = self._refusal(scope)
-            await (refused or self._app)(scope, receive, noted)
+            await (refused or self._app)(scope, receive, send_noted)
         finally:
-            self._seen(scope, status, perf_counter() - began)
+            self._note_answer(scope, status, perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> Answer | None:
         headers: dict[bytes, bytes] = {}
@@ -63,49 +63,49 @@ class Guard:
                 return problem(400, f"the header {name.decode()} is there twice; send it once")
             headers[name] = value
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if self._hosts is not None and _name(host) not in self._hosts:
+        if self._hosts is not None and _host_name(host) not in self._hosts:
             names = ", ".join(sorted(self._hosts))
             return problem(403, f"the Host {host[:80]!r} is not this server's; call it by {names}")
         page = scope["path"] in self._public
         origin = headers.get(b"origin")
-        if origin is not None and not _same(origin.decode("latin-1").lower(), scope, host):
+        if origin is not None and not _is_same_origin(origin.decode("latin-1").lower(), scope, host):
             return problem(403, "the request comes from a page of another origin; only this server's own page may call")
         site = headers.get(b"sec-fetch-site", b"none")
         if not page and site not in (b"none", b"same-origin"):
             return problem(403, "the request comes from a page of another site; only this server's own page may call")
-        if self._token is not None and not page and not self._authorized(headers.get(b"authorization", b"")):
+        if self._token is not None and not page and not self._is_authorized(headers.get(b"authorization", b"")):
             return problem(401, "a token is required; send it as Authorization: Bearer TOKEN",
                            {"www-authenticate": "Bearer"})
         return None
 
-    def _authorized(self, header: bytes) -> bool:
+    def _is_authorized(self, header: bytes) -> bool:
         assert self._token is not None
         scheme, _, token = header.partition(b" ")
         return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The host without its port."""
     name, colon, port = host.rpartition(":")
     return name if colon and (port.isdigit() or not port) else host
 
 
-def _same(origin: str, scope: Scope, host: str) -> bool:
+def _is_same_origin(origin: str, scope: Scope, host: str) -> bool:
     parts = urlsplit(origin)
     return parts.scheme in ("http", "https") and bool(host) and parts.netloc == host
 
 
-async def body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, if it is not too large and comes in time."""
     said = request.headers.get("content-length", "0")
     try:
         async with asyncio.timeout(PATIENCE):
-            return await _body(request, limit, int(said) if said.isdigit() else 0)
+            return await _read_body(request, limit, int(said) if said.isdigit() else 0)
     except TimeoutError:
         raise TooSlow(f"the body did not arrive within {PATIENCE:g} seconds") from None
 
 
-async def _body(request: Request, limit: int, said: int) -> bytes:
+async def _read_body(request: Request, limit: int, said: int) -> bytes:
     data, size = bytearray(), 0
     if said <= DRAINED * limit:
         async for chunk in request.stream():

@@ -34,7 +34,7 @@ FILES = 512  # that a server opens apart from its connections
 SEND_BUFFER = 65_536  # bytes that the system holds for a reader that takes nothing; without this, megabytes
 
 
-def make_room(connections: int) -> None:
+def raise_file_limit(connections: int) -> None:
     """Lets the process open as many files as so many connections need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES
@@ -70,7 +70,7 @@ def bind_unix(path: Path) -> socket.socket:
         with suppress(FileNotFoundError):
             if not stat.S_ISSOCK(path.lstat().st_mode):
                 raise UsageError(f"cannot listen on {path}: it is there and is no socket; choose another with --unix")
-            if _answers(path):
+            if _is_answered(path):
                 raise UsageError(f"cannot listen on {path}: another server does; choose another with --unix")
             path.unlink()
         mask = os.umask(0o177)
@@ -88,7 +88,7 @@ def bind_unix(path: Path) -> socket.socket:
     return listener
 
 
-def _answers(path: Path) -> bool:
+def _is_answered(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as knock:
         try:
             knock.connect(str(path))
@@ -141,7 +141,7 @@ class Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, listener: socket.socket, connections: int) -> AsyncIterator[None]:
+async def run_server(app: ASGIApp, listener: socket.socket, connections: int) -> AsyncIterator[None]:
     """Serves the application while it is entered. Left, it takes no more connections and lets the last bytes go."""
     server = Server(app, connections)
     serving = asyncio.ensure_future(server.serve([listener]))
@@ -158,17 +158,17 @@ async def served(app: ASGIApp, listener: socket.socket, connections: int) -> Asy
 
 
 @contextmanager
-def signals(wanted: asyncio.Event) -> Iterator[None]:
+def set_on_signal(wanted: asyncio.Event) -> Iterator[None]:
     """Sets the event at the first SIGTERM or SIGINT. The second ends the process as it would have."""
     loop = asyncio.get_running_loop()
 
-    def asked(number: int, frame: FrameType | None = None) -> None:
+    def shut_down(number: int, frame: FrameType | None = None) -> None:
         log.info("shutting down", extra={"signal": signal.Signals(number).name})
         wanted.set()
         loop.remove_signal_handler(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, shut_down, number)
     try:
         yield
     finally:

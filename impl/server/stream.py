@@ -7,7 +7,6 @@ nobody anything, and after a minute it is cut off, and can come back. Nobody wai
 """
 
 import asyncio
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from ..runtime.events import Notice
 from ..runtime.workspace import Watch, Workspace
 from ..store import Event, StoreError
+from .answers import encode
 
 log = logging.getLogger("cancelmark.server")
 
@@ -35,8 +35,6 @@ SHARED = 4_194_304  # bytes of notices that are kept in the form in which they a
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no")]
 
-_dumps = json.JSONEncoder(separators=(",", ":")).encode
-
 
 class Encoder:
     """Turns the notices of one workspace into envelopes, once for all who watch (R29a)."""
@@ -52,7 +50,7 @@ class Encoder:
         """The line that says where a client is (R29b)."""
         return b"id: %s-%d\n" % (self._log.encode(), event)
 
-    def after(self, last_event_id: str | None) -> int | None:
+    def parse_place(self, last_event_id: str | None) -> int | None:
         """The event after which a client wants to go on; None if it says nothing. One that comes from another log has
         seen nothing of this one (R29c)."""
         if not last_event_id:
@@ -60,11 +58,11 @@ class Encoder:
         log, _, number = last_event_id.partition("-")
         return int(number) if log == self._log and number.isascii() and number.isdigit() and len(number) < 19 else 0
 
-    def encoded(self, notice: Notice) -> bytes:
+    def encode(self, notice: Notice) -> bytes:
         key = notice.id if isinstance(notice, Event) else -id(notice)  # which is its own as long as it is held here
         found = self._ready.get(key)
         if found is None:
-            found = self._ready[key] = (notice, f"data: {_dumps(self._envelope(notice))}\n\n".encode())
+            found = self._ready[key] = (notice, f"data: {encode(self._envelope(notice))}\n\n".encode())
             self._size += len(found[1])
             while self._size > SHARED:
                 self._size -= len(self._ready.popitem(last=False)[1][1])
@@ -101,21 +99,21 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as watch:
-            leaving = asyncio.ensure_future(_left(receive, watch))
+            leaving = asyncio.ensure_future(_close_when_left(receive, watch))
             abort: Callable[[], None] = scope["state"]["abort"]
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
                 told = [b"retry: 1000\n", self._encoder.place(watch.place), b"\n"]
                 while told:
                     for chunk in _chunks(told):
-                        await self._sent(watch, abort, send({
+                        await self._send(watch, abort, send({
                             "type": "http.response.body", "body": chunk, "more_body": True}))
-                    told = await self._told(watch)
-                await self._sent(watch, abort, send({"type": "http.response.body", "body": b""}))
+                    told = await self._gather(watch)
+                await self._send(watch, abort, send({"type": "http.response.body", "body": b""}))
             finally:
                 leaving.cancel()
 
-    async def _sent(self, watch: Watch, abort: Callable[[], None], sending: Awaitable[None]) -> None:
+    async def _send(self, watch: Watch, abort: Callable[[], None], sending: Awaitable[None]) -> None:
         """Waits until there is room for more. If that takes long the watch rests; if it takes too long, the reader is
         cut off, and then there is nobody to wait for."""
         def rest() -> None:
@@ -137,17 +135,17 @@ class EventStream:
                 self._resting = None
                 watch.resume()
 
-    async def _told(self, watch: Watch) -> list[bytes]:
+    async def _gather(self, watch: Watch) -> list[bytes]:
         """What there is to send, or a heartbeat if there is nothing for a while, or nothing at the end."""
         told: list[bytes] = []
         self._encoder.keen += 1
         try:
             async with asyncio.timeout(self._heartbeat):
-                self._tell(told, watch, await anext(watch))
+                self._add_notice(told, watch, await anext(watch))
             if (pause := self._encoder.keen * GATHER) > NOTICEABLE:
                 await asyncio.sleep(min(pause, MOST))
             while watch.waiting and len(told) < TOGETHER:
-                self._tell(told, watch, await anext(watch))
+                self._add_notice(told, watch, await anext(watch))
         except TimeoutError:
             return [b":\n\n"]
         except (StopAsyncIteration, StoreError):  # the store is closed: what is left in it can be had after a restart
@@ -156,9 +154,9 @@ class EventStream:
             self._encoder.keen -= 1
         return told
 
-    def _tell(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
+    def _add_notice(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
         place = notice.id if isinstance(notice, Event) else watch.place
-        told += (self._encoder.place(place), self._encoder.encoded(notice))
+        told += (self._encoder.place(place), self._encoder.encode(notice))
 
 
 def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:
@@ -179,7 +177,7 @@ def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(small)
 
 
-async def _left(receive: Receive, watch: Watch) -> None:
+async def _close_when_left(receive: Receive, watch: Watch) -> None:
     """Ends the watch when the client leaves."""
     while (await receive())["type"] != "http.disconnect":
         pass

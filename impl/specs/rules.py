@@ -58,7 +58,7 @@ def in_model(root: Path) -> Carried:
     said: list[tuple[str, Iterable[str]]] = [
         *((f"wire {r.method} {r.path}", r.rules) for r in wire.REQUESTS),
         *((f"wire {r.status}", r.rules) for r in wire.REFUSALS),
-        *((f"wire run_complete.{f.name}", f.rules) for f in wire.RUN_COMPLETE),
+        *((f"wire run_complete.{name}", field.rules) for name, field in wire.RUN_COMPLETE.items()),
         *((f"wire event {e.name}", e.rules) for e in wire.EVENTS),
         *((f"wire finish reason {f.outcome.value}", f.rules) for f in wire.FINISH_REASONS),
     ]

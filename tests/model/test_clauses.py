@@ -395,7 +395,7 @@ def test_a_terminal_event_has_the_fields_that_the_wire_says() -> None:
         error = "it broke" if outcome is Outcome.ERROR else None
         payload = {**Result("s", run_id, outcome, text, message_id, error).payload, "seq": 1}
         end = wire.RunComplete("s", 1, outcome.value, run_id or "", message_id or "", text, error or "")
-        assert set(payload) == {field.name for field in wire.RUN_COMPLETE if field.there(end)}
+        assert set(payload) == {name for name, field in wire.RUN_COMPLETE.items() if field.there(end)}
         assert payload["outcome"] == outcome.value
         assert payload.get("cancelled", False) is (outcome is Outcome.CANCELED)
 

@@ -29,7 +29,7 @@ from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, 
 from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.server.app import application
 from cancelmark.impl.server.guard import LOOPBACK
-from cancelmark.impl.server.serving import bind, served
+from cancelmark.impl.server.serving import bind, run_server
 from cancelmark.impl.server.site import Limits, Site
 
 PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
@@ -213,7 +213,7 @@ async def serving(
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     await all_workspaces.start()
     app = application(site, hosts=None if hosts is None else list(hosts), token=token)
-    async with asyncio.timeout(4 * PATIENCE), served(app, listener, site.limits.connections):
+    async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections):
         try:
             yield server
         finally:

@@ -128,7 +128,7 @@ def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Encoder, "after", lambda self, last_event_id: None)
+    patch.setattr(Encoder, "parse_place", lambda self, last_event_id: None)
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

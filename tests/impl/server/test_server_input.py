@@ -304,9 +304,9 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         return one == other
 
     monkeypatch.setattr("hmac.compare_digest", compare)
-    guard = Guard(lambda *_: None, hosts=None, token=TOKEN, public=(), seen=lambda *_: None)  # type: ignore[arg-type, return-value]
-    assert guard._authorized(f"Bearer {TOKEN}".encode())
-    assert not guard._authorized(b"Bearer x")
+    guard = Guard(lambda *_: None, hosts=None, token=TOKEN, public=(), note_answer=lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert guard._is_authorized(f"Bearer {TOKEN}".encode())
+    assert not guard._is_authorized(b"Bearer x")
     assert compared == [(TOKEN.encode(), TOKEN.encode()), (b"x", TOKEN.encode())]
 
 

@@ -172,16 +172,16 @@ def test_a_message_is_created_once_and_then_updated() -> None:
 
 def test_notices_are_made_ready_once_and_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
-    dumps = stream._dumps
-    monkeypatch.setattr(stream, "_dumps", lambda value: made.append(value) or dumps(value))
+    dumps = stream.encode
+    monkeypatch.setattr(stream, "encode", lambda value: made.append(value) or dumps(value))
     encoder = Encoder("log")
     update = Update("s", "session", {"id": "s"})
-    assert encoder.encoded(update) is encoder.encoded(update)
+    assert encoder.encode(update) is encoder.encode(update)
     one, same = (Event(1, "s", None, "run_complete", {"text": "x"}) for _ in range(2))
-    assert encoder.encoded(one) is encoder.encoded(same), "each reader reads it from the log for itself"
+    assert encoder.encode(one) is encoder.encode(same), "each reader reads it from the log for itself"
     assert len(made) == 2
     for n in range(100):
-        encoder.encoded(Update("s", "session", {"id": f"{n}", "title": "x" * 100_000}))
+        encoder.encode(Update("s", "session", {"id": f"{n}", "title": "x" * 100_000}))
     assert encoder._size <= stream.SHARED
     assert sum(len(data) for _, data in encoder._ready.values()) == encoder._size
 
