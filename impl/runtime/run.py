@@ -6,8 +6,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.wire import RunComplete
 
 from ..store import Event, Json, Message
+from ..wire import to_json
 from .events import Broker, Feed, Notice, Subscription
 from .messages import user_message
 from .session import Prompt
@@ -27,13 +29,11 @@ class Result(NamedTuple):
     message_id: str | None = None
     error: str | None = None
 
-    @property
-    def payload(self) -> Json:
+    def to_json(self, seq: int) -> Json:
         """The terminal event on the wire (R28a)."""
-        told = {"run_id": self.run_id, "message_id": self.message_id, "text": self.text, "error": self.error}
-        canceled = {"cancelled": True} if self.outcome is Outcome.CANCELED else {}
-        return {"session_id": self.session_id, "outcome": self.outcome.value,
-                **{name: value for name, value in told.items() if value}, **canceled}
+        return to_json(RunComplete(
+            self.session_id, seq, self.outcome.value, self.run_id or "", self.message_id or "", self.text,
+            self.error or "", self.outcome is Outcome.CANCELED))
 
 
 class Run:

@@ -547,7 +547,7 @@ class Runtime:
                 operations += map(PutMessage, canceled_messages(session.id, prompt.seq, prompt.text))
             elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
                 run = self._runs[effect.seq]
-                payload = {**run.result(effect.outcome).payload, "seq": effect.seq}
+                payload = run.result(effect.outcome).to_json(effect.seq)
                 operations.append(AppendEvent(session.id, TERMINAL, payload, run.prompt.run_id))
         return operations
 

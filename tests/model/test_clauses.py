@@ -393,7 +393,7 @@ def test_a_terminal_event_has_the_fields_that_the_wire_says() -> None:
     outcomes = [outcome for outcome in Outcome if outcome is not Outcome.FOLDED]
     for outcome, run_id, message_id, text in product(outcomes, (None, "run-a"), (None, "p1-2"), ("", "hello")):
         error = "it broke" if outcome is Outcome.ERROR else None
-        payload = {**Result("s", run_id, outcome, text, message_id, error).payload, "seq": 1}
+        payload = Result("s", run_id, outcome, text, message_id, error).to_json(1)
         end = wire.RunComplete("s", 1, outcome.value, run_id or "", message_id or "", text, error or "")
         assert set(payload) == {name for name, field in wire.RUN_COMPLETE.items() if field.there(end)}
         assert payload["outcome"] == outcome.value
