@@ -210,6 +210,8 @@ class Prompt:
     text: str = said("")
     run_id: str = ""
     outcome: Annotated[str, one_of(Outcome)] = ""
+    stopping: bool = False
+    """It was asked to stop; only updates say so."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One definition of the wire: what the server says by it, its document allows, and the client reads back."""
 
+import asyncio
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -14,8 +15,12 @@ from cancelmark.impl import wire
 from cancelmark.impl.client import BadAnswer
 from cancelmark.impl.client.results import read
 from cancelmark.impl.models import Role
+from cancelmark.impl.models.scripted import ScriptedModel
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.server.app import CALLS, document
 from cancelmark.impl.server.schemas import check_request
+from cancelmark.impl.store import MemoryStore
 from cancelmark.model.lifecycle import Outcome, State
 
 ANSWERS = [kind for kind in vars(wire).values()
@@ -70,6 +75,26 @@ def test_what_the_client_sends_the_server_takes() -> None:
                  wire.InitAgent(True), wire.SendPrompt("s", "hello", "r"), wire.SendPrompt("s", "hello")):
         taken = check_request(type(sent), wire.to_json(sent))
         assert taken == sent or taken == wire.OpenWorkspace("/a", client.lower())
+
+
+def test_updates_have_the_fields_that_the_wire_says() -> None:
+    async def scene() -> list[Update]:
+        async with Runtime(ScriptedModel(), MemoryStore()) as runtime:
+            await runtime.create_session("s")
+            with runtime.broker.subscribe() as subscription:
+                handle = await runtime.accept("s", "hello", run_id="r")
+                await runtime.cancel("s")
+                await handle
+                notices = []
+                while subscription.held:
+                    notices.append(await anext(subscription))
+                return [notice for notice in notices if isinstance(notice, Update)]
+
+    updates = asyncio.run(scene())
+    assert {update.type for update in updates} == {"prompt", "message"}
+    for update in updates:
+        kind = wire.Prompt if update.type == "prompt" else wire.Message
+        assert wire.to_json(read(kind, update.payload)).keys() == update.payload.keys()
 
 
 def test_a_client_does_without_what_other_servers_leave_out_or_mean_otherwise() -> None:
