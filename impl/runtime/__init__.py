@@ -1,6 +1,10 @@
 """The runtime: sessions that run, on asyncio and a store."""
 
+from .lane import Lane
+from .refusals import Closing, Moved, NoSession, Refusal, RunIdInUse, Stuck
 from .run import Handle, Result, Run
-from .runtime import Closing, Lane, NoSession, Refusal, RunIdInUse, Runtime, Stuck
+from .runtime import Runtime
 
-__all__ = ["Closing", "Handle", "Lane", "NoSession", "Refusal", "Result", "Run", "RunIdInUse", "Runtime", "Stuck"]
+__all__ = [
+    "Closing", "Handle", "Lane", "Moved", "NoSession", "Refusal", "Result", "Run", "RunIdInUse", "Runtime", "Stuck",
+]

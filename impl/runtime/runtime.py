@@ -19,10 +19,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from time import time
-from typing import Any, NamedTuple
-from uuid import uuid4
+from typing import Any
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
@@ -31,98 +29,39 @@ from cancelmark.model.protocol import REFERENCE, Protocol
 
 from ..models import Model
 from ..store import (
-    EPOCH,
-    TERMINAL,
     AcceptPrompt,
-    Answer,
-    AppendEvent,
     Committed,
+    Conflict,
     Lost,
     MemoryStore,
     Message,
-    MovePrompt,
     NewSession,
-    Operation,
     PromptRecord,
-    PutMessage,
-    RaiseMark,
     Refused,
-    Steps,
+    Snapshot,
     Store,
     StoreError,
-    Unstorable,
 )
 from .events import Broker, Update
-from .messages import canceled_messages, emptied, wire_message
-from .run import STATE, Handle, Run
+from .lane import Lane, LaneStep
+from .messages import canceled_messages, wire_message
+from .refusals import TOO_LATE, Closing, Moved, NoSession, Refusal, RunIdInUse, Stuck
+from .run import STATE, UNKNOWN, Handle, Run
 from .session import Counter, Effects, Prompt, Session
 from .tasks import has_succeeded, outlast
 from .trace import Trace, found_in
 from .turn import Ending, ToolRunner, Turn
+from .writer import UNSTORABLE, Commit, Writer
 
 log = logging.getLogger("cancelmark")
 
 INTERRUPTED = "interrupted by a restart of the server"
-PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
 SHOWN = 280  # characters of a prompt that an update of its state carries
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
 
 EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}
 
 Ready = Callable[[str], Awaitable[None]]
-
-
-class Refusal(Exception):
-    """A prompt was not accepted. Nothing of it is kept."""
-
-
-class Closing(Refusal):
-    """The runtime is closing, or closed."""
-
-
-TOO_LATE = Closing("the server has closed and could not write this; a restart ends it")
-
-
-class RunIdInUse(Refusal):
-    """Another prompt has that run id."""
-
-
-class NoSession(Refusal):
-    """There is no session of that id."""
-
-
-class Stuck(Refusal):
-    """The session's journal cannot be written, for good. A restart goes on from what it has."""
-
-
-class LaneStep(NamedTuple):
-    """A step that was taken and is to be carried out."""
-
-    effects: Effects
-    mark: int  # the session's, after it
-    done: "asyncio.Future[None] | None"  # of whoever waits until it is carried out
-
-
-class Commit(NamedTuple):
-    """Steps that are being made durable."""
-
-    steps: Sequence[LaneStep]
-    written: Steps
-    answer: "asyncio.Future[Answer]"  # of the first attempt
-
-
-class Lane:
-    """One session, and what its steps have asked for and is still to be carried out."""
-
-    __slots__ = ("epoch", "mark", "session", "steps", "stuck", "version", "working")
-
-    def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
-        self.session = session
-        self.version, self.epoch = version, epoch  # as in the latest answer of the store
-        self.mark = session.mark  # as it is stored
-        self.steps: list[LaneStep] = []
-        self.working = False
-        self.stuck: Stuck | None = None
 
 
 class Runtime:
@@ -144,7 +83,6 @@ class Runtime:
         self.closing = False
         self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
         self._counter = Counter()
-        self._life, self._numbers = uuid4().hex, count(1)  # of the ids of its steps
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
         self._tasks: set[asyncio.Future[None]] = set()
@@ -152,6 +90,7 @@ class Runtime:
         self._accepting = self._steps = 0  # prompts that are being journaled, steps that are not carried out
         self._quiet = asyncio.Event()  # it is closing, and everything is done
         self._over = asyncio.Event()  # nothing is tried again
+        self._writer = Writer(self.store, self._over)
         self._close: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Runtime":
@@ -179,7 +118,7 @@ class Runtime:
         steps = [lane.session.take("recover") for lane in lanes]
         if self.trace:
             self.trace.everywhere("recover", steps, found)
-        recovering = [self._waited(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
+        recovering = [self._begin_to_carry_out(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
         for run in runs:
             self._settle_if_canceled(self._lanes[run.prompt.session.id], run.prompt)
         await asyncio.gather(*recovering, return_exceptions=True)  # a session that stands still has said so
@@ -205,10 +144,10 @@ class Runtime:
         """A new session. One that exists is left as it is."""
         if id not in self._lanes:
             self._refuse_if_closing()
-            made = self._begin_any(id, NewSession(id, title, int(time())))
-            canceled = await outlast(made)
+            made = self._writer.begin(id, None, [NewSession(id, title, int(time()))])
+            canceled = await outlast(made.answer)
             with suppress(Refused):  # another caller was faster
-                made.result()
+                made.answer.result()
             self._lanes.setdefault(id, Lane(Session(id, self._counter, protocol=self.protocol)))
             if canceled:
                 raise canceled
@@ -227,9 +166,10 @@ class Runtime:
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
-            journaled = self._begin_any(session_id, AcceptPrompt(seq, session_id, text, run_id or None))
-            canceled = await outlast(journaled)
-            journaled.result()
+            lane.accepting.add(seq)
+            journaled = self._writer.begin(session_id, None, [AcceptPrompt(seq, session_id, text, run_id or None)])
+            canceled = await outlast(journaled.answer)
+            journaled.answer.result()
             handle = self._admit(lane, seq, text, run_id or None, after)
             if canceled:
                 raise canceled
@@ -237,6 +177,7 @@ class Runtime:
         except Refused as error:  # it has another prompt with that run id
             raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
         finally:
+            lane.accepting.discard(seq)
             self._accepting -= 1
             self._look_quiet()
 
@@ -257,12 +198,12 @@ class Runtime:
     async def cancel(self, session_id: str) -> None:
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
         lane = self._lane(session_id)
-        await self._carried(lane, lane.session.take("cancel"))
+        await self._carry_out(lane, lane.session.take("cancel"))
 
     async def clear_queue(self, session_id: str) -> None:
         """Drops what is queued; the active prompt goes on (R27c)."""
         lane = self._lane(session_id)
-        await self._carried(lane, lane.session.take("clear_queue"))
+        await self._carry_out(lane, lane.session.take("clear_queue"))
 
     def queued(self, session_id: str) -> list[str]:
         """The texts of the queued prompts, the next one first."""
@@ -377,11 +318,14 @@ class Runtime:
 
     def _end(self, lane: Lane, run: Run, ending: Ending) -> None:
         assert ending.outcome is not None
+        self._close_run(run, ending)
+        self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
+
+    def _close_run(self, run: Run, ending: Ending) -> None:
         run.ending = ending
         run.feed.close()
         if run.grace:
             run.grace.cancel()
-        self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
 
     async def _abandon(self, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
@@ -402,22 +346,23 @@ class Runtime:
 
     # --- carrying out
 
-    async def _carried(self, lane: Lane, effects: Effects) -> None:
-        """Waits until what a step asks for is carried out. Takes no part in being canceled."""
-        await asyncio.shield(self._waited(lane, effects))
+    async def _carry_out(self, lane: Lane, effects: Effects) -> Effects:
+        """Waits until what a step asks for is carried out, and returns it as it was committed. Takes no part in being
+        canceled."""
+        return await asyncio.shield(self._begin_to_carry_out(lane, effects))
 
-    def _waited(self, lane: Lane, effects: Effects) -> "asyncio.Future[None]":
-        """Carries it out, and tells when that is done."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _begin_to_carry_out(self, lane: Lane, effects: Effects) -> "asyncio.Future[Effects]":
+        done: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
         self._carry(lane, effects, done)
         return done
 
-    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[None] | None" = None) -> None:
+    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[Effects] | None" = None,
+               ) -> None:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
         if self.trace and effects.action not in EVERYWHERE:
             self.trace.step(lane.session, effects)
         if done and self._over.is_set() and not effects and lane.session.mark <= lane.mark:
-            done.set_result(None)  # nothing to cancel or clear, and all that was is written
+            done.set_result(effects)  # nothing to cancel or clear, and all that was is written
             return
         lane.steps.append(LaneStep(effects, lane.session.mark, done))
         self._steps += 1
@@ -444,22 +389,32 @@ class Runtime:
         """Carries out what has gathered in the lane, as far as the store answers at once. A task does the rest."""
         try:
             while lane.steps:
-                commit = self._begin_commit(lane)
-                if not has_succeeded(commit.answer):
-                    self._spawn(self._drain_lane(lane, commit))
+                commit, number = self._begin_commit(lane)
+                if not has_succeeded(commit.answer) or not isinstance(answer := commit.answer.result(), Committed):
+                    self._spawn(self._drain_lane(lane, commit, number))
                     return
-                self._keep(lane, commit.steps, commit.answer.result())
+                self._keep(lane, number, answer)
         except Exception as error:
             self._stand_still(lane, error)
         self._let_lane_rest(lane)
 
-    async def _drain_lane(self, lane: Lane, commit: "Commit | None" = None) -> None:
-        """Carries out what has gathered in the lane, until nothing is left; first what was begun."""
+    async def _drain_lane(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
+        """Carries out what has gathered in the lane, until nothing is left; first what was begun, of so many steps."""
         try:
             while lane.steps:
-                commit = commit or self._begin_commit(lane)
-                self._keep(lane, commit.steps, await self._complete_commit(lane, commit))
+                if commit is None:
+                    commit, number = self._begin_commit(lane)
+                answer, poorer = await self._writer.complete_poorer(commit)
                 commit = None
+                match answer:
+                    case Committed():
+                        if poorer:
+                            self._mark_trouble(lane.steps[:number])
+                        self._keep(lane, number, answer)
+                    case Conflict(snapshot):
+                        await self._take_all_again(lane, snapshot)
+                    case _:
+                        self._lose(lane)
         except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
             lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
             raise
@@ -472,27 +427,93 @@ class Runtime:
         lane.working = False
         self._look_quiet()
 
-    def _begin_commit(self, lane: Lane) -> "Commit":
-        """Begins to make everything durable that has gathered in the lane."""
-        steps = lane.steps[:]
-        self._show_records(steps)
-        operations = [op for step in steps for op in self._operations(lane, step.effects, step.mark)]
-        commit = Steps(self._new_id(), lane.session.id, lane.version, operations, lane.epoch)
-        return Commit(steps, commit, self._begin(commit))
+    def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
+        """Begins to make everything durable that has gathered in the lane, and says how many steps that is."""
+        self._show_records(lane.steps)
+        operations = lane.operations(lane.steps, self._runs)
+        return self._writer.begin(lane.session.id, lane.version, operations, lane.epoch), len(lane.steps)
 
-    def _keep(self, lane: Lane, steps: Sequence[LaneStep], answer: Answer) -> None:
-        """Shows and does what the steps ask for, now that they are durable."""
-        assert isinstance(answer, Committed)
+    def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
+        """Shows and does what the first steps ask for, now that they are durable."""
         lane.version = answer.version
-        for step in steps:
-            lane.mark = max(lane.mark, step.mark)
-            for prompt, row in step.effects.moved:
+        for effects, mark, done in lane.steps[:number]:
+            lane.mark = max(lane.mark, mark)
+            for prompt, row in effects.moved:
                 self._tell(prompt, row.dest, row.outcome)
-            self._do(lane, step.effects)
-            if step.done:
-                step.done.set_result(None)
-        del lane.steps[:len(steps)]
-        self._steps -= len(steps)
+            self._do(lane, effects)
+            if done:
+                done.set_result(effects)
+        del lane.steps[:number]
+        self._steps -= number
+
+    def _mark_trouble(self, steps: Iterable[LaneStep]) -> None:
+        """The prompts that these steps start have no message: they cannot run."""
+        for effect in (effect for step in steps for effect in step.effects):
+            if isinstance(effect, Start):
+                self._runs[effect.seq].trouble = UNSTORABLE
+
+    # --- when others have written to the session
+
+    async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
+        """The session is not what the steps were taken on: loads it, and takes again what waits in the lane."""
+        records = [(run, await self.store.prompt(run.prompt.seq)) for run in self._missing_in(snapshot)]
+        for run, record in records:
+            if record and record.outcome:
+                self._leave_ended(run, record.outcome)
+        lane.reload(snapshot, [run.prompt for run in self._missing_in(snapshot)])  # no other step comes in between
+        for prompt in lane.session.prompts.values():
+            if known := self._runs.get(prompt.seq):
+                known.prompt = prompt
+        lane.steps = [self._take_again(lane, step) for step in lane.steps]
+        for prompt in lane.session.live:
+            self._look_at(lane, prompt)
+
+    def _missing_in(self, snapshot: Snapshot) -> list[Run]:
+        """The prompts of the session that the snapshot does not have: others have ended them, or they were accepted
+        since. Those that were folded belong to their host."""
+        runs = [run for run in self._runs.values() if run.prompt.session.id == snapshot.session_id]
+        known = {record.seq for record in snapshot.prompts} | {g.prompt.seq for run in runs for g in run.guests}
+        return [run for run in runs if run.prompt.seq not in known]
+
+    def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
+        effects = lane.take_again(step)
+        if not effects.action and step.effects.action == "requeue":
+            prompt = step.effects.prompt and lane.session.prompts.get(step.effects.prompt.seq)
+            if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
+                run = self._runs[prompt.seq]
+                assert run.turn is not None
+                self._close_run(run, run.turn.end(Outcome.CANCELED))
+                effects = lane.session.take("finish", prompt, Outcome.CANCELED)
+        return LaneStep(effects, lane.session.mark, step.done)
+
+    def _leave_ended(self, run: Run, outcome: Outcome) -> None:
+        """Tells how a prompt ended that others have ended."""
+        if run.turn and not run.turn.abandoned:
+            self._let_go(run, run.turn)
+        run.ending = UNKNOWN
+        self._answer(self._runs.pop(run.prompt.seq), outcome)
+
+    def _look_at(self, lane: Lane, prompt: Prompt) -> None:
+        """Does what a prompt's state asks for, whoever has brought it there."""
+        run = self._runs.get(prompt.seq)
+        if run is None:
+            run = self._register(prompt)
+            if prompt.state is State.ACCEPTED:
+                self._enter(lane, prompt)
+        self._settle_if_canceled(lane, prompt)
+        if prompt.state is State.ACTIVE and not lane.starts(prompt.seq):
+            if run.turn is None:
+                self._start(lane, run)
+            elif prompt.covered and run.grace is None:
+                run.turn.stop()
+                self._stopping(run)
+
+    def _lose(self, lane: Lane) -> None:
+        """The session belongs to another server: lets go of its turns, and forgets it."""
+        log.warning("session %s belongs to another server by now", lane.session.id)
+        lane.stuck = Moved(f"session {lane.session.id} belongs to another server by now; ask again")
+        self._lanes.pop(lane.session.id, None)
+        self._leave_behind(lane, lane.stuck)
 
     def _show_records(self, steps: Iterable[LaneStep]) -> None:
         """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
@@ -510,87 +531,16 @@ class Runtime:
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
-    async def _complete_commit(self, lane: Lane, commit: Commit) -> Answer:
-        """Makes the steps durable together. If the store will never take a message, the rest is kept without it."""
-        operations = commit.written.operations
-        try:
-            return await self._persist(commit.written, commit.answer)
-        except (Refused, Unstorable) as error:
-            refused = error
-        why = "what was said could not be stored"  # and is not quoted: it would be refused again
-        poorer = [PutMessage(emptied(op.message, why)) if isinstance(op, PutMessage) else op for op in operations]
-        journal = [op for op in operations if not isinstance(op, PutMessage)]
-        for attempt in (poorer, journal) if len(journal) < len(operations) else ():
-            with suppress(Refused, Unstorable):
-                answer = await self._persist(commit.written._replace(operations=attempt))
-                log.error("session %s: %s: %s", lane.session.id, why, refused)
-                for effect in (effect for step in commit.steps for effect in step.effects):
-                    if isinstance(effect, Start):
-                        self._runs[effect.seq].trouble = why
-                return answer
-        raise refused
-
-    def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
-        """Everything of one step that must survive, to be committed together (R14a, R14d, R16b)."""
-        session = lane.session
-        operations: list[Operation] = [RaiseMark(session.id, mark)] if mark > lane.mark else []
-        for prompt, row in effects.moved:
-            run = self._runs[prompt.seq]
-            if row.source is State.ACTIVE:
-                operations += map(PutMessage, run.ending.messages)
-            if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
-                operations.append(PutMessage(run.message))
-            operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))
-        for effect in effects:
-            if isinstance(effect, Record):
-                prompt = self._runs[effect.seq].prompt
-                operations += map(PutMessage, canceled_messages(session.id, prompt.seq, prompt.text))
-            elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
-                run = self._runs[effect.seq]
-                payload = run.result(effect.outcome).to_json(effect.seq)
-                operations.append(AppendEvent(session.id, TERMINAL, payload, run.prompt.run_id))
-        return operations
-
-    def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
-        """Begins to commit. With a store in memory that is done at once, and costs no task."""
-        if steps.operations:
-            return self.store.begin_commit(steps)
-        nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        nothing.set_result(Committed(steps.version or 0, ()))
-        return nothing
-
-    def _begin_any(self, session_id: str, operation: Operation) -> "asyncio.Future[Answer]":
-        """Begins to commit what holds on any version of the session."""
-        return self.store.begin_commit(Steps(self._new_id(), session_id, None, [operation]))
-
-    def _new_id(self) -> str:
-        return f"{self._life}-{next(self._numbers)}"
-
-    def _begin_say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
+    def _say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
         """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""
-        answer = self.store.begin_say(lane.session.id, messages, lane.epoch)
-        if has_succeeded(answer):
-            return answer
-        steps = Steps("", lane.session.id, None, list(map(PutMessage, messages)), lane.epoch)
-        return asyncio.ensure_future(self._persist(steps, answer, wanted))
+        commit = self._writer.begin_say(lane.session.id, messages, lane.epoch)
+        if has_succeeded(commit.answer) and isinstance(commit.answer.result(), Committed):
+            return commit.answer
+        return asyncio.ensure_future(self._complete_say(lane, commit, wanted))
 
-    async def _persist(self, steps: Steps, begun: "asyncio.Future[Answer] | None" = None,
-                       wanted: Callable[[], bool] = lambda: True) -> Answer:
-        """Commits, unless that has `begun` already, and tries again under the same id for as long as that may help and
-        is wanted (R25a)."""
-        attempt = 0
-        while wanted():
-            try:
-                return await (begun or self._begin(steps))
-            except StoreError as error:
-                if not error.retry or self._over.is_set():
-                    raise
-                log.error("a step cannot be written, trying again: %s", error)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
-                        await self._over.wait()
-                attempt, begun = attempt + 1, None
-        return Lost()  # for one who was abandoned
+    async def _complete_say(self, lane: Lane, commit: Commit, wanted: Callable[[], bool]) -> None:
+        if isinstance(await self._writer.complete(commit, wanted), Lost):
+            self._lose(lane)
 
     def _do(self, lane: Lane, effects: Effects) -> None:
         """What is left of a step once it is durable and published: turns to start and stop, waiters to
@@ -622,16 +572,14 @@ class Runtime:
         prompt, session = run.prompt, lane.session
 
         async def follow_ups() -> list[Message]:
-            if not session.can("step", prompt):
+            if not session.can("step", run.prompt):
                 return []
-            effects = session.take("step", prompt)
-            taken = [self._runs[e.seq].message for e in effects if isinstance(e, Fold)]
-            await self._carried(lane, effects)
-            return taken
+            effects = await self._carry_out(lane, session.take("step", run.prompt))
+            return [self._runs[effect.seq].message for effect in effects if isinstance(effect, Fold)]
 
         return Turn(
             seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
-            history=partial(self.store.messages, session.id), say=partial(self._begin_say, lane), follow_ups=follow_ups,
+            history=partial(self.store.messages, session.id), say=partial(self._say, lane), follow_ups=follow_ups,
             feed=run.feed, goes_on=run.goes_on)
 
     def _stopping(self, run: Run) -> None:

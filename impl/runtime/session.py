@@ -97,9 +97,18 @@ class Session:
         done. Nothing but `recover` may follow."""
         session = cls(id, counter, mark, protocol=protocol)
         session.down = True
-        for seq, text, run_id, state in sorted(prompts, key=lambda p: p[0]):
-            session._index(Prompt(session, seq, text, run_id, state))
+        session.reload(mark, prompts)
         return session
+
+    def reload(self, mark: int, prompts: Iterable[tuple[int, str, str | None, State]]) -> None:
+        """The session becomes what the journal has of it, whatever steps were taken meanwhile. Its prompts are new
+        objects."""
+        with self._lock:
+            self.mark = mark
+            for known in (self.prompts, self.queue, self.active):
+                known.clear()
+            for seq, text, run_id, state in sorted(prompts, key=lambda p: p[0]):
+                self._index(Prompt(self, seq, text, run_id, state))
 
     def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
@@ -108,12 +117,14 @@ class Session:
             prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id)
             return prompt, self._take("accept", prompt, run_id is not None, prompt.seq - 1)
 
-    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None, latest: int | None = None,
+             ) -> Effects:
         """Takes one step: an action of the protocol on the session, or on one of its prompts. What no row allows raises
         `IllegalTrigger` and changes nothing (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b,
-        R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c)."""
+        R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c). A step
+        that is taken again reaches what had been accepted by `latest`, and no later prompt."""
         with self._lock:
-            return self._take(action, prompt, variant, self.counter.latest)
+            return self._take(action, prompt, variant, self.counter.latest if latest is None else latest)
 
     def can(self, action: str, prompt: Prompt, variant: Variant = None) -> bool:
         """Whether the action can be taken on the prompt now."""

@@ -228,12 +228,15 @@ class Turn:
     async def _conversation(self) -> list[Said]:
         """What the model is to hear: everything since the last summary, as far as it looks back. If the prompt came
         before that it is put after what others have said since, because it is what the turn goes on with."""
+        limit = self.model.hears
+        if limit == 0:
+            return []
         messages = list(self._messages.values())
         since = since_summary(messages)
         if len(since) < len(messages):
             own = self._found - (len(messages) - len(since))
             return _hear([*since[:own], self._prompt, *since[own:]])
-        heard, limit = _hear(messages), self.model.hears
+        heard = _hear(messages)
         if self._earlier is None:
             self._earlier = await read_back(
                 self._history, self._prompt.id, None if limit is None else max(0, limit - len(heard)))

@@ -35,7 +35,8 @@ from ..models import Message as Said
 from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, StoreError
 from .events import Broker, Notice, Update
 from .messages import SUMMARY, said, since_summary, wire_message, wire_part
-from .runtime import Closing, Refusal, RunIdInUse, Runtime
+from .refusals import Closing, NoSession, Refusal, RunIdInUse
+from .runtime import Runtime
 from .trace import Trace
 from .turn import SUMMARIZE
 
@@ -52,10 +53,6 @@ class Unknown(LookupError):
 
 class NotReady(Refusal):
     """The workspace's agent has not been initialized."""
-
-
-class NoSession(Refusal):
-    """The session that a prompt names does not exist."""
 
 
 class Busy(Refusal):

@@ -61,8 +61,7 @@ class MemoryStore(Store):
                 self._take_back(before)
                 raise Refused(self.WHERE, operation)
         latest = len(self._events)
-        answer = self._ledger.add(steps, tuple(range(before + 1, latest + 1)))
-        self._ledger.settle()
+        answer = self._ledger.keep(steps, tuple(range(before + 1, latest + 1)))
         if latest > before:
             for listener in self._listeners:
                 listener(latest)

@@ -86,6 +86,18 @@ class Ledger:
             return known._replace(repeated=True)
         return Lost() if steps.epoch not in (None, EPOCH) else Conflict(load(self._versions | self._new_versions))
 
+    def keep(self, steps: Steps, events: tuple[int, ...]) -> Committed:
+        """The steps are durable at once, without a transaction."""
+        version = self._versions.get(steps.session_id, 0)
+        if steps.version is not None:
+            version = self._versions[steps.session_id] = version + 1
+        answer = Committed(version, events)
+        if steps.id:
+            self._kept[steps.id] = answer
+            if len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+        return answer
+
     def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
         """The steps are applied."""
         version = self._version(steps.session_id)

@@ -16,8 +16,8 @@ from cancelmark.impl.models.scripted import Beat, Fail, ScriptedModel, Stubborn,
 from cancelmark.impl.runtime import Closing, Handle, Refusal, Result, RunIdInUse, Runtime
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.messages import SUMMARY
-from cancelmark.impl.runtime.runtime import PATIENCE
 from cancelmark.impl.runtime.turn import SUMMARIZE
+from cancelmark.impl.runtime.writer import PATIENCE
 from cancelmark.impl.store import (
     AcceptPrompt,
     Answer,

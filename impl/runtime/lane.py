@@ -1,0 +1,108 @@
+"""A lane: one session, and the steps that were taken in it and are still to be committed and carried out.
+
+**Steps are taken at once and committed by version.** A step is taken on the session in memory when it is asked for, so
+that its caller knows what came of it, and a cancel stops the running turn in the same breath (R16c). Then it waits in
+the lane, together with what was asked for: the action, its prompt, its variant. What has gathered is committed against
+the version that the store last answered with. If the store has another one by now, nothing was kept: the session is
+loaded from the snapshot that came with the answer, and what waits in the lane is asked for again, in order. So a
+requeue of a prompt that was canceled meanwhile becomes its end, a step folds what may still be folded, and an end that
+somebody else has written is not written again. A cancel reaches no further the second time than the first.
+
+**Rejected:** taking steps only when they are committed. A queue of intents that nobody has applied cannot tell its
+caller what a step will do, and everything that asks the session (who is active, what is queued) would have to wait for
+the disk. An undo record of every step that waits is not needed: a conflict brings the whole session along, so the
+ordinary step pays nothing for it.
+
+One process alone has no conflict: its store belongs to it.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from cancelmark.model.effects import End, Record, Start
+from cancelmark.model.lifecycle import INITIAL, Outcome, State
+
+from ..store import (
+    EPOCH,
+    TERMINAL,
+    AppendEvent,
+    MovePrompt,
+    Operation,
+    PutMessage,
+    RaiseMark,
+    Snapshot,
+)
+from .messages import canceled_messages
+from .refusals import Refusal
+from .run import Run
+from .session import Effects, Prompt, Session
+
+NOTHING = Effects("")
+
+
+class LaneStep(NamedTuple):
+    """A step that was taken and is to be carried out."""
+
+    effects: Effects
+    mark: int  # the session's, after it
+    done: "asyncio.Future[Effects] | None"  # of whoever waits until it is carried out
+
+
+class Lane:
+    """One session, and what its steps have asked for and is still to be carried out."""
+
+    __slots__ = ("accepting", "epoch", "mark", "session", "steps", "stuck", "version", "working")
+
+    def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
+        self.session = session
+        self.version, self.epoch, self.mark = version, epoch, session.mark  # as they are stored
+        self.steps: list[LaneStep] = []
+        self.accepting: set[int] = set()  # seqs of prompts that are being journaled
+        self.working = False
+        self.stuck: Refusal | None = None
+
+    def operations(self, steps: Iterable[LaneStep], runs: Mapping[int, Run]) -> list[Operation]:
+        """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
+        session_id, operations = self.session.id, list[Operation]()
+        for effects, mark, _ in steps:
+            if mark > self.mark:
+                operations.append(RaiseMark(session_id, mark))
+            for prompt, row in effects.moved:
+                run = runs[prompt.seq]
+                if row.source is State.ACTIVE:
+                    operations += map(PutMessage, run.ending.messages)
+                if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
+                    operations.append(PutMessage(run.message))
+                operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))
+            for effect in effects:
+                if isinstance(effect, Record):
+                    text = runs[effect.seq].prompt.text
+                    operations += map(PutMessage, canceled_messages(session_id, effect.seq, text))
+                elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
+                    run = runs[effect.seq]
+                    payload = run.result(effect.outcome).to_json(effect.seq)
+                    operations.append(AppendEvent(session_id, TERMINAL, payload, run.prompt.run_id))
+        return operations
+
+    def reload(self, snapshot: Snapshot, since: Iterable[Prompt]) -> None:
+        """The session becomes what is stored: the snapshot, and what was accepted `since`. What is being journaled
+        comes later."""
+        self.version, self.epoch, self.mark = snapshot.version, snapshot.epoch, snapshot.mark
+        stored = [(p.seq, p.text, p.run_id, p.state) for p in snapshot.prompts if p.seq not in self.accepting]
+        self.session.reload(snapshot.mark, [*stored, *((p.seq, p.text, p.run_id, INITIAL) for p in since)])
+
+    def take_again(self, step: LaneStep) -> Effects:
+        """Takes the step on the session that was loaded, as far as it can still be taken."""
+        session, first = self.session, step.effects
+        session.down = first.before[1]
+        if first.prompt is None:
+            return session.take(first.action, latest=first.mark)
+        prompt = session.prompts.get(first.prompt.seq)
+        if prompt is None or not session.can(first.action, prompt, first.variant):
+            return NOTHING
+        return session.take(first.action, prompt, first.variant)
+
+    def starts(self, seq: int) -> bool:
+        """Whether a step that waits starts the prompt."""
+        return any(isinstance(effect, Start) and effect.seq == seq for step in self.steps for effect in step.effects)

@@ -1,0 +1,87 @@
+"""Writes to the store what must survive, and tries again for as long as that may help."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import NamedTuple
+from uuid import uuid4
+
+from ..store import Answer, Committed, Message, Operation, PutMessage, Refused, Steps, Store, StoreError, Unstorable
+from .messages import emptied
+
+log = logging.getLogger("cancelmark")
+
+PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
+UNSTORABLE = "what was said could not be stored"  # and is not quoted: it would be refused again
+
+
+class Commit(NamedTuple):
+    """Steps that are being made durable."""
+
+    steps: Steps
+    answer: "asyncio.Future[Answer]"  # of the first attempt, which has begun
+
+
+class Writer:
+    """Commits to one store, for one runtime. `over` is set when nothing is to be tried again."""
+
+    def __init__(self, store: Store, over: asyncio.Event) -> None:
+        self._store, self._over = store, over
+        self._life, self._numbers = uuid4().hex, count(1)
+
+    def begin(self, session_id: str, version: int | None, operations: Sequence[Operation], epoch: int | None = None,
+              ) -> Commit:
+        """Begins to commit steps. With a store in memory that is done at once, and costs no task."""
+        steps = Steps(f"{self._life}-{next(self._numbers)}", session_id, version, operations, epoch)
+        return Commit(steps, self._begin(steps))
+
+    def begin_say(self, session_id: str, messages: Sequence[Message], epoch: int) -> Commit:
+        """Begins to write what a turn has said."""
+        steps = Steps("", session_id, None, [PutMessage(message) for message in messages], epoch)
+        return Commit(steps, self._store.begin_say(session_id, messages, epoch))
+
+    async def complete(self, commit: Commit, wanted: Callable[[], bool] = lambda: True) -> Answer | None:
+        """Waits for the answer, and repeats the steps under their id for as long as that may help and is wanted. None
+        if it is not wanted any more (R25a)."""
+        answer: asyncio.Future[Answer] | None = commit.answer
+        attempt = 0
+        while wanted():
+            try:
+                return await (answer or self._begin(commit.steps))
+            except StoreError as error:
+                if not error.retry or self._over.is_set():
+                    raise
+                log.error("a step cannot be written, trying again: %s", error)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
+                        await self._over.wait()
+                attempt, answer = attempt + 1, None
+        return None
+
+    async def complete_poorer(self, commit: Commit) -> tuple[Answer | None, bool]:
+        """Waits for the answer. If the store will never take a message, the rest is kept without it: the second says
+        whether that was so."""
+        operations = commit.steps.operations
+        try:
+            return await self.complete(commit), False
+        except (Refused, Unstorable) as error:
+            refused = error
+        poorer = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
+                  for op in operations]
+        journal = [op for op in operations if not isinstance(op, PutMessage)]
+        for attempt in (poorer, journal) if len(journal) < len(operations) else ():
+            with suppress(Refused, Unstorable):
+                steps = commit.steps._replace(operations=attempt)
+                answer = await self.complete(Commit(steps, self._begin(steps)))
+                log.error("session %s: %s: %s", steps.session_id, UNSTORABLE, refused)
+                return answer, True
+        raise refused
+
+    def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
+        if steps.operations:
+            return self._store.begin_commit(steps)
+        nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        nothing.set_result(Committed(steps.version or 0, ()))
+        return nothing
