@@ -181,7 +181,7 @@ def test_a_source_distribution_has_everything_that_its_tests_and_its_readme_name
 
 def test_the_tests_of_a_source_distribution_run_from_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     source = source_distribution(tmp_path_factory)
-    tests = ("tests/test_architecture.py", "tests/test_traceability.py", "tests/model/test_lifecycle.py",
+    tests = ("tests/test_architecture.py", "tests/test_map.py", "tests/model/test_lifecycle.py",
              "tests/model/test_session.py", "tests/conformance/test_fake_llm.py")
     run_from_source = ("import sys; sys.path.insert(0, 'src'); sys.path.insert(0, '.')\n"
                        "import cancelmark, pytest\n"
