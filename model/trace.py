@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .effects import Effect
 from .protocol import Behaviour
-from .server import Call, Server, changes
+from .server import Call, Change, Server, changes
 
 
 class TraceStep(NamedTuple):
@@ -20,6 +20,10 @@ class TraceStep(NamedTuple):
     call: Call
     effects: tuple[Effect, ...]
     after: Server
+
+    @classmethod
+    def of(cls, change: Change) -> "TraceStep":
+        return cls(change.call, change.effects, change.after)
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def _steps(protocol: Behaviour, server: Server, text: str, where: str) -> Iterat
     for change in changes(protocol, server):
         here = not at if change.call.session is None else change.call.session == index
         if here and _words(str(change.call)) == words:
-            yield TraceStep(change.call, change.effects, change.after)
+            yield TraceStep.of(change)
 
 
 def _words(text: str) -> Sequence[str]:
@@ -105,6 +109,6 @@ def retraced(protocol: Behaviour, positions: Iterable[int], sessions: int = 1, l
     steps = []
     for position in positions:
         change = list(changes(protocol, server))[position]
-        steps.append(TraceStep(change.call, change.effects, change.after))
+        steps.append(TraceStep.of(change))
         server = change.after
     return Trace(start, tuple(steps), loop)

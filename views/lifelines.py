@@ -113,13 +113,8 @@ def _names(lanes: Sequence[telling.Lane], grid: Grid) -> Iterator[str]:
 
 
 def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> Iterator[str]:
-    """A bar from each change of the prompt to the next. A prompt that is done stays so, and a short bar will do."""
     x = grid.lanes[lane.prompt.seq]
-    cells = [scene.cells.get(lane.prompt.seq) for scene in scenes]
-    starts = [i for i, cell in enumerate(cells) if cell and cell.changed]
-    for start, end in zip(starts, [*starts[1:], len(scenes)]):
-        cell = cells[start]
-        assert cell is not None
+    for cell, start, end in telling.stays(scenes, lane):
         top = grid.steps[start]
         bottom = top + LINE + PAD if cell.kind == State.DONE.value else grid.steps[end]
         yield box(x + 5, top + 4, LANE - 10, bottom - top - 8, cell.kind)

@@ -128,16 +128,8 @@ def columns_picture(values: Sequence[int], across: str, up: str) -> Picture:
 
 def sheet(html: str) -> str:
     """The HTML with the colours that it needs, which apply to nothing else on the page."""
-    def colours(palette: theme.Palette, paper: str) -> str:
-        named = {"paper": paper, "text": palette.text, "faint": palette.faint, **palette.lines}
-        for state, (fill, border) in palette.fills.items():
-            named |= {state: fill, f"{state}-border": border}
-        return f".cancelmark-sheet {{ {' '.join(f'--{name}: {colour};' for name, colour in named.items())} }}"
-
-    dark, paper = colours(theme.DARK, PAPER_DARK), colours(theme.PAPER, "#fff")
-    return (f"<style>{colours(theme.LIGHT, PAPER_LIGHT)}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n"
-            f"@media print {{ {paper} }}\n{SHEET}</style>\n"
-            f'<div class="cancelmark-sheet">{html}</div>')
+    colours = theme.variables(".cancelmark-sheet", (PAPER_LIGHT, PAPER_DARK, "#fff"))
+    return f'<style>{colours}\n{SHEET}</style>\n<div class="cancelmark-sheet">{html}</div>'
 
 
 _SCOPE = ".cancelmark-sheet" * 3  # heavier than what JupyterLab says about tables

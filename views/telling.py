@@ -3,7 +3,7 @@
 The views of a trace (text, timeline, sequence diagram, chain) differ in how they set this out and in nothing else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cancelmark.model.actions import Reach
@@ -91,6 +91,15 @@ def scenes(trace: Trace) -> Iterator[Scene]:
         happened = (*map(effect_text, step.effects), *_server_changes(before, step.after))
         yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells)
         before = step.after
+
+
+def stays(scenes: Sequence[Scene], lane: Lane) -> Iterator[tuple[Cell, int, int]]:
+    """What the prompt is from one change to the next, with the index of the first scene and of the one after the last.
+    A prompt that is done stays so, and one scene will do."""
+    cells = [scene.cells.get(lane.prompt.seq) for scene in scenes]
+    starts = [(i, cell) for i, cell in enumerate(cells) if cell and cell.changed]
+    for (start, cell), end in zip(starts, [*(i for i, _ in starts[1:]), len(scenes)]):
+        yield cell, start, start + 1 if cell.kind == State.DONE.value else end
 
 
 def _cells(server: Server, before: Mapping[int, Cell]) -> dict[int, Cell]:

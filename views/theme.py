@@ -6,7 +6,7 @@ and for paper. Every selector is scoped by the class of the root, because the st
 applies to the whole page.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from cancelmark.model.lifecycle import State
@@ -111,16 +111,18 @@ def stylesheet() -> str:
     ])
 
 
-def variables() -> str:
-    """The same colours for the rest of a page, as CSS variables: `--text`, `--happy`, `--queued`, `--queued-border`."""
-    def root(palette: Palette) -> str:
-        named = {"text": palette.text, "faint": palette.faint, **palette.lines}
-        for state, (fill, border) in palette.fills.items():
-            named |= {state: fill, f"{state}-border": border}
-        return f":root {{ {' '.join(f'--{name}: {colour};' for name, colour in named.items())} }}"
+def variables(root: str = ":root", papers: Sequence[str] = ()) -> str:
+    """The same colours for the rest of a page, as CSS variables of the root: `--text`, `--happy`, `--queued`,
+    `--queued-border`; and `--paper`, if papers are given for a light page, a dark one and print."""
+    def rule(number: int, palette: Palette) -> str:
+        named = {"paper": papers[number]} if papers else {}
+        named |= {"text": palette.text, "faint": palette.faint, **palette.lines}
+        for kind, (fill, border) in palette.fills.items():
+            named |= {kind: fill, f"{kind}-border": border}
+        return f"{root} {{ {' '.join(f'--{name}: {colour};' for name, colour in named.items())} }}"
 
-    return "\n".join([root(LIGHT), f"@media (prefers-color-scheme: dark) {{ {root(DARK)} }}",
-                      f"@media print {{ {root(PAPER)} }}"])
+    light, dark, paper = (rule(number, palette) for number, palette in enumerate((LIGHT, DARK, PAPER)))
+    return f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n@media print {{ {paper} }}"
 
 
 def prompt_rules(selectors: str, declarations: str) -> str:

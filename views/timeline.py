@@ -8,7 +8,6 @@ from itertools import accumulate
 from textwrap import wrap
 from typing import NamedTuple
 
-from cancelmark.model.lifecycle import State
 from cancelmark.model.trace import Trace
 
 from . import telling
@@ -99,15 +98,9 @@ def _steps(scenes: Sequence[telling.Scene], said: Sequence[list[str]], grid: Gri
 
 
 def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> Iterator[str]:
-    """A bar from each change of the prompt to the next. A prompt that is done stays so, and a short bar will do."""
     x = grid.lanes[lane.prompt.seq]
-    seen = [scene.cells.get(lane.prompt.seq) for scene in scenes]
-    starts = [i for i, cell in enumerate(seen) if cell and cell.changed]
-    for start, end in zip(starts, [*starts[1:], len(scenes)]):
-        cell = seen[start]
-        assert cell is not None
-        bottom = grid.rows[start + 1] if cell.kind == State.DONE.value else grid.rows[end]
-        yield box(x + 5, grid.rows[start] + 3, LANE - 10, bottom - grid.rows[start] - 6, cell.kind)
+    for cell, start, end in telling.stays(scenes, lane):
+        yield box(x + 5, grid.rows[start] + 3, LANE - 10, grid.rows[end] - grid.rows[start] - 6, cell.kind)
         yield text(x + LANE / 2, grid.rows[start] + 20, cell.text, anchor="middle")
 
 

@@ -24,7 +24,7 @@ from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
 from .protocols import PROTOCOLS
-from .review.workers import crew, processors
+from .review.workers import open_workers, processors
 from .terminal import output
 
 MATRIX_HELP = """\
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
 def run_revisions(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
-    with crew(arguments.jobs) as workers:
+    with open_workers(arguments.jobs) as workers:
         searches = [(protocol, workers.begin(searched, name)) for name, protocol in PROTOCOLS.items()]
         columns = [found().column(protocol) for protocol, found in searches]
     if arguments.json:

@@ -121,7 +121,7 @@ def _answers(
     for change in changes(protocol, server):
         bound = change.call.action.bound
         if bound is None or sum(s.call.action.bound == bound for s in history.steps) < getattr(bounds, bound):
-            step = TraceStep(change.call, change.effects, change.after)
+            step = TraceStep.of(change)
             found.setdefault(call_text(change.call, 1), {}).setdefault(view_step(step), step)
     return found
 

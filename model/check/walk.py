@@ -49,7 +49,7 @@ class Walk:
 
     @property
     def trace(self) -> Trace:
-        return Trace(self.start, tuple(TraceStep(c.call, c.effects, c.after) for c in self.taken[:self.at]))
+        return Trace(self.start, tuple(map(TraceStep.of, self.taken[:self.at])))
 
     @property
     def broken(self) -> dict[str, int]:

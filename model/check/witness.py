@@ -109,8 +109,7 @@ def find_witness(
         if len(graph.graph.states) > max_states:
             raise RuntimeError(f"the search for a trace of {behaviour.name} gave up after {max_states:,} states")
         if point.taken == len(key_steps) and (point.broken or graph.left_behind(point.state, victim)):
-            return Trace(graph.graph.states[0],
-                         tuple(TraceStep(c.call, c.effects, c.after) for c in search.path(point)))
+            return Trace(graph.graph.states[0], tuple(map(TraceStep.of, search.path(point))))
     return None
 
 

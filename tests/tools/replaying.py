@@ -11,7 +11,7 @@ without a change. To try one that is not part of this project:
 import argparse
 import importlib
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,9 +21,10 @@ from typing import Any, NamedTuple, TypeAlias
 from typing import Protocol as Interface
 
 from cancelmark.model.actions import Action, Reach
+from cancelmark.model.check.graph import NOTHING_SPENT, Search, live_after, spend
 from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
-from cancelmark.model.properties import Bounds
+from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Call, Change, Server, changes
 from cancelmark.model.session import Prompt, Session
@@ -75,7 +76,7 @@ class Situation(NamedTuple):
     """A state of the model without its finished prompts, which no action looks at, and what is spent of the bounds."""
 
     server: Server
-    spent: tuple[tuple[str, int], ...] = ()
+    spent: tuple[int, ...] = NOTHING_SPENT
 
 
 class Edge(NamedTuple):
@@ -97,33 +98,26 @@ class Graph:
     def __post_init__(self) -> None:
         start = Situation(Server(sessions=(self.protocol.start,) * self.bounds.sessions))
         self.paths[start] = ()
-        states = {(start, frozenset[tuple[int, Prompt]]())}
-        todo = deque(states)
-        while todo:
-            situation, ended = todo.popleft()
+        for situation, _ in Search([(start, frozenset[tuple[int, Prompt]]())], self._onward):
             self.occurrences[situation] += 1
-            if situation not in self.edges:
-                self.edges[situation] = list(self._leaving(situation))
-            for edge in self.edges[situation]:
-                self.paths.setdefault(edge.after, (*self.paths[situation], edge.change.call))
-                state = edge.after, ended.union(edge.ended)
-                if state not in states:
-                    states.add(state)
-                    todo.append(state)
+
+    def _onward(
+        self, state: tuple[Situation, frozenset[tuple[int, Prompt]]],
+    ) -> Iterator[tuple[Edge, tuple[Situation, frozenset[tuple[int, Prompt]]]]]:
+        situation, ended = state
+        if situation not in self.edges:
+            self.edges[situation] = list(self._leaving(situation))
+        for edge in self.edges[situation]:
+            self.paths.setdefault(edge.after, (*self.paths[situation], edge.change.call))
+            yield edge, (edge.after, ended.union(edge.ended))
 
     def _leaving(self, situation: Situation) -> Iterator[Edge]:
-        server, spent = situation.server, dict(situation.spent)
-
-        def allowed(action: Action) -> bool:
-            return action.bound is None or spent.get(action.bound, 0) < getattr(self.bounds, action.bound)
-
-        for change in changes(limited(self.protocol, tuple(filter(allowed, self.protocol.actions))), server):
-            bound = change.call.action.bound
-            after = {**spent, bound: spent.get(bound, 0) + 1} if bound else spent
-            live = list(change.after.sessions)
-            for index, move in change.moves:
-                live[index] = move.live
-            yield Edge(change, Situation(change.after._replace(sessions=tuple(live)), tuple(sorted(after.items()))),
+        left = {name for name, n in zip(BOUND_NAMES, situation.spent) if n < getattr(self.bounds, name)}
+        actions = tuple(a for a in self.protocol.actions if a.bound is None or a.bound in left)
+        for change in changes(limited(self.protocol, actions), situation.server):
+            spent = spend(self.bounds, situation.spent, change.call)
+            assert spent is not None
+            yield Edge(change, Situation(live_after(change), spent),
                        frozenset((index, prompt) for index, move in change.moves for prompt in move.ended))
 
     def count(self) -> int:

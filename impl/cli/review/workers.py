@@ -43,7 +43,7 @@ class Here:
         return found
 
 
-class Workers:
+class Elsewhere:
     """Does the work in other processes."""
 
     def __init__(self, pool: ProcessPoolExecutor, done: Callable[[int, int], None]) -> None:
@@ -51,7 +51,7 @@ class Workers:
 
     def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
         self.done(0, 1)
-        future: Future[T] = self.pool.submit(_finished, work, arguments, more)
+        future: Future[T] = self.pool.submit(_run_to_end, work, arguments, more)
         future.add_done_callback(lambda _: self.done(1, 0))
         return lambda: self.result(future)
 
@@ -63,7 +63,7 @@ class Workers:
                              "try --jobs 1") from None
 
 
-def _finished(work: Callable[..., T], arguments: tuple[object, ...], more: dict[str, object]) -> T:
+def _run_to_end(work: Callable[..., T], arguments: tuple[object, ...], more: dict[str, object]) -> T:
     """A search that was stopped cannot cross over to another process as it is."""
     try:
         return work(*arguments, **more)
@@ -92,7 +92,7 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def crew(jobs: int) -> Iterator[Here | Workers]:
+def open_workers(jobs: int) -> Iterator[Here | Elsewhere]:
     """Somebody to do the work. Leaves no process behind."""
     with progress() as done:
         if jobs == 1:
@@ -100,7 +100,7 @@ def crew(jobs: int) -> Iterator[Here | Workers]:
             return
         pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_settle_in)
         try:
-            yield Workers(pool, done)
+            yield Elsewhere(pool, done)
         except BaseException:
             for process in multiprocessing.active_children():
                 process.terminate()

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from support.commands import COMMAND, read_refusal
 
-from cancelmark.impl.cli.review.workers import crew
+from cancelmark.impl.cli.review.workers import open_workers
 from cancelmark.impl.files import UsageError
 from cancelmark.model.check.explore import StoppedError, explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
 
 WORK = """\
-from cancelmark.impl.cli.review.workers import crew
+from cancelmark.impl.cli.review.workers import open_workers
 if __name__ == "__main__":
-    with crew({jobs}) as workers:
+    with open_workers({jobs}) as workers:
         asked = [workers.begin(pow, 2, n) for n in range(3)]
         found = [ask() for ask in asked]
     print(found)
@@ -52,19 +52,20 @@ def test_progress_is_shown_on_a_terminal_and_not_in_a_pipe(jobs: int, tmp_path: 
 
 
 def test_a_search_that_is_stopped_in_another_process_claims_nothing() -> None:
-    with pytest.raises(UsageError, match=r"the search of ref was stopped: .*; nothing is claimed"), crew(2) as workers:
+    stopped_early = r"the search of ref was stopped: .*; nothing is claimed"
+    with pytest.raises(UsageError, match=stopped_early), open_workers(2) as workers:
         workers.begin(stopped)()
 
 
 def test_a_process_that_is_killed_is_noticed() -> None:
-    with pytest.raises(UsageError, match="was killed, perhaps for want of memory"), crew(2) as workers:
+    with pytest.raises(UsageError, match="was killed, perhaps for want of memory"), open_workers(2) as workers:
         workers.begin(killed)()
 
 
 def test_work_that_is_interrupted_is_not_waited_for(tmp_path: Path) -> None:
     script = tmp_path / "long.py"
-    script.write_text("import time\nfrom cancelmark.impl.cli.review.workers import crew\n"
-                      "if __name__ == '__main__':\n    with crew(2) as workers:\n"
+    script.write_text("import time\nfrom cancelmark.impl.cli.review.workers import open_workers\n"
+                      "if __name__ == '__main__':\n    with open_workers(2) as workers:\n"
                       "        asked = [workers.begin(time.sleep, seconds) for seconds in (0.1, 3600, 3600)]\n"
                       "        asked[0]()\n        raise KeyboardInterrupt\n")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=120)

@@ -49,7 +49,7 @@ class Review(NamedTuple):
 
     @property
     def told(self) -> dict[str, Any]:
-        found = re.search(r'<script type="application/json" id="told">(.*?)</script>', self.html, re.DOTALL)
+        found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', self.html, re.DOTALL)
         assert found
         return dict(json.loads(found[1]))
 
@@ -70,7 +70,7 @@ def made(path: Path) -> tuple[Path, str, str, int, Findings]:
     kept: list[Findings] = []
     find_out = findings.find_out
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
-        patch.setattr(command, "find_out", lambda crew: kept.append(find_out(crew)) or kept[0])
+        patch.setattr(command, "find_out", lambda workers: kept.append(find_out(workers)) or kept[0])
         code = main(["review", "-o", str(path)])
     return path, path.read_text(), said.getvalue(), code, kept[0]
 
@@ -265,7 +265,7 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
     bounds = Bounds(2, cancels=1, clears=1)
     checked = {**review.found.checked, bounds: findings.check(bounds)}
     found = Findings(checked, review.found.chapters, review.found.sessions, review.found.delivered, review.found.levels)
-    monkeypatch.setattr(command, "find_out", lambda crew: found)
+    monkeypatch.setattr(command, "find_out", lambda workers: found)
     path = tmp_path / "broken.html"
     assert main(["review", "-o", str(path)]) == 1
     assert re.search(r"no-poisoning +violated", capsys.readouterr().out)

@@ -4,13 +4,13 @@ const ACTORS = { client: "Clients", operator: "Operator", server: "Server", turn
 const PACE = 850; // milliseconds between the steps of a violation that is played
 
 class Explorer {
-  constructor(root, told) {
+  constructor(root, payload) {
     this.root = root;
-    this.told = told;
+    this.payload = payload;
     this.playing = null;
-    this.part("protocol").append(...told.protocols.map(({ id, title }) => html("option", { value: id }, title)));
+    this.part("protocol").append(...payload.protocols.map(({ id, title }) => html("option", { value: id }, title)));
     this.on("protocol", "change", (event) => this.open(event.target.value));
-    this.on("example", "change", (event) => this.load(told.traces[event.target.value]));
+    this.on("example", "change", (event) => this.load(payload.traces[event.target.value]));
     this.on("undo", "click", () => this.goTo(this.walk.at - 1));
     this.on("redo", "click", () => this.goTo(this.walk.at + 1));
     this.on("restart", "click", () => this.open(this.protocol));
@@ -41,7 +41,7 @@ class Explorer {
 
   examples() {
     const groups = {};
-    this.told.traces.forEach((trace, i) => {
+    this.payload.traces.forEach((trace, i) => {
       if (trace.protocol === this.protocol) (groups[trace.group] ??= []).push(html("option", { value: i }, trace.title));
     });
     return Object.entries(groups).map(([name, options]) => html("optgroup", { label: name }, ...options));
@@ -103,7 +103,7 @@ class Explorer {
 
   async follow(fragment) {
     const [protocol, ...words] = fragment.split("/").slice(1).map(decodeURIComponent);
-    if (!this.told.protocols.some(({ id }) => id === protocol)) return this.say(`This page has no protocol ${protocol}.`);
+    if (!this.payload.protocols.some(({ id }) => id === protocol)) return this.say(`This page has no protocol ${protocol}.`);
     await this.open(protocol);
     const lost = this.walk.follow(words.filter(Boolean));
     this.draw();
@@ -139,8 +139,8 @@ class Explorer {
   draw() {
     const { walk } = this;
     this.drawNext();
-    drawStage(this.root, walk, this.told);
-    drawSequence(this.part("trace"), walk, { jump: (step) => this.goTo(step), sentences: this.told.properties });
+    drawStage(this.root, walk, this.payload);
+    drawSequence(this.part("trace"), walk, { jump: (step) => this.goTo(step), sentences: this.payload.properties });
     this.part("undo").disabled = walk.at === 0;
     this.part("redo").disabled = walk.at === walk.length;
     this.part("restart").disabled = walk.length === 0;

@@ -1,7 +1,7 @@
 // Puts the page to work: the explorer, the counterexamples behind the matrix, the diagrams of the guarantees.
 
-const told = JSON.parse(document.getElementById("told").textContent);
-const explorer = new Explorer(document.getElementById("explorer"), told);
+const payload = JSON.parse(document.getElementById("payload").textContent);
+const explorer = new Explorer(document.getElementById("explorer"), payload);
 const dialog = document.getElementById("counterexample");
 const shown = { walk: null, trace: null };
 
@@ -26,8 +26,8 @@ async function showTrace(trace) {
 
 function drawShown() {
   const { walk } = shown;
-  drawSequence(partOfDialog("trace"), walk, { jump: stepShown, sentences: told.properties });
-  drawStage(dialog, walk, told);
+  drawSequence(partOfDialog("trace"), walk, { jump: stepShown, sentences: payload.properties });
+  drawStage(dialog, walk, payload);
   for (const [name, off] of [["first", walk.at === 0], ["back", walk.at === 0], ["on", walk.at === walk.length], ["last", walk.at === walk.length]]) {
     partOfDialog(name).setAttribute("aria-disabled", off);
   }
@@ -69,14 +69,14 @@ function goToExplorer() {
 }
 
 for (const button of document.querySelectorAll("[data-show]")) {
-  button.addEventListener("click", () => showTrace(told.traces.find(({ id }) => id === button.dataset.show)));
+  button.addEventListener("click", () => showTrace(payload.traces.find(({ id }) => id === button.dataset.show)));
 }
 
 async function drawGuarantees() {
   for (const figure of document.querySelectorAll("[data-draw]")) {
-    const trace = told.traces.find(({ id }) => id === figure.dataset.draw);
+    const trace = payload.traces.find(({ id }) => id === figure.dataset.draw);
     const walk = new Walk(await loadGraph(trace.protocol), trace.path);
-    drawSequence(figure, walk, { sentences: told.properties });
+    drawSequence(figure, walk, { sentences: payload.properties });
   }
 }
 
@@ -87,13 +87,13 @@ async function arrive() {
     await explorer.follow(asked);
     goToExplorer();
   } else if (asked.startsWith("#show/")) {
-    const trace = told.traces.find(({ id }) => id === decodeURIComponent(asked.slice("#show/".length)));
+    const trace = payload.traces.find(({ id }) => id === decodeURIComponent(asked.slice("#show/".length)));
     if (trace) await showTrace(trace);
   }
 }
 
 (async () => {
-  if (!location.hash.startsWith("#play/")) await explorer.open(told.protocols[0].id);
+  if (!location.hash.startsWith("#play/")) await explorer.open(payload.protocols[0].id);
   await arrive();
   await drawGuarantees();
   document.documentElement.dataset.ready = "";

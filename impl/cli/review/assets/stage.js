@@ -1,12 +1,12 @@
 // What is shown of one moment of a walk: the board, the session, its prompts, the events so far, and the properties.
 
-function drawStage(root, walk, told) {
+function drawStage(root, walk, payload) {
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
   const moment = walk.now;
   drawBoard(part("board"), moment, walk.moments[walk.at - 1]);
   part("session").replaceChildren(...moment.sessions.map((session, i) => drawSession(session, walk.graph.sessions > 1 ? i + 1 : null)));
   part("events").replaceChildren(...drawEvents(walk));
-  if (part("properties")) part("properties").replaceChildren(...walk.graph.properties.map((id) => drawProperty(walk, id, told)));
+  if (part("properties")) part("properties").replaceChildren(...walk.graph.properties.map((id) => drawProperty(walk, id, payload)));
 }
 
 function drawSession({ facts, prompts }, number) {
@@ -38,9 +38,9 @@ function drawEvents(walk) {
   return items.length ? [html("ol", { class: "events" }, ...items.reverse())] : [html("p", { class: "empty" }, "Nothing yet.")];
 }
 
-function drawProperty(walk, id, told) {
+function drawProperty(walk, id, payload) {
   const broken = walk.moments.slice(0, walk.at + 1).findIndex((moment) => moment.broken.includes(id));
-  return html("li", { class: broken < 0 ? "kept" : "broken", "data-property": id, title: told.properties[id] },
+  return html("li", { class: broken < 0 ? "kept" : "broken", "data-property": id, title: payload.properties[id] },
     html("span", { class: "sign", "aria-hidden": "true" }, broken < 0 ? "✓" : "✗"), html("span", { class: "id" }, id),
     html("span", { class: "unseen" }, broken < 0 ? " not broken" : " broken"),
     broken < 0 ? null : html("span", { class: "by" }, `by step ${broken}`));
