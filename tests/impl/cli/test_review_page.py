@@ -418,7 +418,7 @@ def test_every_told_trace_is_its_own_link(opened: Opened, review: Review) -> Non
     """The words of a walk lead to that walk and no other, also where a call has several results."""
     lost = opened.page.evaluate("""async () => {
         const lost = [];
-        for (const trace of told.traces) {
+        for (const trace of payload.traces) {
             const graph = await loadGraph(trace.protocol);
             const walk = new Walk(graph, trace.path), again = new Walk(graph);
             if (again.follow(walk.words) !== null || again.now.state !== walk.now.state) lost.push(trace.id);
