@@ -30,6 +30,7 @@ from cancelmark.model.protocol import REFERENCE, Protocol
 from ..models import Model
 from ..store import (
     AcceptPrompt,
+    Answer,
     Committed,
     Conflict,
     Lost,
@@ -533,13 +534,15 @@ class Runtime:
 
     def _say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
         """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""
-        commit = self._writer.begin_say(lane.session.id, messages, lane.epoch)
-        if has_succeeded(commit.answer) and isinstance(commit.answer.result(), Committed):
-            return commit.answer
-        return asyncio.ensure_future(self._complete_say(lane, commit, wanted))
+        answer = self.store.begin_say(lane.session.id, messages, lane.epoch)
+        if has_succeeded(answer) and isinstance(answer.result(), Committed):
+            return answer
+        return asyncio.ensure_future(self._complete_say(lane, messages, answer, wanted))
 
-    async def _complete_say(self, lane: Lane, commit: Commit, wanted: Callable[[], bool]) -> None:
-        if isinstance(await self._writer.complete(commit, wanted), Lost):
+    async def _complete_say(self, lane: Lane, messages: Sequence[Message], begun: "asyncio.Future[Answer]",
+                            wanted: Callable[[], bool]) -> None:
+        begin_again = partial(self.store.begin_say, lane.session.id, messages, lane.epoch)
+        if isinstance(await self._writer.complete(begun, begin_again, wanted), Lost):
             self._lose(lane)
 
     def _do(self, lane: Lane, effects: Effects) -> None:

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
 
-from ..store import Answer, Committed, Message, Operation, PutMessage, Refused, Steps, Store, StoreError, Unstorable
+from ..store import Answer, Committed, Operation, PutMessage, Refused, Steps, Store, StoreError, Unstorable
 from .messages import emptied
 
 log = logging.getLogger("cancelmark")
@@ -37,19 +38,15 @@ class Writer:
         steps = Steps(f"{self._life}-{next(self._numbers)}", session_id, version, operations, epoch)
         return Commit(steps, self._begin(steps))
 
-    def begin_say(self, session_id: str, messages: Sequence[Message], epoch: int) -> Commit:
-        """Begins to write what a turn has said."""
-        steps = Steps("", session_id, None, [PutMessage(message) for message in messages], epoch)
-        return Commit(steps, self._store.begin_say(session_id, messages, epoch))
-
-    async def complete(self, commit: Commit, wanted: Callable[[], bool] = lambda: True) -> Answer | None:
-        """Waits for the answer, and repeats the steps under their id for as long as that may help and is wanted. None
-        if it is not wanted any more (R25a)."""
-        answer: asyncio.Future[Answer] | None = commit.answer
+    async def complete(self, begun: "asyncio.Future[Answer]", begin_again: "Callable[[], asyncio.Future[Answer]]",
+                       wanted: Callable[[], bool] = lambda: True) -> Answer | None:
+        """Waits for the answer, and begins again for as long as that may help and is wanted. None if it is not wanted
+        any more (R25a)."""
+        answer: asyncio.Future[Answer] | None = begun
         attempt = 0
         while wanted():
             try:
-                return await (answer or self._begin(commit.steps))
+                return await (answer or begin_again())
             except StoreError as error:
                 if not error.retry or self._over.is_set():
                     raise
@@ -65,7 +62,7 @@ class Writer:
         whether that was so."""
         operations = commit.steps.operations
         try:
-            return await self.complete(commit), False
+            return await self.complete(commit.answer, partial(self._begin, commit.steps)), False
         except (Refused, Unstorable) as error:
             refused = error
         poorer = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
@@ -74,7 +71,7 @@ class Writer:
         for attempt in (poorer, journal) if len(journal) < len(operations) else ():
             with suppress(Refused, Unstorable):
                 steps = commit.steps._replace(operations=attempt)
-                answer = await self.complete(Commit(steps, self._begin(steps)))
+                answer = await self.complete(self._begin(steps), partial(self._begin, steps))
                 log.error("session %s: %s: %s", steps.session_id, UNSTORABLE, refused)
                 return answer, True
         raise refused

@@ -1,7 +1,6 @@
 """How the steps of a session are committed: against a version, under an id, and with an answer that says which of three
 things came of it."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -67,7 +66,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._versions: dict[str, int] = {}
-        self._kept: OrderedDict[str, Committed] = OrderedDict()  # by step id
+        self._kept: dict[str, Committed] = {}  # by step id
+        self._older: dict[str, Committed] = {}  # what was kept before those
         self._new_versions: dict[str, int] = {}
         self._new_kept: dict[str, Committed] = {}
 
@@ -77,25 +77,25 @@ class Ledger:
 
     def fits(self, steps: Steps) -> bool:
         """Whether the steps are to be applied."""
-        return (steps.id not in self._kept and steps.id not in self._new_kept and steps.epoch in (None, EPOCH)
-                and steps.version in (None, self._version(steps.session_id)))
+        id, session_id, version, _, epoch = steps
+        return ((version is None or version == self._version(session_id)) and (epoch is None or epoch == EPOCH)
+                and id not in self._kept and id not in self._new_kept and id not in self._older)
 
     def refuse(self, steps: Steps, load: Callable[[dict[str, int]], Snapshot]) -> Answer:
         """The answer to steps that do not fit. `load` reads the session, given the versions."""
-        if known := self._kept.get(steps.id) or self._new_kept.get(steps.id):
+        if known := self._kept.get(steps.id) or self._new_kept.get(steps.id) or self._older.get(steps.id):
             return known._replace(repeated=True)
         return Lost() if steps.epoch not in (None, EPOCH) else Conflict(load(self._versions | self._new_versions))
 
     def keep(self, steps: Steps, events: tuple[int, ...]) -> Committed:
         """The steps are durable at once, without a transaction."""
-        version = self._versions.get(steps.session_id, 0)
-        if steps.version is not None:
-            version = self._versions[steps.session_id] = version + 1
-        answer = Committed(version, events)
-        if steps.id:
-            self._kept[steps.id] = answer
-            if len(self._kept) > REMEMBERED:
-                self._kept.popitem(last=False)
+        id, session_id, version, _, _ = steps
+        now = self._versions.get(session_id, 0)
+        if version is not None:
+            now = self._versions[session_id] = now + 1
+        answer = Committed(now, events)
+        if id:
+            self._remember({id: answer})
         return answer
 
     def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
@@ -111,15 +111,19 @@ class Ledger:
     def settle(self) -> None:
         """Everything that was added is durable."""
         self._versions.update(self._new_versions)
-        self._kept.update(self._new_kept)
+        self._remember(self._new_kept)
         self.take_back()
-        while len(self._kept) > REMEMBERED:
-            self._kept.popitem(last=False)
 
     def take_back(self) -> None:
         """Nothing that was added is kept."""
         self._new_versions.clear()
         self._new_kept.clear()
+
+    def _remember(self, kept: Mapping[str, Committed]) -> None:
+        """The latest `REMEMBERED` at least, and at most twice as many."""
+        if len(self._kept) >= REMEMBERED:
+            self._older, self._kept = self._kept, {}
+        self._kept.update(kept)
 
     def _version(self, session_id: str) -> int:
         return self._new_versions.get(session_id, self._versions.get(session_id, 0))

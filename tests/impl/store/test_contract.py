@@ -144,9 +144,9 @@ def test_steps_that_were_refused_are_not_known_when_they_come_again(told: Told) 
 
 def test_the_latest_ids_are_remembered_and_not_all(told: Told) -> None:
     async def story(store: Store) -> None:
-        for number in range(REMEMBERED + 1):
+        for number in range(3 * REMEMBERED):
             await store.commit(steps(str(number), None, RaiseMark("s", 1)))
-        assert committed(await store.commit(steps("1", None, RaiseMark("s", 1)))).repeated
+        assert committed(await store.commit(steps(str(2 * REMEMBERED), None, RaiseMark("s", 1)))).repeated
         assert not committed(await store.commit(steps("0", None, RaiseMark("s", 1)))).repeated
 
     told(story)
