@@ -60,11 +60,11 @@ guess = predict(A=..., B=..., C=...)
 from pathlib import Path
 
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.runtime.trace import TraceWriter
 
 log = Path("trace.ndjson")
 log.unlink(missing_ok=True)
-with Trace(log) as trace:
+with TraceWriter(log) as trace:
     async with Runtime(model, trace=trace) as runtime:
         results = await a_cancel_in_the_middle(runtime)
 

@@ -75,7 +75,7 @@ def schema() -> str:
     return json.dumps(SCHEMA, indent=2) + "\n"
 
 
-class Trace:
+class TraceWriter:
     """Writes the trace of one life at the end of a file, which has those of earlier lives; close it, or use it as a
     context manager. Each line is given to the system at once. A disk that is full ends the trace, and nothing else."""
 
@@ -112,7 +112,7 @@ class Trace:
         self._write(effects.action, session.id, effects.mark, [effects], line)
 
     def everywhere(self, action: str, steps: Sequence[Effects], found: Json | None = None) -> None:
-        """A step of all sessions at once. `found`: the sessions as they were before it (`found_in`)."""
+        """A step of all sessions at once. `found`: the sessions as they were before it (`describe_sessions`)."""
         mark = max((effects.mark for effects in steps), default=0)
         self._write(action, None, mark, steps, {} if found is None else {"found": found})
 
@@ -140,7 +140,7 @@ def _torn(path: Path) -> bool:
         return file.read() != b"\n"
 
 
-def found_in(sessions: Iterable[Session]) -> Json:
+def describe_sessions(sessions: Iterable[Session]) -> Json:
     """The sessions as a recovery has found them in the journal."""
     return {session.id: {"mark": session.mark, "prompts": [
         {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value}

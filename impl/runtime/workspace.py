@@ -37,7 +37,7 @@ from .events import Broker, Notice, Update
 from .messages import SUMMARY, said, since_summary, wire_message, wire_part
 from .refusals import Closing, NoSession, Refusal, RunIdInUse
 from .runtime import Runtime
-from .trace import Trace
+from .trace import TraceWriter
 from .turn import SUMMARIZE
 
 log = logging.getLogger("cancelmark.workspace")
@@ -397,7 +397,7 @@ class Workspaces:
         trace = None
         if self.traces:
             try:
-                trace = Trace(self.traces / f"{record.id}.ndjson")
+                trace = TraceWriter(self.traces / f"{record.id}.ndjson")
             except OSError as error:
                 log.error("no trace is written", extra={"workspace": record.id, "problem": error})
         runtime = Runtime(self.model, store, grace=self.stop, trace=trace)

@@ -19,7 +19,7 @@ from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, To
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Wait, call, say
 from cancelmark.impl.runtime import Lane, Runtime
 from cancelmark.impl.runtime.session import Prompt
-from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import Answer, SqliteStore, Steps
 from cancelmark.model.lifecycle import State
@@ -53,7 +53,7 @@ class Hesitant(Runtime):
     """A runtime that takes its time between acceptance and entry. Only then does a cancel leave prompts behind that
     nothing but the mark keeps from running after a restart."""
 
-    def __init__(self, store: SqliteStore, random: Random, trace: Trace) -> None:
+    def __init__(self, store: SqliteStore, random: Random, trace: TraceWriter) -> None:
         tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
         super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace)
         self._random = random
@@ -91,7 +91,7 @@ async def look(arguments: str) -> str:
 async def main(path: str, seed: str, *fate: str) -> None:
     random = Random(int(seed))
     store = Deadly(path, *fate)
-    runtime = Hesitant(store, Random(int(seed)), Trace(f"{path}.ndjson"))
+    runtime = Hesitant(store, Random(int(seed)), TraceWriter(f"{path}.ndjson"))
     await runtime.start()
     for session in SESSIONS:
         await runtime.create_session(session)

@@ -9,7 +9,7 @@ from support.runtimes import World, calls, fails, world
 
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Wait, say
-from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.store import Store
 
 
@@ -18,7 +18,7 @@ def write_trace(tmp_path: Path, store: Store, story: Callable[[World], Awaitable
     path = tmp_path / "trace.ndjson"
 
     async def main() -> None:
-        with Trace(path) as trace:
+        with TraceWriter(path) as trace:
             async with world(store, **options) as w:
                 w.runtime.trace = trace
                 await story(w)

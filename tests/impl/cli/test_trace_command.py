@@ -27,7 +27,7 @@ from support.servers import Process
 from cancelmark.conformance.trace.check import TraceCheck
 from cancelmark.conformance.trace.records import FIELDS, NEEDED, parse_line, read_lines
 from cancelmark.impl.client import Client
-from cancelmark.impl.runtime.trace import Trace
+from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.store import SqliteStore
 
 GOOD = [
@@ -235,10 +235,10 @@ def test_the_trace_of_a_server_that_is_killed_and_started_again_is_accepted(tmp_
 def test_a_trace_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.ndjson"
     for _ in range(2):
-        with Trace(path) as trace:
+        with TraceWriter(path) as trace:
             trace.everywhere("recover", [], {})
     path.write_bytes(path.read_bytes() + b'{"v":1,"n":2,"ti')
-    with Trace(path) as trace:
+    with TraceWriter(path) as trace:
         trace.everywhere("recover", [], {})
     told = json.loads(run(path, "--json"))
     assert (told["verdict"], told["lives"], told["torn"]) == ("accepted", 3, [3])

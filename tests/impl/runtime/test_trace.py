@@ -21,7 +21,7 @@ from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.trace import SCHEMA, Trace, schema
+from cancelmark.impl.runtime.trace import SCHEMA, TraceWriter, schema
 from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
@@ -141,7 +141,7 @@ def test_a_restart_begins_with_what_the_journal_has(tmp_path: Path) -> None:
                 now.backup(copy)
 
     async def go_on() -> None:
-        with Trace(tmp_path / "trace.ndjson") as trace:
+        with TraceWriter(tmp_path / "trace.ndjson") as trace:
             async with Runtime(ScriptedModel(), SqliteStore(crashed), trace=trace) as runtime:
                 await until(lambda: not runtime.is_busy())
 
@@ -250,7 +250,7 @@ class Overtaking(Held):
 def test_the_replay_complains_of_a_runtime_that_does_not_ask_the_mark(tmp_path: Path) -> None:
     async def main() -> None:
         store = MemoryStore()
-        with Trace(tmp_path / "trace.ndjson") as trace:
+        with TraceWriter(tmp_path / "trace.ndjson") as trace:
             runtime = Overtaking(ScriptedModel(), store, tools=[], grace=1)
             runtime.trace = trace
             async with runtime:
@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(caplog: pytest.LogC
         pytest.skip("this system has no device that is always full")
 
     async def main() -> None:
-        with Trace("/dev/full") as trace:
+        with TraceWriter("/dev/full") as trace:
             async with Runtime(ScriptedModel(), trace=trace) as runtime:
                 await runtime.create_session("s")
                 assert (await (await runtime.accept("s", "a"))).outcome is Outcome.END_TURN

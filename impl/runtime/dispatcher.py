@@ -1,0 +1,441 @@
+"""The dispatcher: it carries out what each step of a session asks for, in order, on asyncio.
+
+Each session has a *lane*. A step is taken at once; what it asks for is put into the lane, and carried out in order: the
+transitions, the mark and the terminal events of the steps that have gathered are committed together, then turns are
+started and stopped. So a terminal event is durable and published before the next turn starts, and no prompt runs inside
+another's call.
+
+A turn that ignores a stop is abandoned after a grace period: its prompt ends, once, and what it says then goes nowhere.
+
+**When the store fails.** A failure that may pass (a full disk, a locked file) is waited out: lane and turn try again as
+long as it takes, the session stands still, and nothing is lost. A message that the store will never take is left out,
+and ends the turn that needs it with an error. A journal that the store will never take, or a store that is broken, is
+fatal to the session: it is said loudly, whoever waits is told at once, nothing more is accepted there, and a restart
+goes on from what the journal has.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from cancelmark.model.actions import ACTIONS
+from cancelmark.model.effects import End, Fold, Record, Start, Stop
+from cancelmark.model.lifecycle import Outcome, State
+
+from ..models import Model
+from ..store import Answer, Committed, Conflict, Lost, Message, Snapshot, Store, StoreError
+from .events import Broker, Update
+from .lane import Lane, LaneStep
+from .messages import canceled_messages, wire_message
+from .refusals import TOO_LATE, Moved, Refusal, Stuck
+from .run import STATE, UNKNOWN, Run
+from .session import Effects, Prompt
+from .tasks import has_succeeded
+from .trace import TraceWriter
+from .turn import Ending, ToolRunner, Turn
+from .writer import UNSTORABLE, Commit, Writer
+
+log = logging.getLogger("cancelmark")
+
+SHOWN = 280  # characters of a prompt that an update of its state carries
+EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}
+
+Ready = Callable[[str], Awaitable[None]]
+
+
+class Dispatcher:
+    """The lanes of all sessions, and the prompts that are not done. What callers may do is the runtime's."""
+
+    def __init__(self, model: Model, store: Store, broker: Broker, tools: Iterable[ToolRunner], grace: float,
+                 trace: TraceWriter | None) -> None:
+        self.model, self.store, self.broker, self.grace, self.trace = model, store, broker, grace, trace
+        self.tools = {runner.tool.name: runner for runner in tools}
+        self.closing = False
+        self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
+        self._lanes: dict[str, Lane] = {}
+        self._runs: dict[int, Run] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._left: set[asyncio.Future[None]] = set()  # tasks of turns that were abandoned
+        self._accepting = self._steps = 0  # prompts that are being journaled, steps that are not carried out
+        self._quiet = asyncio.Event()  # it is closing, and everything is done
+        self._over = asyncio.Event()  # nothing is tried again
+        self._writer = Writer(store, self._over)
+
+    # --- the life of a prompt
+
+    def _register(self, prompt: Prompt) -> Run:
+        feed = self.broker.feed(prompt.session.id, prompt.run_id)
+        run = self._runs[prompt.seq] = Run(prompt, feed, self.broker.latest)
+        return run
+
+    async def _enter_if_ready(self, lane: Lane, run: Run, ready: Ready) -> None:
+        try:
+            await ready(lane.session.id)
+        except Exception as error:
+            self._fail(lane, run.prompt, str(error) or type(error).__name__)
+        else:
+            self._enter(lane, run.prompt)
+
+    def _enter(self, lane: Lane, prompt: Prompt) -> None:
+        """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
+        self._carry(lane, lane.session.take("enter", prompt))
+        self._settle_if_canceled(lane, prompt)
+
+    def _fail(self, lane: Lane, prompt: Prompt, why: str) -> None:
+        """Ends an accepted prompt that cannot start."""
+        self._runs[prompt.seq].ending = Ending(Outcome.ERROR, error=why)
+        self._carry(lane, lane.session.take("fail", prompt))
+        self._settle_if_canceled(lane, prompt)
+
+    def _settle_if_canceled(self, lane: Lane, prompt: Prompt) -> None:
+        if prompt.state is State.CANCELED_ON_ENTRY:
+            self._carry(lane, lane.session.take("settle", prompt))
+
+    async def _run(self, lane: Lane, run: Run, turn: Turn) -> None:
+        """The active prompt's task: its turn, and then its end or its return to the queue."""
+        try:
+            ending = await turn.run()
+        except asyncio.CancelledError:
+            return  # the event loop ends: for the prompt that is a crash
+        except Exception as failed:  # it cannot even say how it ended
+            ending = Ending(Outcome.ERROR, error=f"{type(failed).__name__}: {failed}")
+        if turn.abandoned:
+            return
+        if ending.outcome is None and run.prompt.covered:
+            ending = turn.end(Outcome.CANCELED)
+        if ending.outcome is None:
+            run.ending, run.goes_on = ending, True
+            self._carry(lane, lane.session.take("requeue", run.prompt))
+        else:
+            self._end(lane, run, ending)
+
+    def _end(self, lane: Lane, run: Run, ending: Ending) -> None:
+        assert ending.outcome is not None
+        self._close_run(run, ending)
+        self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
+
+    def _close_run(self, run: Run, ending: Ending) -> None:
+        run.ending = ending
+        run.feed.close()
+        if run.grace:
+            run.grace.cancel()
+
+    async def _abandon(self, run: Run) -> None:
+        """Ends a prompt whose turn does not stop (R24a)."""
+        if run.turn:
+            await run.turn.look_back()
+        if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
+            log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
+            ending = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
+            self._let_go(run, run.turn)
+            self._end(self._lanes[run.prompt.session.id], run, ending)
+
+    def _let_go(self, run: Run, turn: Turn) -> None:
+        """Nobody waits for the turn any more."""
+        if run.task:
+            self._tasks.discard(run.task)
+            self._left.add(run.task)
+        turn.abandon()
+
+    # --- carrying out
+
+    async def _carry_out(self, lane: Lane, effects: Effects) -> Effects:
+        """Waits until what a step asks for is carried out, and returns it as it was committed. Takes no part in being
+        canceled."""
+        return await asyncio.shield(self._begin_to_carry_out(lane, effects))
+
+    def _begin_to_carry_out(self, lane: Lane, effects: Effects) -> "asyncio.Future[Effects]":
+        done: asyncio.Future[Effects] = asyncio.get_running_loop().create_future()
+        self._carry(lane, effects, done)
+        return done
+
+    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[Effects] | None" = None,
+               ) -> None:
+        """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
+        if self.trace and effects.action not in EVERYWHERE:
+            self.trace.step(lane.session, effects)
+        if done and self._over.is_set() and not effects and lane.session.mark <= lane.mark:
+            done.set_result(effects)  # nothing to cancel or clear, and all that was is written
+            return
+        lane.steps.append(LaneStep(effects, lane.session.mark, done))
+        self._steps += 1
+        stopped = self._stop(effects)
+        if lane.stuck or self._over.is_set():
+            self._leave_behind(lane, lane.stuck or TOO_LATE)
+        elif not lane.working:
+            lane.working = True
+            if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
+                self._spawn(self._drain_lane(lane))
+            else:
+                self._drain_lane_now(lane)
+
+    def _stop(self, effects: Effects) -> bool:
+        """Asks the turn to stop, if there is one that the step stops. Its end is committed with the step or after it,
+        so that nobody sees more of this than of a crash (R16c)."""
+        for effect in effects:
+            if isinstance(effect, Stop) and (run := self._runs.get(effect.seq)) and run.turn:
+                run.turn.stop()
+                return True
+        return False
+
+    def _drain_lane_now(self, lane: Lane) -> None:
+        """Carries out what has gathered in the lane, as far as the store answers at once. A task does the rest."""
+        try:
+            while lane.steps:
+                commit, number = self._begin_commit(lane)
+                if not has_succeeded(commit.answer) or not isinstance(answer := commit.answer.result(), Committed):
+                    self._spawn(self._drain_lane(lane, commit, number))
+                    return
+                self._keep(lane, number, answer)
+        except Exception as error:
+            self._stand_still(lane, error)
+        self._let_lane_rest(lane)
+
+    async def _drain_lane(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
+        """Carries out what has gathered in the lane, until nothing is left; first what was begun, of so many steps."""
+        try:
+            while lane.steps:
+                if commit is None:
+                    commit, number = self._begin_commit(lane)
+                answer, poorer = await self._writer.complete_poorer(commit)
+                commit = None
+                match answer:
+                    case Committed():
+                        if poorer:
+                            self._mark_trouble(lane.steps[:number])
+                        self._keep(lane, number, answer)
+                    case Conflict(snapshot):
+                        await self._take_all_again(lane, snapshot)
+                    case _:
+                        self._lose(lane)
+        except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
+            lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
+            raise
+        except Exception as error:
+            self._stand_still(lane, error)
+        finally:
+            self._let_lane_rest(lane)
+
+    def _let_lane_rest(self, lane: Lane) -> None:
+        lane.working = False
+        self._look_quiet()
+
+    def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
+        """Begins to make everything durable that has gathered in the lane, and says how many steps that is."""
+        self._show_records(lane.steps)
+        operations = lane.operations(lane.steps, self._runs)
+        return self._writer.begin(lane.session.id, lane.version, operations, lane.epoch), len(lane.steps)
+
+    def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
+        """Shows and does what the first steps ask for, now that they are durable."""
+        lane.version = answer.version
+        for effects, mark, done in lane.steps[:number]:
+            lane.mark = max(lane.mark, mark)
+            for prompt, row in effects.moved:
+                self._tell(prompt, row.dest, row.outcome)
+            self._do(lane, effects)
+            if done:
+                done.set_result(effects)
+        del lane.steps[:number]
+        self._steps -= number
+
+    def _mark_trouble(self, steps: Iterable[LaneStep]) -> None:
+        """The prompts that these steps start have no message: they cannot run."""
+        for effect in (effect for step in steps for effect in step.effects):
+            if isinstance(effect, Start):
+                self._runs[effect.seq].trouble = UNSTORABLE
+
+    # --- when others have written to the session
+
+    async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
+        """The session is not what the steps were taken on: loads it, and takes again what waits in the lane."""
+        records = [(run, await self.store.prompt(run.prompt.seq)) for run in self._missing_in(snapshot)]
+        for run, record in records:
+            if record and record.outcome:
+                self._leave_ended(run, record.outcome)
+        lane.reload(snapshot, [run.prompt for run in self._missing_in(snapshot)])  # no other step comes in between
+        for prompt in lane.session.prompts.values():
+            if known := self._runs.get(prompt.seq):
+                known.prompt = prompt
+        lane.steps = [self._take_again(lane, step) for step in lane.steps]
+        for prompt in lane.session.live:
+            self._look_at(lane, prompt)
+
+    def _missing_in(self, snapshot: Snapshot) -> list[Run]:
+        """The prompts of the session that the snapshot does not have: others have ended them, or they were accepted
+        since. Those that were folded belong to their host."""
+        runs = [run for run in self._runs.values() if run.prompt.session.id == snapshot.session_id]
+        known = {record.seq for record in snapshot.prompts} | {g.prompt.seq for run in runs for g in run.guests}
+        return [run for run in runs if run.prompt.seq not in known]
+
+    def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
+        effects = lane.take_again(step)
+        if not effects.action and step.effects.action == "requeue":
+            prompt = step.effects.prompt and lane.session.prompts.get(step.effects.prompt.seq)
+            if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
+                run = self._runs[prompt.seq]
+                assert run.turn is not None
+                self._close_run(run, run.turn.end(Outcome.CANCELED))
+                effects = lane.session.take("finish", prompt, Outcome.CANCELED)
+        return LaneStep(effects, lane.session.mark, step.done)
+
+    def _leave_ended(self, run: Run, outcome: Outcome) -> None:
+        """Tells how a prompt ended that others have ended."""
+        if run.turn and not run.turn.abandoned:
+            self._let_go(run, run.turn)
+        run.ending = UNKNOWN
+        self._answer(self._runs.pop(run.prompt.seq), outcome)
+
+    def _look_at(self, lane: Lane, prompt: Prompt) -> None:
+        """Does what a prompt's state asks for, whoever has brought it there."""
+        run = self._runs.get(prompt.seq)
+        if run is None:
+            run = self._register(prompt)
+            if prompt.state is State.ACCEPTED:
+                self._enter(lane, prompt)
+        self._settle_if_canceled(lane, prompt)
+        if prompt.state is State.ACTIVE and not lane.starts(prompt.seq):
+            if run.turn is None:
+                self._start(lane, run)
+            elif prompt.covered and run.grace is None:
+                run.turn.stop()
+                self._begin_grace(run)
+
+    def _lose(self, lane: Lane) -> None:
+        """The session belongs to another server: lets go of its turns, and forgets it."""
+        log.warning("session %s belongs to another server by now", lane.session.id)
+        lane.stuck = Moved(f"session {lane.session.id} belongs to another server by now; ask again")
+        self._lanes.pop(lane.session.id, None)
+        self._leave_behind(lane, lane.stuck)
+
+    def _show_records(self, steps: Iterable[LaneStep]) -> None:
+        """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
+        for effect in (effect for step in steps for effect in step.effects):
+            if isinstance(effect, Record):
+                run = self._runs[effect.seq]
+                for message in canceled_messages(run.prompt.session.id, run.prompt.seq, run.prompt.text):
+                    run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
+
+    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
+        """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
+        if self.broker.watched:
+            told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping}
+            self.broker.publish(Update(prompt.session.id, STATE, {
+                "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
+                **{name: value for name, value in told.items() if value}}, prompt.run_id))
+
+    def _say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
+        """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""
+        answer = self.store.begin_say(lane.session.id, messages, lane.epoch)
+        if has_succeeded(answer) and isinstance(answer.result(), Committed):
+            return answer
+        return asyncio.ensure_future(self._complete_say(lane, messages, answer, wanted))
+
+    async def _complete_say(self, lane: Lane, messages: Sequence[Message], begun: "asyncio.Future[Answer]",
+                            wanted: Callable[[], bool]) -> None:
+        begin_again = partial(self.store.begin_say, lane.session.id, messages, lane.epoch)
+        if isinstance(await self._writer.complete(begun, begin_again, wanted), Lost):
+            self._lose(lane)
+
+    def _do(self, lane: Lane, effects: Effects) -> None:
+        """What is left of a step once it is durable and published: turns to start and stop, waiters to
+        answer (R14b, R16c)."""
+        for effect in effects:
+            match effect:
+                case Start(seq):
+                    self._start(lane, self._runs[seq])
+                case Stop(seq):
+                    self._begin_grace(self._runs[seq])
+                case Fold(seq, into):
+                    guest = self._runs[seq]  # who may have guests of its own, if it goes on after a summary
+                    self._runs[into].guests += [guest, *guest.guests]
+                case End(seq, outcome):
+                    self.ended[outcome] += 1
+                    if outcome is not Outcome.FOLDED:
+                        self._answer(self._runs.pop(seq), outcome)
+
+    def _start(self, lane: Lane, run: Run) -> None:
+        if run.trouble:
+            asyncio.get_running_loop().call_soon(self._end, lane, run, Ending(Outcome.ERROR, error=run.trouble))
+            return
+        run.turn = self._make_turn(lane, run)
+        if run.prompt.covered:  # a cancel came between the step that started it and this one
+            run.turn.stop()
+        run.task = self._spawn(self._run(lane, run, run.turn))
+
+    def _make_turn(self, lane: Lane, run: Run) -> Turn:
+        prompt, session = run.prompt, lane.session
+
+        async def follow_ups() -> list[Message]:
+            if not session.can("step", run.prompt):
+                return []
+            effects = await self._carry_out(lane, session.take("step", run.prompt))
+            return [self._runs[effect.seq].message for effect in effects if isinstance(effect, Fold)]
+
+        return Turn(
+            seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
+            history=partial(self.store.messages, session.id), say=partial(self._say, lane), follow_ups=follow_ups,
+            feed=run.feed, goes_on=run.goes_on)
+
+    def _begin_grace(self, run: Run) -> None:
+        """Gives the turn its grace period, if it has not ended already."""
+        if run.prompt.state is State.ACTIVE:
+            self._tell(run.prompt, State.ACTIVE, stopping=True)
+            run.grace = asyncio.get_running_loop().call_later(self.grace, lambda: self._spawn(self._abandon(run)))
+
+    def _answer(self, run: Run, outcome: Outcome) -> None:
+        result = run.result(outcome)
+        for guest in run.guests:
+            self._runs.pop(guest.prompt.seq, None)
+            guest.over(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
+        run.over(result)
+
+    # --- when it cannot go on
+
+    def _stand_still(self, lane: Lane, error: Exception) -> None:
+        """The session's journal cannot be written: whoever waits is told, and nothing more happens in it."""
+        if self._over.is_set():
+            return  # the runtime has closed, and tells them
+        session = lane.session
+        told = isinstance(error, StoreError)
+        log.critical("session %s stands still until the server is restarted: %s", session.id, error,
+                     exc_info=None if told else error)
+        lane.stuck = Stuck(f"session {session.id} cannot go on: {error if told else repr(error)}; restart the server")
+        self._leave_behind(lane, lane.stuck)
+
+    def _leave_behind(self, lane: Lane, why: Refusal) -> None:
+        """Tells those who still wait in the lane that they wait in vain: what they wait for cannot be
+        written (R25b)."""
+        runs = [run for run in self._runs.values() if run.prompt.session is lane.session]
+        for run in runs:
+            del self._runs[run.prompt.seq]
+            run.over(why)
+            if run.turn and not run.turn.abandoned:
+                self._let_go(run, run.turn)
+        for step in lane.steps:
+            if step.done:
+                step.done.set_exception(why)
+        self._steps -= len(lane.steps)
+        lane.steps.clear()
+
+    # --- tasks
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Does the work in a task of its own, soon."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: "asyncio.Future[None]") -> None:
+        self._tasks.discard(task)
+        self._left.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, Stuck):
+            log.error("a prompt's task failed", exc_info=error)
+
+    def _look_quiet(self) -> None:
+        """When the runtime is closing nothing new begins, so that once it is quiet it stays so."""
+        if self.closing and not (self._accepting or self._runs or self._steps):
+            self._quiet.set()
