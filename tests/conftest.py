@@ -8,7 +8,7 @@ from support.runtimes import OpenStore
 from support.shared_fixture import once
 
 from cancelmark.impl.cli.protocols import PROTOCOLS
-from cancelmark.impl.cli.revisions import searched
+from cancelmark.impl.cli.revisions import search_protocol
 from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
@@ -20,7 +20,7 @@ from cancelmark.views.timeline import trace_svg
 @pytest.fixture(scope="session")
 def columns(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Column]:
     """The verdict matrix."""
-    found = once(tmp_path_factory, "matrix", lambda: {name: searched(name) for name in PROTOCOLS})
+    found = once(tmp_path_factory, "matrix", lambda: {name: search_protocol(name) for name in PROTOCOLS})
     return {name: found[name].column(protocol) for name, protocol in PROTOCOLS.items()}
 
 

@@ -118,7 +118,7 @@ class Board:
 
 # --- how it looks
 
-def drawn(board: Board, width: int, height: int, *, unicode: bool = True) -> list[Text]:
+def draw_board(board: Board, width: int, height: int, *, unicode: bool = True) -> list[Text]:
     """The board in at most so many lines, none of them longer than the width. What does not fit is what was done
     first, and then what came last."""
     wide = width >= WIDE

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from .connect import add_place, carry_out, connected
+from .connect import add_place, carry_out, connect_place
 
 DESCRIPTION = """\
 Cancel everything that the session has accepted so far: the prompt that is running, those that are queued, and those
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def cancel(arguments: argparse.Namespace) -> int:
-    async with connected(arguments) as place:
+    async with connect_place(arguments) as place:
         session = await place.session(arguments.session)
         busy = False
         if session:

@@ -189,7 +189,7 @@ def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Wa
     def watch(progress: Progress) -> str | None:
         if not bar.disable:
             rate = progress.states / max(1e-9, time.perf_counter() - started)
-            whole = f" of about {_rounded(progress.estimate)}" if progress.estimate else ""
+            whole = f" of about {_round_estimate(progress.estimate)}" if progress.estimate else ""
             bar.update(task, figures=f"{progress.states:,}{whole} states  frontier {progress.frontier:,}  "
                                      f"depth {progress.depth}  {rate:,.0f} states/s")
         if peak_memory() > max_memory << 20:
@@ -200,7 +200,7 @@ def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Wa
         yield watch
 
 
-def _rounded(estimate: int) -> str:
+def _round_estimate(estimate: int) -> str:
     """In two digits: an estimate knows no more."""
     return f"{int(float(f'{estimate:.1e}')):,}"
 

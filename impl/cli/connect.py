@@ -61,7 +61,7 @@ class Place:
 
 
 @asynccontextmanager
-async def connected(arguments: argparse.Namespace) -> AsyncIterator[Place]:
+async def connect_place(arguments: argparse.Namespace) -> AsyncIterator[Place]:
     """The workspace that is meant, at the server that is meant, or a `UsageError` that says what to do."""
     from ..client import Client, Refusal, Unreachable
 

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def told(history: Trace, step: TraceStep | None) -> str:
+def tell_step(history: Trace, step: TraceStep | None) -> str:
     """What is seen of a step after a history, in words."""
     if step is None:
         return "not possible"
@@ -134,7 +134,7 @@ class Protocols:
 
     def difference(self, d: Difference) -> dict[str, Any]:
         return {"step": d.number, "call": d.call, "after": calls(d.histories[0]),
-                **{name: told(history, step) for name, history, step in zip(self.names, d.histories, d.steps)}}
+                **{name: tell_step(history, step) for name, history, step in zip(self.names, d.histories, d.steps)}}
 
     def show(self, console: Console) -> None:
         a, b = self.names
@@ -153,7 +153,7 @@ class Protocols:
                 console.print(f"    {line}", markup=False)
             console.print(f"  → {first.call}", markup=False)
             for name, history, step in zip(self.names, first.histories, first.steps):
-                console.print(f"    {name}: {told(history, step)}", markup=False)
+                console.print(f"    {name}: {tell_step(history, step)}", markup=False)
 
     def show_differences(self, console: Console) -> None:
         how = "all" if self.compared.complete else "the first"
@@ -167,7 +167,7 @@ class Protocols:
             table.add_column(heading)
         for d in self.compared.differences.values():
             table.add_row(d.call, " ".join(calls(d.histories[0])) or "the start",
-                          *(told(history, step) for history, step in zip(d.histories, d.steps)))
+                          *(tell_step(history, step) for history, step in zip(d.histories, d.steps)))
         console.print(table, soft_wrap=False)
 
     def show_properties(self, console: Console) -> None:
@@ -202,7 +202,7 @@ class Traces:
         if number > len(trace):
             return "–"
         head = Trace(trace.start, trace.steps[:number])
-        return f"{calls(head)[-1]}: {told(Trace(trace.start, trace.steps[:number - 1]), trace.steps[number - 1])}"
+        return f"{calls(head)[-1]}: {tell_step(Trace(trace.start, trace.steps[:number - 1]), trace.steps[number - 1])}"
 
     def data(self) -> dict[str, Any]:
         return {

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from .connect import add_place, carry_out, connected
+from .connect import add_place, carry_out, connect_place
 from .text import line
 
 DESCRIPTION = """\
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def queue(arguments: argparse.Namespace) -> int:
     clear = arguments.what == "clear"
-    async with connected(arguments) as place:
+    async with connect_place(arguments) as place:
         session = await place.session(arguments.session)
         queued = await place.client.queue(place.workspace.id, session.id) if session else ()
         if session and clear:

@@ -70,7 +70,7 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
     with open_workers(arguments.jobs) as workers:
-        searches = [(protocol, workers.begin(searched, name)) for name, protocol in PROTOCOLS.items()]
+        searches = [(protocol, workers.begin(search_protocol, name)) for name, protocol in PROTOCOLS.items()]
         columns = [found().column(protocol) for protocol, found in searches]
     if arguments.json:
         print(json.dumps(report(columns), indent=2, ensure_ascii=False))
@@ -93,7 +93,7 @@ class Searched(NamedTuple):
         return Column(protocol.name, self.title, violations, self.states)
 
 
-def searched(name: str) -> Searched:
+def search_protocol(name: str) -> Searched:
     """Searches one protocol."""
     protocol = PROTOCOLS[name]
     found = column(protocol)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cancelmark.model.lifecycle import State
 
-from .connect import add_place, carry_out, connected, prompt_of
+from .connect import add_place, carry_out, connect_place, prompt_of
 from .text import plain
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     prompt = prompt_of(arguments.prompt)
-    return carry_out(waited(arguments, prompt, View(quiet=arguments.json)))
+    return carry_out(wait_for_run(arguments, prompt, View(quiet=arguments.json)))
 
 
-async def waited(arguments: argparse.Namespace, prompt: str, view: "View") -> int:
+async def wait_for_run(arguments: argparse.Namespace, prompt: str, view: "View") -> int:
     from ..client import ClientError, RunStream
 
     interrupts = Interrupts(view)
     try:
         with view:
-            async with connected(arguments) as place:
+            async with connect_place(arguments) as place:
                 session = await place.session(arguments.session, create=True)
                 assert session
                 async with RunStream(place.client, place.workspace.id, session.id, prompt, run_id=arguments.run_id,
@@ -94,7 +94,7 @@ class Interrupts:
         self._view, self._asked = view, asyncio.Event()
         self._main = asyncio.current_task()
         self._canceling: asyncio.Task[None] | None = None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._pressed)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
 
     def aim(self, cancel: Callable[[], Awaitable[None]]) -> None:
         """Says how to cancel the prompt, now that it is accepted."""
@@ -106,7 +106,7 @@ class Interrupts:
             self._canceling.cancel()
         self._main = None
 
-    def _pressed(self) -> None:
+    def _interrupt(self) -> None:
         if self._main is None:
             return
         if self._asked.is_set():

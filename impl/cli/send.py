@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import Any
 
-from .connect import add_place, carry_out, connected, prompt_of
+from .connect import add_place, carry_out, connect_place, prompt_of
 
 DESCRIPTION = """\
 Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
@@ -41,7 +41,7 @@ async def send(arguments: argparse.Namespace, prompt: str) -> int:
     from uuid import uuid4
 
     run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
-    async with connected(arguments) as place:
+    async with connect_place(arguments) as place:
         session = await place.session(arguments.session, create=True)
         assert session
         await place.client.send(place.workspace.id, session.id, prompt, run_id)

@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     wrong: Rejected | Undecided | None = None
     started = time.perf_counter()
     try:
-        with opened(arguments.file) as file, watched(file) as lines:
+        with open_file(arguments.file) as file, watch_lines(file) as lines:
             for line in lines:
                 check.take(line)
     except (Rejected, Undecided) as reason:
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def opened(name: str) -> Iterator[BufferedReader]:
+def open_file(name: str) -> Iterator[BufferedReader]:
     if name == "-":
         yield sys.stdin.buffer  # type: ignore[misc]
         return
@@ -103,7 +103,7 @@ def opened(name: str) -> Iterator[BufferedReader]:
 
 
 @contextmanager
-def watched(file: BufferedReader) -> Iterator[Iterable[TraceLine | Torn]]:
+def watch_lines(file: BufferedReader) -> Iterator[Iterable[TraceLine | Torn]]:
     """The lines of the file; on a terminal, with a bar that shows how far it is read."""
     if not sys.stderr.isatty():
         yield read_lines(file)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cancelmark.model.lifecycle import State
 
 from ..files import UsageError
-from .connect import Place, add_place, carry_out, connected
+from .connect import Place, add_place, carry_out, connect_place
 from .text import line, plain
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def watch(arguments: argparse.Namespace) -> int:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    async with connected(arguments) as place:
+    async with connect_place(arguments) as place:
         board = Board()
         shown: View = Screen(place, board, over) if sys.stdout.isatty() and not arguments.json else \
             Lines(board, arguments.json)
@@ -134,16 +134,16 @@ class Lines(View):
         self._board, self._raw, self._troubled = board, raw, False
 
     def show(self, notice: "Notice") -> None:
-        told = json.dumps({"id": notice.id, **notice.envelope}, ensure_ascii=False) if self._raw else self._told(notice)
-        if told:
-            print(told, flush=True)
+        raw = {"id": notice.id, **notice.envelope}
+        if words := json.dumps(raw, ensure_ascii=False) if self._raw else self._tell_notice(notice):
+            print(words, flush=True)
 
     def connection(self, trouble: "ClientError | None") -> None:
         if trouble and not self._troubled:
             print(f"cancelmark: {plain(str(trouble))}; trying again", file=sys.stderr, flush=True)
         self._troubled = trouble is not None
 
-    def _told(self, notice: "Notice") -> str:
+    def _tell_notice(self, notice: "Notice") -> str:
         from ..client import AgentEvent, Message, Prompt, RunComplete, Session
 
         title = self._board.title
@@ -227,7 +227,7 @@ class Screen(View):
         from rich.console import Group
         from rich.text import Text
 
-        from .board import COLUMNS, drawn
+        from .board import COLUMNS, draw_board
 
         width, height = self._console.size
         unicode = not self._console.options.ascii_only
@@ -237,7 +237,7 @@ class Screen(View):
                     Text.assemble(("● " if unicode else "* ", state[1]), state, " "))
         counts = ", ".join(f"{self._board.count(name)} {name}" for name in COLUMNS)
         bottom = _ends(width, Text(f" {counts}", "dim"), Text("q quits ", "dim"))
-        body = drawn(self._board, width, height - 4, unicode=unicode)
+        body = draw_board(self._board, width, height - 4, unicode=unicode)
         if not self._board.cards:
             body = [Text(' nothing yet; in another terminal: cancelmark run "hello"', "dim", no_wrap=True)]
         body += [Text("")] * (height - 4 - len(body))

@@ -16,7 +16,7 @@ from support.openai_server import Act, Reply
 from support.servers import Process
 from support.terminals import Terminal
 
-from cancelmark.impl.cli.board import KEPT, Board, drawn
+from cancelmark.impl.cli.board import KEPT, Board, draw_board
 from cancelmark.impl.client import Notice, Prompt, Session
 
 
@@ -195,7 +195,7 @@ def moved(seq: int, state: str, **more: object) -> Notice:
 
 
 def texts(board: Board, width: int = 100, height: int = 24) -> list[str]:
-    return [line.plain for line in drawn(board, width, height)]
+    return [line.plain for line in draw_board(board, width, height)]
 
 
 def test_the_board_follows_what_happens() -> None:
@@ -240,7 +240,7 @@ def test_no_line_of_a_board_is_too_long(width: int) -> None:
         board.take(moved(seq, state))
         board.take(notice("message", id="m", session_id="s", role="assistant", seq=seq,
                           parts=[{"type": "text", "data": {"text": wide}}]))
-    for line in drawn(board, width, 50):
+    for line in draw_board(board, width, 50):
         assert line.cell_len <= width
 
 
