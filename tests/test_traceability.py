@@ -87,6 +87,7 @@ async def test_one(x):
 @pytest.mark.skip("R6a")
 def test_two():
     pass
+TABLE = [Behaviour("three in a table", marks=pytest.mark.rule("R9a")), Behaviour("four", "R9b")]
 '''
     module = '''
 class It:
@@ -99,7 +100,8 @@ class It:
         return "(R8a)"
 '''
     carriers = traced(project(tmp_path, test=test, module=module)).carriers
-    assert carriers["tests"] == {"R4": ["test_it::test_one"], "R5a": ["test_it::test_one"]}
+    assert carriers["tests"] == {
+        "R4": ["test_it::test_one"], "R5a": ["test_it::test_one"], "R9a": ["test_it::three in a table"]}
     assert carriers["runtime"] == {clause: ["it.It"] for clause in ("R1a", "R1b", "R3a")}
 
 

@@ -88,20 +88,23 @@ def _documented(
 
 
 def in_tests(root: Path) -> Carried:
-    """What the tests are marked with, by file and name."""
-    for path in sorted((root / "tests").rglob("test_*.py")):
+    """What the tests are marked with, by file and name: a test by its decorators, an entry of a table by `marks=…`."""
+    for path in sorted((root / "tests").rglob("*.py")):
         file = path.relative_to(root / "tests").with_suffix("").as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield from ((clause, f"{file}::{node.name}") for clause in _marked(node))
+                yield from ((clause, f"{file}::{node.name}") for clause in _marked(node.name, node.decorator_list))
+            elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                name, marks = str(node.args[0].value), [k.value for k in node.keywords if k.arg == "marks"]
+                yield from ((clause, f"{file}::{name}") for clause in _marked(name, marks))
 
 
-def _marked(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for mark in test.decorator_list:
+def _marked(name: str, marks: Iterable[ast.expr]) -> Iterator[str]:
+    for mark in marks:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.rule":
             for argument in mark.args:
                 if not isinstance(argument, ast.Constant):
-                    raise ValueError(f"{test.name}: a mark names its clauses as plain strings")
+                    raise ValueError(f"{name}: a mark names its clauses as plain strings")
                 yield str(argument.value)
 
 

@@ -5,10 +5,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from support.scenes import Scenes
 from support.stores import at_once, unfinished
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, Model, ModelError, Tool
-from cancelmark.impl.models.scripted import Beat, Fail, Gate, Request, ScriptedModel, Wait, call, say
+from cancelmark.impl.models.scripted import Beat, Fail, Gate, call
 from cancelmark.impl.runtime import Handle, Lane, Runtime
 from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.runtime.turn import ToolRunner
@@ -47,31 +48,13 @@ class Held(Runtime):
         super()._enter(lane, prompt)
 
 
-class World:
+class World(Scenes):
     """A runtime with sessions s and t, and the scenes that its model plays for each prompt's text; others it echoes."""
 
     def __init__(self, store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE) -> None:
+        super().__init__()
         self.store = store
-        self.scenes: dict[str, list[tuple[Beat, ...]]] = {}
-        self.requests: list[Request] = []
-        self.model = ScriptedModel(self._scene)
         self.runtime = Held(self.model, store, tools=tools, grace=grace)
-
-    def _scene(self, request: Request) -> Iterable[Beat] | None:
-        self.requests.append(request)
-        scenes = self.scenes.get(request.prompt)
-        if not scenes:
-            return None
-        return scenes.pop(0) if len(scenes) > 1 else scenes[0]
-
-    def plays(self, text: str, *scenes: Iterable[Beat]) -> None:
-        """What the model plays for this prompt, a scene at each step; the last one for ever."""
-        self.scenes[text] = [tuple(scene) for scene in scenes]
-
-    def holds(self, text: str) -> Gate:
-        """The turn of this prompt says half of its text and waits at the gate that is returned."""
-        self.plays(text, (*say("half "), Wait(text), *say("done")))
-        return self.model.gate(text)
 
     async def accept(self, text: str, run_id: str | None = None, session: str = "s") -> Handle:
         return await self.runtime.accept(session, text, run_id)

@@ -23,9 +23,9 @@ from uuid import uuid4
 
 import httpx2 as httpx
 from support.commands import COMMAND
+from support.scenes import Scenes
 
 from cancelmark.impl.models import Model
-from cancelmark.impl.models.scripted import Beat, Gate, Request, ScriptedModel, Wait, say
 from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.server.app import application
 from cancelmark.impl.server.guard import LOOPBACK
@@ -40,29 +40,13 @@ def web(url: str, **options: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False, **options)
 
 
-class Server:
+class Server(Scenes):
     """A server in this event loop, and the scenes that its model plays for each prompt's text; others it echoes."""
 
     def __init__(self) -> None:
-        self.scenes: dict[str, list[tuple[Beat, ...]]] = {}
-        self.model = ScriptedModel(self._scene)
+        super().__init__()
         self.url = ""
         self.site: Site
-
-    def _scene(self, request: Request) -> Iterable[Beat] | None:
-        scenes = self.scenes.get(request.prompt)
-        if not scenes:
-            return None
-        return scenes.pop(0) if len(scenes) > 1 else scenes[0]
-
-    def plays(self, text: str, *scenes: Iterable[Beat]) -> None:
-        """What the model plays for this prompt, a scene at each step; the last one for ever."""
-        self.scenes[text] = [tuple(scene) for scene in scenes]
-
-    def holds(self, text: str) -> Gate:
-        """The turn of this prompt says half of its text and waits at the gate that is returned."""
-        self.plays(text, (*say("half "), Wait(text), *say("done")))
-        return self.model.gate(text)
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         return web(self.url, **options)
@@ -74,6 +58,11 @@ class Server:
         place = Place(http, told["id"])
         place.session = await place.new_session()
         return place
+
+
+def finish_of(message: Any) -> tuple[str, str | None]:
+    """Whose message it is, and why it ended."""
+    return message["role"], next((p["data"]["reason"] for p in message["parts"] if p["type"] == "finish"), None)
 
 
 @dataclass
@@ -123,8 +112,7 @@ class Place:
 
     async def spoken(self, session: str | None = None) -> list[tuple[str, str | None]]:
         """Who said something, and why that ended."""
-        return [(m["role"], next((p["data"]["reason"] for p in m["parts"] if p["type"] == "finish"), None))
-                for m in await self.messages(session)]
+        return [finish_of(message) for message in await self.messages(session)]
 
     async def until(self, holds: Callable[[Any], bool], what: str = "prompts", session: str | None = None) -> Any:
         """Asks until it holds of what the session says."""

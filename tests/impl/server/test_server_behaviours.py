@@ -1,6 +1,6 @@
-"""The original's behaviours, as several clients see them over real sockets: end to end, transport and backend.
+"""The original's behaviours that only a server can show, over real sockets: end to end, transport and backend.
 
-The names say what the original's own tests pin; here everything is seen from outside, through HTTP and events.
+Those that the models and the runtime show too are in `test_behaviours`.
 """
 
 import asyncio
@@ -8,14 +8,11 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
-from support.runtimes import fails
 from support.servers import PATIENCE, Place, Server, Watch, serving
 
 from cancelmark.impl.models.scripted import Stubborn, Wait, say
-from cancelmark.impl.runtime import Runtime
 
 USER, NORMAL, CANCELED = ("user", None), ("assistant", "end_turn"), ("assistant", "canceled")
 
@@ -60,22 +57,6 @@ def played(story: Callable[[Cast], Awaitable[None]]) -> Callable[[], None]:
 # --- end to end, several clients over SSE
 
 @played
-async def test_a_cancel_by_b_gives_a_a_canceled_message_and_nobody_an_error(c: Cast) -> None:
-    gate = c.server.holds("long")
-    await c.a.send("long", "run-a")
-    await gate.reached()
-    assert (await c.b.do("cancel")).status_code == 200
-    for watch in (c.seen_by_a, c.seen_by_b):
-        end = await watch.end("run-a")
-        assert (end["outcome"], end["cancelled"]) == ("canceled", True)
-        answers = [m for m in watch.of("message") if m["role"] == "assistant"]
-        assert answers[-1]["parts"][-1] == {"type": "finish", "data": answers[-1]["parts"][-1]["data"]}
-        assert answers[-1]["parts"][-1]["data"]["reason"] == "canceled"
-    c.nobody_saw_an_error()
-    assert await c.a.spoken() == [USER, CANCELED]
-
-
-@played
 async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
     for n in range(20):
         gate = c.server.holds(f"p{n}")
@@ -85,16 +66,6 @@ async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
         gate.open()
     assert await c.a.spoken() == [USER, CANCELED] * 20
     c.nobody_saw_an_error()
-
-
-@pytest.mark.rule("R27c")
-@played
-async def test_an_idle_cancel_does_not_poison_the_next_prompt(c: Cast) -> None:
-    for n in range(5):
-        assert (await c.b.do("cancel")).status_code == 200
-        await c.a.send("hello", f"run-{n}")
-        assert (await c.seen_by_a.end(f"run-{n}"))["outcome"] == "end_turn"
-    assert await c.a.spoken() == [USER, NORMAL] * 5
 
 
 @played
@@ -129,21 +100,6 @@ async def test_the_run_outlives_its_poster_while_another_client_is_attached(c: C
         assert released.json() == {"released": 1}
     gate.open()
     assert (await c.seen_by_b.end("run-a"))["outcome"] == "end_turn"
-
-
-@played
-async def test_a_cancel_of_the_active_run_also_cancels_the_accepted_follow_up_which_never_streams(c: Cast) -> None:
-    gate = c.server.holds("first")
-    await c.a.send("first", "run-1")
-    await gate.reached()
-    await c.a.send("second", "run-2")
-    await c.b.do("cancel")
-    for run_id in ("run-1", "run-2"):
-        assert (await c.seen_by_b.end(run_id))["outcome"] == "canceled"
-    assert not [m for m in c.seen_by_a.of("message") if m.get("run_id") == "run-2" and m["role"] == "assistant"
-                and any(part["type"] == "text" for part in m["parts"])]
-    assert c.server.model.calls == 1
-    c.nobody_saw_an_error()
 
 
 # --- transport
@@ -199,20 +155,6 @@ async def test_half_a_request_accepts_nothing(c: Cast) -> None:
     await c.a.send("after it", "run-b")
     await c.seen_by_b.end("run-b")
     assert [p["run_id"] for p in await c.b.get("prompts")] == ["run-b"]
-
-
-@played
-async def test_an_errored_run_tells_its_error_under_its_own_run_id(c: Cast) -> None:
-    c.server.plays("bad", fails(message="the model is down"))
-    gate = c.server.holds("good")
-    await c.a.send("good", "run-good")
-    await gate.reached()
-    await c.b.send("bad", "run-bad")
-    gate.open()
-    assert (await c.seen_by_a.end("run-good"))["outcome"] == "end_turn"
-    end = await c.seen_by_a.end("run-bad")
-    assert (end["outcome"], end["error"]) == ("error", "the model is down")
-    assert await c.a.spoken() == [USER, NORMAL, USER, ("assistant", "error")]
 
 
 # --- backend
@@ -300,35 +242,3 @@ async def test_acceptance_returns_at_once_and_shutdown_waits_for_the_run(c: Cast
     assert (await deleting).status_code == 200
     await c.seen_by_a.until(lambda w: w.over)
     assert len(c.seen_by_a.ends()) == 1
-
-
-@played
-async def test_a_cancel_after_the_202_and_before_the_run_is_active_gives_a_canceled_turn(c: Cast) -> None:
-    """The prompt stays accepted until the cancel has been answered."""
-    door = asyncio.Event()
-    enter = Runtime._enter
-
-    async def enter_when_open(self: Any, *arguments: Any) -> None:
-        await door.wait()
-        enter(self, *arguments)
-
-    def held(self: Any, *arguments: Any) -> None:
-        self._spawn(enter_when_open(self, *arguments))
-
-    Runtime._enter = held  # type: ignore[method-assign]
-    try:
-        await c.a.send("hello", "run-a")
-        assert (await c.b.do("cancel")).status_code == 200
-        await c.a.send("later", "run-b")
-        door.set()
-        assert (await c.seen_by_a.end("run-a"))["outcome"] == "canceled"
-        assert (await c.seen_by_a.end("run-b"))["outcome"] == "end_turn"
-    finally:
-        Runtime._enter = enter  # type: ignore[method-assign]
-    states = [p["state"] for p in c.seen_by_b.of("prompt") if p["run_id"] == "run-a"]
-    assert states[:2] == ["accepted", "canceled_on_entry"]
-    types = [e["type"] for e in c.seen_by_a.seen if "run-a" in json.dumps(e) and e["type"] != "prompt"]
-    assert types == ["message", "message", "run_complete"], "its record comes before its end"
-    assert sorted(await c.a.spoken(), key=str) == sorted([USER, CANCELED, USER, NORMAL], key=str)
-    assert c.server.model.calls == 1
-    c.nobody_saw_an_error()
