@@ -20,7 +20,7 @@ from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.views.tables import table
 
 CLAUSE = r"R\d+[a-z]?"
-_CITED = re.compile(rf"\(({CLAUSE}(?:, {CLAUSE})*)\)")
+_CITED = re.compile(rf"\(({CLAUSE}(?:,\s+{CLAUSE})*)\)")  # a long list goes over several lines
 _RULE = re.compile(r"^\*\*(R\d+) ([^*]+)\.\*\*(.*?)(?=^\*\*R|^#|^!\[|^<!--|\Z)", re.MULTILINE | re.DOTALL)
 _LETTERED = re.compile(r"^- \*\*(R\d+[a-z])\*\* (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
 
@@ -74,7 +74,7 @@ def in_docstrings(root: Path, package: str) -> Carried:
         module = ".".join(path.relative_to(root / package).with_suffix("").parts).removesuffix(".__init__")
         for name, node in _documented(ast.parse(path.read_text(encoding="utf-8")), module):
             for cited in _CITED.findall(ast.get_docstring(node) or ""):
-                yield from ((clause, name) for clause in cited.split(", "))
+                yield from ((clause, name) for clause in re.split(r",\s+", cited))
 
 
 def _documented(
