@@ -25,6 +25,7 @@ from cancelmark.impl.cli import conform as command
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.lane import Lane
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import AppendEvent
 
@@ -118,13 +119,13 @@ def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
-    write = Runtime._operations
+    write = Lane.operations
 
-    def twice(self: Runtime, *arguments: Any) -> list[Any]:
+    def twice(self: Lane, *arguments: Any) -> list[Any]:
         made = write(self, *arguments)
         return made + [op for op in made if isinstance(op, AppendEvent)]
 
-    patch.setattr(Runtime, "_operations", twice)
+    patch.setattr(Lane, "operations", twice)
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
