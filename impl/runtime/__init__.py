@@ -2,7 +2,8 @@
 
 from .lane import Lane
 from .refusals import Closing, Moved, NoSession, Refusal, RunIdInUse, Stuck
-from .run import Handle, Result, Run
+from .result import Result
+from .run import Handle, Run
 from .runtime import Runtime
 
 __all__ = [

@@ -25,16 +25,17 @@ from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
 
 from ..models import Model
-from ..store import Answer, Committed, Conflict, Lost, Message, Snapshot, Store, StoreError
+from ..store import Answer, Committed, Conflict, Lost, Message, Operation, Snapshot, Store, StoreError
 from .events import Broker, Update
 from .lane import Lane, LaneStep
 from .messages import canceled_messages, wire_message
 from .refusals import TOO_LATE, Moved, Refusal, Stuck
-from .run import STATE, UNKNOWN, Run
+from .result import Result
+from .run import STATE, Run
 from .session import Effects, Prompt
 from .tasks import has_succeeded
 from .trace import TraceWriter
-from .turn import Ending, ToolRunner, Turn
+from .turn import ToolRunner, Turn
 from .writer import UNSTORABLE, Commit, Writer
 
 log = logging.getLogger("cancelmark")
@@ -85,7 +86,8 @@ class Dispatcher:
 
     def _fail(self, lane: Lane, prompt: Prompt, why: str) -> None:
         """Ends an accepted prompt that cannot start."""
-        self._runs[prompt.seq].ending = Ending(Outcome.ERROR, error=why)
+        run = self._runs[prompt.seq]
+        run.said = run.fail(why)
         self._carry(lane, lane.session.take("fail", prompt))
         self._settle_if_canceled(lane, prompt)
 
@@ -96,28 +98,27 @@ class Dispatcher:
     async def _run(self, lane: Lane, run: Run, turn: Turn) -> None:
         """The active prompt's task: its turn, and then its end or its return to the queue."""
         try:
-            ending = await turn.run()
+            result, messages = await turn.run(), turn.unwritten
         except asyncio.CancelledError:
             return  # the event loop ends: for the prompt that is a crash
         except Exception as failed:  # it cannot even say how it ended
-            ending = Ending(Outcome.ERROR, error=f"{type(failed).__name__}: {failed}")
+            result, messages = run.fail(f"{type(failed).__name__}: {failed}"), ()
         if turn.abandoned:
             return
-        if ending.outcome is None and run.prompt.covered:
-            ending = turn.end(Outcome.CANCELED)
-        if ending.outcome is None:
-            run.ending, run.goes_on = ending, True
+        if result is None and run.prompt.covered:
+            result, messages = turn.end(Outcome.CANCELED), turn.unwritten
+        if result is None:
+            run.messages, run.goes_on = messages, True
             self._carry(lane, lane.session.take("requeue", run.prompt))
         else:
-            self._end(lane, run, ending)
+            self._end(lane, run, result, messages)
 
-    def _end(self, lane: Lane, run: Run, ending: Ending) -> None:
-        assert ending.outcome is not None
-        self._close_run(run, ending)
-        self._carry(lane, lane.session.take("finish", run.prompt, ending.outcome))
+    def _end(self, lane: Lane, run: Run, result: Result, messages: Sequence[Message] = ()) -> None:
+        self._close_run(run, result, messages)
+        self._carry(lane, lane.session.take("finish", run.prompt, result.outcome))
 
-    def _close_run(self, run: Run, ending: Ending) -> None:
-        run.ending = ending
+    def _close_run(self, run: Run, result: Result, messages: Sequence[Message]) -> None:
+        run.said, run.messages = result, messages
         run.feed.close()
         if run.grace:
             run.grace.cancel()
@@ -128,9 +129,9 @@ class Dispatcher:
             await run.turn.look_back()
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
-            ending = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
+            result = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
             self._let_go(run, run.turn)
-            self._end(self._lanes[run.prompt.session.id], run, ending)
+            self._end(self._lanes[run.prompt.session.id], run, result, run.turn.unwritten)
 
     def _let_go(self, run: Run, turn: Turn) -> None:
         """Nobody waits for the turn any more."""
@@ -225,8 +226,11 @@ class Dispatcher:
     def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
         """Begins to make everything durable that has gathered in the lane, and says how many steps that is."""
         self._show_records(lane.steps)
-        operations = lane.operations(lane.steps, self._runs)
+        operations = self._list_operations(lane)
         return self._writer.begin(lane.session.id, lane.version, operations, lane.epoch), len(lane.steps)
+
+    def _list_operations(self, lane: Lane) -> list[Operation]:
+        return lane.list_operations(self._runs)
 
     def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
         """Shows and does what the first steps ask for, now that they are durable."""
@@ -277,7 +281,7 @@ class Dispatcher:
             if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
                 run = self._runs[prompt.seq]
                 assert run.turn is not None
-                self._close_run(run, run.turn.end(Outcome.CANCELED))
+                self._close_run(run, run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
         return LaneStep(effects, lane.session.mark, step.done)
 
@@ -285,7 +289,7 @@ class Dispatcher:
         """Tells how a prompt ended that others have ended."""
         if run.turn and not run.turn.abandoned:
             self._let_go(run, run.turn)
-        run.ending = UNKNOWN
+        run.said = None
         self._answer(self._runs.pop(run.prompt.seq), outcome)
 
     def _look_at(self, lane: Lane, prompt: Prompt) -> None:
@@ -358,7 +362,7 @@ class Dispatcher:
 
     def _start(self, lane: Lane, run: Run) -> None:
         if run.trouble:
-            asyncio.get_running_loop().call_soon(self._end, lane, run, Ending(Outcome.ERROR, error=run.trouble))
+            asyncio.get_running_loop().call_soon(self._end, lane, run, run.fail(run.trouble))
             return
         run.turn = self._make_turn(lane, run)
         if run.prompt.covered:  # a cancel came between the step that started it and this one
@@ -375,7 +379,7 @@ class Dispatcher:
             return [self._runs[effect.seq].message for effect in effects if isinstance(effect, Fold)]
 
         return Turn(
-            seq=prompt.seq, prompt=run.message, model=self.model, tools=self.tools,
+            seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
             history=partial(self.store.messages, session.id), say=partial(self._say, lane), follow_ups=follow_ups,
             feed=run.feed, goes_on=run.goes_on)
 

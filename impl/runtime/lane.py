@@ -62,16 +62,16 @@ class Lane:
         self.working = False
         self.stuck: Refusal | None = None
 
-    def operations(self, steps: Iterable[LaneStep], runs: Mapping[int, Run]) -> list[Operation]:
+    def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
         session_id, operations = self.session.id, list[Operation]()
-        for effects, mark, _ in steps:
+        for effects, mark, _ in self.steps:
             if mark > self.mark:
                 operations.append(RaiseMark(session_id, mark))
             for prompt, row in effects.moved:
                 run = runs[prompt.seq]
                 if row.source is State.ACTIVE:
-                    operations += map(PutMessage, run.ending.messages)
+                    operations += map(PutMessage, run.messages)
                 if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
                     operations.append(PutMessage(run.message))
                 operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))

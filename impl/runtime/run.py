@@ -1,39 +1,19 @@
 """An accepted prompt in its caller's hands: its end to wait for, and its events to watch."""
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
-from cancelmark.model.wire import RunComplete
 
-from ..store import Event, Json, Message
-from ..wire import to_json
+from ..store import Event, Message
 from .events import Broker, Feed, Notice, Subscription
 from .messages import user_message
+from .result import Result
 from .session import Prompt
-from .turn import Ending, Turn
+from .turn import Turn
 
-UNKNOWN = Ending(None)
 STATE = "prompt"  # the type of an update that tells to which state a prompt has come
-
-
-class Result(NamedTuple):
-    """How a prompt ended. The text and error of one that was folded are those of the turn that took it in (R14c)."""
-
-    session_id: str
-    run_id: str | None
-    outcome: Outcome
-    text: str = ""
-    message_id: str | None = None
-    error: str | None = None
-
-    def to_json(self, seq: int) -> Json:
-        """The terminal event on the wire (R28a)."""
-        return to_json(RunComplete(
-            self.session_id, seq, self.outcome.value, self.run_id or "", self.message_id or "", self.text,
-            self.error or "", self.outcome is Outcome.CANCELED))
 
 
 class Run:
@@ -42,7 +22,8 @@ class Run:
     def __init__(self, prompt: Prompt, feed: Feed, place: int) -> None:
         self.prompt, self.feed = prompt, feed
         self.place = place  # the latest event when it was accepted
-        self.ending = UNKNOWN
+        self.said: Result | None = None  # how its turn ended, or why it could not begin
+        self.messages: Sequence[Message] = ()  # that are to be written when it leaves its turn
         self.turn: Turn | None = None
         self.task: asyncio.Task[None] | None = None  # that runs its turn
         self.goes_on = False  # its turn has begun before
@@ -75,10 +56,15 @@ class Run:
         """The user's message."""
         return user_message(self.prompt.session.id, self.prompt.seq, self.prompt.text)
 
+    def fail(self, why: str) -> Result:
+        """The result of a prompt that ends without a turn's word."""
+        return Result(self.prompt.session.id, self.prompt.run_id, Outcome.ERROR, error=why)
+
     def result(self, outcome: Outcome) -> Result:
-        ending = self.ending if self.ending.outcome else UNKNOWN  # what was to go on has not ended
-        return Result(self.prompt.session.id, self.prompt.run_id, outcome, ending.text, ending.message_id,
-                      ending.error if outcome is Outcome.ERROR else None)
+        """How the prompt ended, given the outcome of its row."""
+        said = self.said or Result(self.prompt.session.id, self.prompt.run_id, outcome)
+        return Result(said.session_id, said.run_id, outcome, said.text, said.message_id,
+                      said.error if outcome is Outcome.ERROR else None)
 
 
 class Handle:

@@ -19,7 +19,7 @@ from .run import Handle, Run
 from .session import Counter, Prompt, Session
 from .tasks import outlast
 from .trace import TraceWriter, describe_sessions
-from .turn import Ending, ToolRunner
+from .turn import ToolRunner
 
 log = logging.getLogger("cancelmark")
 
@@ -80,17 +80,17 @@ class Runtime(Dispatcher):
         run = self._register(prompt)
         run.goes_on = any(move.state is State.ACTIVE for move in await self.store.transitions(prompt.seq))
         if prompt in lane.session.active:
-            run.ending = await self._end_interrupted(lane, run)
+            await self._end_interrupted(lane, run)
         return run
 
-    async def _end_interrupted(self, lane: Lane, run: Run) -> Ending:
+    async def _end_interrupted(self, lane: Lane, run: Run) -> None:
         turn = self._make_turn(lane, run)
         try:
             await turn.look_back()
-            return turn.end(Outcome.ERROR, INTERRUPTED)
+            run.said, run.messages = turn.end(Outcome.ERROR, INTERRUPTED), turn.unwritten
         except StoreError as error:  # what its turn has written cannot be read: it ends all the same
             log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
-            return Ending(Outcome.ERROR, error=INTERRUPTED)
+            run.said = run.fail(INTERRUPTED)
 
     async def create_session(self, id: str, title: str = "") -> None:
         """A new session. One that exists is left as it is."""

@@ -1,7 +1,7 @@
 """One turn: the user's message, the steps of a language model, and an ending whatever happens.
 
 A turn writes messages and streams updates; it never touches the session. It asks for follow-ups to take in before each
-step, and says at last how it ended. `run` returns an `Ending` for every way in which a turn can go: it may be stopped
+step, and says at last how it ended. `run` returns a `Result` for every way in which a turn can end: it may be stopped
 at any point, and the model, a tool or the store may fail. Each leaves the user's message, an assistant message with a
 finish reason, and no tool call without a result. The last of these come with the ending, to be committed together with
 the end of the prompt.
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from cancelmark.model.lifecycle import Outcome
 
@@ -23,6 +23,7 @@ from ..store import Message
 from .conversation import Read, read_back
 from .events import Feed
 from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
+from .result import Result
 from .tasks import outlast
 
 # Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
@@ -39,16 +40,6 @@ class ToolRunner:
     run: Callable[[str], Awaitable[str]]
 
 
-class Ending(NamedTuple):
-    """How a turn ended. No outcome: it must go on after a summary."""
-
-    outcome: Outcome | None
-    text: str = ""
-    message_id: str | None = None
-    error: str | None = None
-    messages: tuple[Message, ...] = ()  # that are still to be written
-
-
 class Turn:
     """A turn in the making. It can be stopped, which it answers by ending; or abandoned, and then nobody listens.
 
@@ -60,6 +51,7 @@ class Turn:
         self,
         *,
         seq: int,
+        run_id: str | None = None,
         prompt: Message,
         model: Model,
         tools: Mapping[str, ToolRunner],
@@ -69,7 +61,7 @@ class Turn:
         feed: Feed,
         goes_on: bool = False,
     ) -> None:
-        self.seq, self.model, self.tools = seq, model, tools
+        self.seq, self._run_id, self.model, self.tools = seq, run_id, model, tools
         self.abandoned = False
         self._history, self._say, self._follow_ups, self._feed = history, say, follow_ups, feed
         self._prompt, self._goes_on = prompt, goes_on
@@ -83,9 +75,9 @@ class Turn:
 
     # --- from outside
 
-    async def run(self) -> Ending:
-        """Does the turn, in the task of the caller, and returns its ending. Only if somebody else cancels that task is
-        there none."""
+    async def run(self) -> Result | None:
+        """Does the turn, in the task of the caller, and returns its result; None if it must go on after a summary. Only
+        if somebody else cancels that task is there none either."""
         await self.look_back()
         self._task = asyncio.current_task()
         try:
@@ -104,6 +96,11 @@ class Turn:
         self.abandoned = True
         self.stop()
 
+    @property
+    def unwritten(self) -> tuple[Message, ...]:
+        """The messages that are still to be written: together with the prompt's end, or its return to the queue."""
+        return tuple(self._unwritten.values())
+
     async def look_back(self) -> None:
         """Finds what the turn has written before it was interrupted. It must be done before the turn can end."""
         if not self._messages:
@@ -113,7 +110,7 @@ class Turn:
             self._messages = {message.id: message for message in found}
             self._found = len(found) if self._goes_on else 0
 
-    def end(self, outcome: Outcome, error: str | None = None) -> Ending:
+    def end(self, outcome: Outcome, error: str | None = None) -> Result:
         """An ending: the user's message is there, the last answer has its finish reason, and every tool call a result.
         Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
         if self._prompt.id not in self._messages:
@@ -128,11 +125,11 @@ class Turn:
         if answer.finish_reason is None:
             answer = self._put(finished(answer, reason, error))
         self._close_calls(error or "the turn was canceled")
-        return self._ending(outcome, answer, error)
+        return self._finish(outcome, answer, error)
 
     # --- the work
 
-    async def _guarded(self) -> Ending:
+    async def _guarded(self) -> Result | None:
         try:
             if self._stopping:
                 return self.end(Outcome.CANCELED)
@@ -141,12 +138,12 @@ class Turn:
             return self._canceled()
         except ModelError as failed:
             if failed.kind is Failure.CONTEXT_TOO_LONG:
-                return await self._summarized(failed)
+                return await self._summarize(failed)
             return self.end(Outcome.ERROR, failed.message)
         except Exception as failed:
             return self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}")
 
-    async def _work(self) -> Ending:
+    async def _work(self) -> Result:
         if not self._goes_on:
             self._show(self._prompt)
         while True:
@@ -155,7 +152,7 @@ class Turn:
                 self._show(message)
             answer = await self._step()
             if answer.finish_reason != FinishReason.TOOL_USE:
-                return self._ending(Outcome.END_TURN, answer)
+                return self._finish(Outcome.END_TURN, answer)
             await self._save()
             for call in self._open_calls():
                 if self._stopping:  # and the model, or a tool, has swallowed it
@@ -193,7 +190,7 @@ class Turn:
         except Exception as failed:
             return ToolResult(call.id, call.name, f"{type(failed).__name__}: {failed}", is_error=True)
 
-    async def _summarized(self, failed: ModelError) -> Ending:
+    async def _summarize(self, failed: ModelError) -> Result | None:
         """The conversation no longer fits: a summary takes its place, and the turn goes on from there."""
         draft = Draft()
         try:
@@ -206,22 +203,25 @@ class Turn:
         except Exception:
             return self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)")
         self.end(Outcome.ERROR, failed.message)
-        summary = self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))
-        return self._ending(None, summary)
+        self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))
+        self._show_unwritten()
+        return None
 
-    def _canceled(self) -> Ending:
+    def _canceled(self) -> Result:
         if self._stopping:
             return self.end(Outcome.CANCELED)
         if self._task and self._task.cancelling():
             raise asyncio.CancelledError  # by the event loop, which ends
         return self.end(Outcome.ERROR, "the model or a tool was canceled, and nobody asked for it")
 
-    def _ending(self, outcome: Outcome | None, answer: Message, error: str | None = None) -> Ending:
-        """The ending with this answer, and with everything that is still to be written."""
-        messages = tuple(self._unwritten.values())
-        for message in messages:
+    def _finish(self, outcome: Outcome, answer: Message, error: str | None = None) -> Result:
+        """The result with this answer."""
+        self._show_unwritten()
+        return Result(self._prompt.session_id, self._run_id, outcome, text_of(answer), answer.id, error)
+
+    def _show_unwritten(self) -> None:
+        for message in self._unwritten.values():
             self._show(message)
-        return Ending(outcome, text_of(answer), answer.id, error, messages)
 
     # --- messages
 

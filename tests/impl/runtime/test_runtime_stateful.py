@@ -26,7 +26,6 @@ from support.stores import at_once, unfinished
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Beat, Request, ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Closing, Handle, Lane
-from cancelmark.impl.runtime.session import Effects
 from cancelmark.impl.store import AppendEvent, Operation, RaiseMark, SqliteStore
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, judge
@@ -320,15 +319,15 @@ TestServer.settings = settings(max_examples=effort(50), stateful_step_count=25, 
 class MarkNotKept(Held):
     """A cancel is forgotten by a restart."""
 
-    def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
-        return [op for op in super()._operations(lane, effects, mark) if not isinstance(op, RaiseMark)]
+    def _list_operations(self, lane: Lane) -> list[Operation]:
+        return [op for op in super()._list_operations(lane) if not isinstance(op, RaiseMark)]
 
 
 class EndPublishedTwice(Held):
     """As clear-races-handoff did."""
 
-    def _operations(self, lane: Lane, effects: Effects, mark: int) -> list[Operation]:
-        operations = super()._operations(lane, effects, mark)
+    def _list_operations(self, lane: Lane) -> list[Operation]:
+        operations = super()._list_operations(lane)
         return operations + [op for op in operations if isinstance(op, AppendEvent) and "cancelled" in op.payload]
 
 

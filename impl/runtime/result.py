@@ -1,0 +1,26 @@
+"""How a prompt ended."""
+
+from typing import NamedTuple
+
+from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.wire import RunComplete
+
+from ..store import Json
+from ..wire import to_json
+
+
+class Result(NamedTuple):
+    """How a prompt ended. The text and error of one that was folded are those of the turn that took it in (R14c)."""
+
+    session_id: str
+    run_id: str | None
+    outcome: Outcome
+    text: str = ""
+    message_id: str | None = None
+    error: str | None = None
+
+    def to_json(self, seq: int) -> Json:
+        """The terminal event on the wire (R28a)."""
+        return to_json(RunComplete(
+            self.session_id, seq, self.outcome.value, self.run_id or "", self.message_id or "", self.text,
+            self.error or "", self.outcome is Outcome.CANCELED))
