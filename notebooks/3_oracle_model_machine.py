@@ -255,7 +255,7 @@ from cancelmark.model.lifecycle import IllegalTrigger
 
 
 class Desk:
-    """A session made of paper, whose mark is at 7: what the guards are answered from."""
+    """A session made of paper, with its mark at 7: it answers the guards."""
 
     mark, down, active, queue = 7, False, (), ()
 
