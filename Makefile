@@ -58,7 +58,7 @@ serve: review ## look at the review in a browser (this machine only)
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
 power: $(READY) ## measure how soon the random tests find each known flaw, into specs/power.md
-	@PYTHONPATH=tests:tests/model:tests/conformance:tests/impl/runtime $(BIN)/python tests/tools/power.py
+	@PYTHONPATH=tests $(BIN)/python tests/tools/power.py
 
 notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
 	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks

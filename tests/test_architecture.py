@@ -7,6 +7,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -243,3 +244,24 @@ def test_make_help_lists_every_target() -> None:
     done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "make review" in done.stdout
     assert len(done.stdout.splitlines()) >= 8
+
+
+# --- tests
+
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def test_no_test_module_is_imported() -> None:
+    """What several of them need is in `support`, so that one folder on the path is enough."""
+    modules = {path.stem for path in TESTS if path.stem.startswith("test_")}
+    for path in TESTS:
+        named = {part for name in imports(path.read_text(), relative(path)) for part in name.split(".")}
+        assert not named & modules, path
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["tool"]["pytest"]["ini_options"]["pythonpath"] == ["tests"]
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """As long as they are in no package, pytest can tell them apart by nothing else."""
+    names = [path.stem for path in TESTS if path.stem.startswith("test_")]
+    assert len(names) == len(set(names))

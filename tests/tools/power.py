@@ -19,8 +19,8 @@ from rich.progress import track
 from support.flawed_runtimes import FLAWED as RACES
 from support.paths import ROOT
 from support.random_clients import CHOICES, CLIENTS, SCHEDULES, STORE
+from support.runtime_sessions import HISTORIES, STEP_COUNT, RuntimeSessions
 from support.scheduled import Do, Parts, play
-from test_impl_session_stateful import HISTORIES, STEP_COUNT, RuntimeSessions
 
 from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.files import write

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from test_impl_session import Sessions
+from support.replayed_sessions import Sessions
 from tools import replaying
 from tools.replaying import Asked, Difference, Subject, replay
 

@@ -1,0 +1,90 @@
+"""The runtime's sessions as the server that `tools.replaying` knows."""
+
+from typing import ClassVar
+
+from tools.replaying import Asked, View, asked
+
+from cancelmark.impl.runtime.session import Counter, Prompt, Session
+from cancelmark.model.actions import Variant
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import REFERENCE, Protocol
+
+
+class Sessions:
+    """The runtime's sessions as the server that `replaying` knows."""
+
+    protocol: ClassVar[Protocol] = REFERENCE
+
+    def __init__(self, sessions: int) -> None:
+        self.counter = Counter()
+        self.closing = False
+        self.sessions = [Session(str(i), self.counter, protocol=self.protocol) for i in range(sessions)]
+        self.prompts: dict[int, Prompt] = {}
+
+    def accept(self, session: int, run_id: bool) -> list[Asked]:
+        self.refuse_if_closing("accept")
+        prompt, effects = self.sessions[session].accept(run_id="id" if run_id else None)
+        self.prompts[prompt.seq] = prompt
+        return [asked(effect) for effect in effects]
+
+    def enter(self, seq: int) -> list[Asked]:
+        return self.take("enter", seq=seq)
+
+    def fail(self, seq: int) -> list[Asked]:
+        return self.take("fail", seq=seq)
+
+    def settle(self, seq: int) -> list[Asked]:
+        return self.take("settle", seq=seq)
+
+    def step(self, seq: int) -> list[Asked]:
+        return self.take("step", seq=seq)
+
+    def requeue(self, seq: int) -> list[Asked]:
+        return self.take("requeue", seq=seq)
+
+    def finish(self, seq: int, outcome: str) -> list[Asked]:
+        return self.take("finish", seq=seq, variant=Outcome(outcome))
+
+    def cancel(self, session: int = 0) -> list[Asked]:
+        return self.take("cancel", session)
+
+    def clear_queue(self, session: int) -> list[Asked]:
+        return self.take("clear_queue", session)
+
+    def close(self) -> list[Asked]:
+        return self.take("close")
+
+    def recover(self) -> list[Asked]:
+        return self.take("recover")
+
+    def crash(self) -> list[Asked]:
+        """What a restart finds in the journal."""
+        self.sessions = [
+            Session.restored(s.id, self.counter, s.mark, [(p.seq, "", p.run_id, p.state) for p in s.prompts.values()],
+                             protocol=self.protocol)
+            for s in self.sessions]
+        self.prompts.update((seq, prompt) for s in self.sessions for seq, prompt in s.prompts.items())
+        return []
+
+    def view(self, session: int) -> View:
+        return shape(self.sessions[session])
+
+    def take(self, name: str, session: int = 0, seq: int | None = None, variant: Variant = None) -> list[Asked]:
+        self.refuse_if_closing(name)
+        action, prompt = self.protocol.action(name), None if seq is None else self.prompts[seq]
+        here = self.sessions if action.everywhere else [prompt.session if prompt else self.sessions[session]]
+        effects = [asked(effect) for s in here for effect in s.take(name, prompt, variant)]
+        self.closing = self.closing if action.sets_closing is None else action.sets_closing
+        return effects
+
+    def refuse_if_closing(self, name: str) -> None:
+        if self.closing and not self.protocol.action(name).while_closing:
+            raise RuntimeError("closing")
+
+
+def shape(session: Session) -> View:
+    """What can be compared, once queue and active are seen to agree with it."""
+    prompts = sorted(session.prompts.values(), key=lambda p: p.seq)
+    assert session.queue == [p for p in prompts if p.state is State.QUEUED]
+    assert sorted(session.active, key=lambda p: p.seq) == [p for p in prompts if p.state is State.ACTIVE]
+    return session.mark, {p.seq: p.state.value for p in prompts}
