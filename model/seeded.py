@@ -286,7 +286,7 @@ bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-l
     recover={"apply": recover_resumes}, unmet=("row enter→queued", "row start→active", "row interrupt→done"))
 
 
-# --- what no property speaks of (comparing every edge of the model with the runtime finds it)
+# --- what no property speaks of (comparing every edge of the model with the steps of the proof finds it)
 
 def cancel_without_stop(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg)

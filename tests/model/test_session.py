@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from cancelmark.model.actions import ACTIONS, Actor, Reach
-from cancelmark.model.effects import Effect, End
+from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.protocol import REFERENCE, witnessed
 from cancelmark.model.server import Call, Server, changes
 from cancelmark.model.session import Prompt, Session, Step, label
+from cancelmark.model.trace import replay
 
 
 def test_words_that_are_printed_and_exported() -> None:
@@ -42,6 +43,34 @@ def test_finished_prompts_retire_and_the_others_stay() -> None:
     session = Session(mark=1, prompts=(done, live))
     assert session.retire() == (Session(mark=1, prompts=(live,)), (done,))
     assert Session(mark=1, prompts=(live,)).retire() == (Session(mark=1, prompts=(live,)), ())
+
+
+C, E = Outcome.CANCELED, Outcome.ERROR
+ASKED = (  # every action, and what it asks for, in order
+    ("accept A", Acknowledge(1)), ("enter A", Start(1)), ("accept B", Acknowledge(2)), ("enter B",),
+    ("accept(C, run id)", Acknowledge(3)), ("enter C",),
+    ("step A", Fold(2, into=1), End(2, Outcome.FOLDED, of=2)),
+    ("requeue A", Start(1)),
+    ("accept D", Acknowledge(4)),
+    ("cancel", Stop(1), End(3, C, of=3)), ("cancel",),
+    ("enter D",), ("settle D", Record(4), End(4, C, of=4)),
+    ("accept E", Acknowledge(5)), ("enter E",), ("finish A canceled", End(1, C, of=1), Start(5)),
+    ("accept F", Acknowledge(6)), ("fail F", End(6, E, of=6)),
+    ("accept G", Acknowledge(7)), ("enter G",), ("accept H", Acknowledge(8)), ("enter H",),
+    ("finish E error", End(5, E, of=5), Start(7)), ("accept I", Acknowledge(9)),
+    ("crash",), ("recover", End(7, E, of=7), Start(8)),
+    ("clear_queue", End(9, C, of=9)), ("finish H end_turn", End(8, Outcome.END_TURN, of=8)),
+    ("accept J", Acknowledge(10)), ("enter J", Start(10)), ("accept K", Acknowledge(11)), ("enter K",),
+    ("close", Stop(10), End(11, C, of=11)),
+)
+
+
+@pytest.mark.rule("R12a", "R13a", "R17a", "R17b")
+def test_what_each_action_asks_for_is_as_it_is_written_here() -> None:
+    """Model and runtime run the same actions, so that neither can judge the other: this is a second opinion."""
+    trace = replay(REFERENCE, [call for call, *_ in ASKED])
+    assert [list(step.effects) for step in trace.steps] == [effects for _, *effects in ASKED]
+    assert {step.call.name for step in trace.steps} == {action.name for action in REFERENCE.actions}
 
 
 # --- Several sessions ---------------------------------------------------------------------------------------------

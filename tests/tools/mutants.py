@@ -43,7 +43,7 @@ FOUND = ROOT / "build" / "mutants.json"
 # By module: the test files that are its judges, the quick ones before the |. More judges could only kill more.
 SUITES: Mapping[str, str] = {
     "model/lifecycle": "lifecycle properties session | machine impl_session specs",
-    "model/actions": "properties explore session impl_session | one_definition specs",
+    "model/actions": "session properties explore impl_session | one_definition specs proof_link",
     "model/session": "session properties explore | impl_session",
     "model/protocol": "session properties explore | one_definition protocols",
     "model/server": "properties explore session | examples play",
