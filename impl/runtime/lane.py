@@ -95,7 +95,7 @@ class Lane:
     def take_again(self, step: LaneStep) -> Effects:
         """Takes the step on the session that was loaded, as far as it can still be taken."""
         session, first = self.session, step.effects
-        session.down = first.before[1]
+        session.down = session.protocol.action(first.action).while_down
         if first.prompt is None:
             return session.take(first.action, latest=first.mark)
         prompt = session.prompts.get(first.prompt.seq)

@@ -28,14 +28,10 @@ _seq = attrgetter("seq")
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "before", "mark", "moved", "prompt", "variant")
+    __slots__ = ("action", "mark", "moved", "prompt", "variant")
 
-    def __init__(
-        self, action: str, prompt: "Prompt | None" = None, variant: Variant = None,
-        before: tuple[int, bool, Any] = (0, False, None),
-    ) -> None:
+    def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
-        self.before = before  # the session's mark, whether it was down, and its memory, to undo the step
         self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
         self.mark = 0  # the session's, after it
 
@@ -140,22 +136,23 @@ class Session:
             if not action.subject(self, prompt, variant):
                 how = f" ({variant.value})" if isinstance(variant, Outcome) else ""
                 raise IllegalTrigger(prompt, prompt.state, name + how)
-        effects = self.effects = Effects(name, prompt, variant, (self.mark, self.down, self.memory))
+        effects = self.effects = Effects(name, prompt, variant)
+        mark, down, memory = self.mark, self.down, self.memory
         try:
             action.apply(self, Argument(prompt, variant, seq))
         except BaseException:
-            self._undo(effects)
+            self._put_back(effects)
+            self.mark, self.down, self.memory = mark, down, memory
             raise
         effects.mark = self.mark
         return effects
 
-    def _undo(self, effects: Effects) -> None:
-        """Takes back the latest step, which moved these prompts: what it costs depends on them and not on the queue."""
+    def _put_back(self, effects: Effects) -> None:
+        """Puts the prompts back that a step has moved: what it costs depends on them and not on the queue."""
         for prompt, row in reversed(effects.moved):
             self._unindex(prompt, row.dest)
             prompt.state, prompt.outcome = row.source, None
             self._index(prompt)
-        self.mark, self.down, self.memory = effects.before
 
     # --- the port: what the actions of the model speak to
 
