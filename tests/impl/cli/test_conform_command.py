@@ -119,13 +119,13 @@ def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
-    write = Lane.operations
+    write = Lane.list_operations
 
     def twice(self: Lane, *arguments: Any) -> list[Any]:
         made = write(self, *arguments)
         return made + [op for op in made if isinstance(op, AppendEvent)]
 
-    patch.setattr(Lane, "operations", twice)
+    patch.setattr(Lane, "list_operations", twice)
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
