@@ -1,3 +1,5 @@
+"""`python -m cancelmark.bench`."""
+
 from cancelmark.impl.cli.main import run_command
 
 from .command import parser

@@ -25,7 +25,7 @@ model. A server in this process calls it: `answer = await self.turns(text)`. A s
 model server on a port of this machine, which the kit serves: `judge(Mine, llm_port=4545)`.
 
 **Time.** A server in this process runs on a deterministic event loop, where the kit chooses who comes first and waiting
-costs nothing (`conformance/schedule.py`). One that uses sockets, threads or the clock says `outside = True`.
+costs nothing (`cancelmark.conformance.schedule`). One that uses sockets, threads or the clock says `outside = True`.
 
 **Other wires.** The kit speaks of sessions, and of a cancel that reaches all that a session has accepted. If the server
 has threads or conversations, those are sessions. If it cancels by run id alone, `cancel` is a loop over the run ids

@@ -143,7 +143,7 @@ def take_in(step: Port, arg: Argument) -> None:
 
 
 def foldable(port: Port) -> list[Any]:
-    return [p for p in port.queue if not p.run_id]
+    return [p for p in port.queue if port.may(p, Trigger.FOLD)]
 
 
 def requeue(step: Port, arg: Argument) -> None:
@@ -172,7 +172,7 @@ def hand_off(step: Port) -> None:
 
 def cancel(step: Port, arg: Argument) -> None:
     """The active prompt is asked to stop, everything accepted so far is covered, and the queue is dropped."""
-    stop_active(step)
+    stop_active(step)  # before the mark rises, and covers the active prompt
     step.mark = max(step.mark, arg.seq)
     clear_queue(step, arg)
 

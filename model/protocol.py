@@ -44,7 +44,7 @@ class Behaviour(Interface):
         """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Protocol:
     """A protocol: the rows its prompts live by, what their guards mean, and the actions that fire them."""
 
@@ -59,6 +59,9 @@ class Protocol:
         object.__setattr__(self, "table", compile_rows(self.rows))
         object.__setattr__(self, "_by_name", {action.name: action for action in self.actions})
 
+    def __repr__(self) -> str:
+        return f"Protocol({self.name!r})"
+
     @property
     def start(self) -> Session:
         """A session in which nothing has happened yet."""
@@ -68,11 +71,16 @@ class Protocol:
         """The same protocol with these of its actions only."""
         return replace(self, actions=actions)
 
-    def changed(self, name: str, rows: Sequence[Row] | None = None, **actions: Mapping[str, Any]) -> "Protocol":
-        """This protocol under another name, with other rows, and with other fields in the actions of those names."""
+    def changed(
+        self, name: str, rows: Sequence[Row] | None = None, guards: Mapping[Guard, Answer] | None = None,
+        **actions: Mapping[str, Any],
+    ) -> "Protocol":
+        """This protocol under another name, with other rows, other answers to these guards, and other fields in the
+        actions of those names."""
         for name_of_action in actions:
             self.action(name_of_action)
         return replace(self, name=name, rows=self.rows if rows is None else tuple(rows),
+                       guards={**self.guards, **(guards or {})},
                        actions=tuple(replace(a, **actions.get(a.name, {})) for a in self.actions))
 
     def action(self, name: str) -> Action:

@@ -46,7 +46,7 @@ def bug(
     **changes: dict[str, Any],
 ) -> None:
     """Adds a bug: other rows, and fields to change in the actions of those names."""
-    BUGS.append(Bug(name, REFERENCE.changed(name, rows, **changes), bounds,
+    BUGS.append(Bug(name, REFERENCE.changed(name, rows, None, **changes), bounds,
                     frozenset(breaks.split()), frozenset(unmet), shortest, only_in_model))
 
 
@@ -305,7 +305,7 @@ FLAWED: dict[str, Protocol] = {}
 
 
 def flawed(name: str, rows: tuple[Row, ...] = ROWS, **changes: dict[str, Any]) -> None:
-    FLAWED[name] = REFERENCE.changed(name, rows, **changes)
+    FLAWED[name] = REFERENCE.changed(name, rows, None, **changes)
 
 
 def seeing(apply: Apply, mark: Callable[[Port, Argument], int] = lambda step, arg: 0) -> dict[str, Any]:

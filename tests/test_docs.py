@@ -21,7 +21,7 @@ from cancelmark.model.revisions.flaws import FLAWS
 
 README = ROOT / "README.md"
 SAYS = {
-    "README.md": ["single-active is broken", "Outcome.CANCELED"],
+    "README.md": ["single-active is broken", "canceled"],
     "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA has end_turn after 0 starts"],
     "docs/review.md": ["holds", "no-lost-cancel: accept(A), accept(B), enter(A), enter(B), cancel, finish(A"],
 }

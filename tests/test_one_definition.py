@@ -1,15 +1,16 @@
 """What runs is what was checked: an action that is changed in one place is changed everywhere."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from cancelmark.impl.models.scripted import ScriptedModel, Stubborn, Wait
-from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime import Runtime, Stuck
 from cancelmark.impl.runtime.session import Counter, Session
-from cancelmark.model.actions import Argument, Port, stop_active
+from cancelmark.model.actions import Argument, Port, finish, stop_active
 from cancelmark.model.check.explore import explore
-from cancelmark.model.lifecycle import State
+from cancelmark.model.lifecycle import Guard, State, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.trace import replay
@@ -61,3 +62,34 @@ def test_model_diagram_page_and_session_change_together() -> None:
     before, after = told(REFERENCE), told(KEEP)
     assert all(one != other for one, other in zip(before, after, strict=True))
     assert "and the queue stays" in str(after[2])
+
+
+def test_who_folds_is_said_by_the_row_and_what_a_guard_means_by_the_protocol() -> None:
+    anyone = [replace(row, unless=()) if row.trigger is Trigger.FOLD else row for row in REFERENCE.rows]
+    everybody = (REFERENCE.changed("rows", anyone),
+                 REFERENCE.changed("guards", guards={Guard.HAS_RUN_ID: lambda port, prompt: False}))
+    for protocol in everybody:
+        assert list(explore(protocol, Bounds(3)).violations) == ["no-absorption"]
+        session = Session("s", Counter(), protocol=protocol)
+        a, b = (session.accept(run_id=run_id)[0] for run_id in (None, "run-b"))
+        session.take("enter", a)
+        session.take("enter", b)
+        assert session.can("step", a)
+    assert not explore(REFERENCE, Bounds(3)).violations
+
+
+def test_a_runtime_whose_protocol_breaks_its_own_rows_stands_still(caplog: pytest.LogCaptureFixture) -> None:
+    def finish_twice(step: Port, arg: Argument) -> None:
+        finish(step, arg)
+        step.fire(arg.subject, Trigger.ENTER)
+
+    async def main() -> None:
+        broken = REFERENCE.changed("broken", finish={"apply": finish_twice})
+        async with asyncio.timeout(30), Runtime(ScriptedModel(), protocol=broken) as runtime:
+            await runtime.create_session("s")
+            handle = await runtime.accept("s", "a")
+            with pytest.raises(Stuck, match="cannot go on: IllegalTrigger"):
+                await handle
+
+    asyncio.run(main())
+    assert "stands still" in caplog.text

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NamedTuple
 
+from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -20,7 +21,7 @@ from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
-from .protocols import add_protocol, protocol_named
+from .protocols import REMEDY, add_protocol, protocol_named, sound
 from .terminal import output, progress_bar
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     before = peak_memory()
     started, processor = time.perf_counter(), time.process_time()
-    with watching(max_memory=arguments.max_memory) as watch:
+    with sound(protocol), watching(max_memory=arguments.max_memory) as watch:
         result = engine.search(max_states, watch)
     cost = Cost(time.perf_counter() - started, time.process_time() - processor,
                 (peak_memory() - before) / result.states)
@@ -249,7 +250,7 @@ STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "
 def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     """The result for people."""
     console = output()
-    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n")
+    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("property", "verdict", "what it says"):
         table.add_column(heading, no_wrap=heading != "what it says")
@@ -271,8 +272,9 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
         console.print(f"\n[bold red]{id}[/] is violated; a {shortest}, {len(trace)} steps:")
         console.print(trace_text(trace), markup=False)
     if result.stopped:
-        console.print(f"\n[yellow]stopped before the end:[/] {result.stopped}; "
-                      "what was not seen may hold or not. Lower the bounds or raise the limit.")
+        remedy = REMEDY if result.broken else "Lower the bounds or raise the limit."
+        console.print(f"\n[yellow]stopped before the end:[/] {escape(result.stopped)}; what was not seen may hold or "
+                      f"not. {remedy}")
     if result.reductions:
         console.print(f"reduced by {', '.join(reductions_of(result))}: the counts below are of the reduced search")
     console.print(f"{result.states / cost.seconds:,.0f} states/s, {cost.bytes_per_state:,.0f} bytes a state, "

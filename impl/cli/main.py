@@ -26,7 +26,7 @@ first steps:
   cancelmark prove                                    the same without a bound, by induction
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
   cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
-  cancelmark conform http://127.0.0.1:8000            which of the guarantees does that server keep?
+  cancelmark conform http://127.0.0.1:4343            which of the guarantees does that server keep?
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -10,6 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from cancelmark.model.check.explore import StoppedError
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
 from cancelmark.model.revisions import REVISIONS
@@ -51,24 +53,25 @@ def protocol_named(name: str) -> Behaviour:
 def _seeded(name: str) -> Protocol:
     slug = name.strip().replace(" ", "-").replace("'", "")
     if slug not in SEEDED:
-        near = get_close_matches(slug, SEEDED, n=3) or list(SEEDED)
-        raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}")
+        near = get_close_matches(slug, SEEDED, n=3) or list(SEEDED)[:3]
+        raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}, or any other of the "
+                         f"{len(SEEDED)} in model/seeded.py")
     return SEEDED[slug]
 
 
 def _loaded(name: str, where: str) -> ModuleType:
     """The module of that name, or the file, as this directory has it."""
-    sys.path.insert(0, str(Path.cwd()))
+    kept, sys.path[:0] = sys.path[:], [str(Path.cwd()), str(Path(where).resolve().parent)]
     try:
         return _file(where) if where.endswith(".py") else import_module(where)
-    except Exception as error:  # whatever somebody's module does when it is loaded
+    except (Exception, SystemExit) as error:  # whatever somebody's module does when it is loaded
         raise UsageError(f"--protocol {name}: cannot load {where}: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.remove(str(Path.cwd()))
+        sys.path[:] = kept
 
 
 def _file(path: str) -> ModuleType:
-    spec = spec_from_file_location(Path(path).stem, path)
+    spec = spec_from_file_location(f"cancelmark_protocol_{Path(path).stem}", path)  # no name of another module
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = module_from_spec(spec)  # where its own dataclasses look for it
@@ -80,11 +83,22 @@ def _file(path: str) -> ModuleType:
     return module
 
 
+REMEDY = "Mend the action, its `subject`, or the rows."
+
+
 @contextmanager
 def sound(protocol: Behaviour) -> Iterator[None]:
-    """What is done here with the protocol is told apart from an action of it that breaks its own rows."""
+    """An action that breaks its own rows, or fails, is told apart from a verdict."""
     try:
         yield
+    except (UsageError, StoppedError):
+        raise
     except (IllegalTrigger, NoPrompt) as error:
         raise UsageError(f"protocol {protocol.name}: an action does what its rows do not allow: {error}; nothing is "
-                         "claimed. Mend the action, its `subject`, or the rows") from error
+                         f"claimed. {REMEDY}") from error
+    except Exception as error:
+        if protocol in PROTOCOLS.values():
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(f"protocol {protocol.name}: {type(error).__name__}: {error} "
+                         f"({place.filename}:{place.lineno}); nothing is claimed") from error

@@ -1,6 +1,6 @@
 """A client of a server of prompts: the calls of the wire, its events, and runs that are waited for.
 
-    async with Client("http://127.0.0.1:7337") as client:
+    async with Client("http://127.0.0.1:4343") as client:
         workspace = await client.open_workspace(os.getcwd())
         session = await client.create_session(workspace.id, "a talk")
         async with RunStream(client, workspace.id, session.id, "hello") as run:

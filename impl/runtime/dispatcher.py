@@ -22,7 +22,7 @@ from typing import Any
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 
 from ..models import Model
 from ..store import Answer, Committed, Conflict, Lost, Message, Operation, Snapshot, Store, StoreError
@@ -115,7 +115,12 @@ class Dispatcher:
 
     def _end(self, lane: Lane, run: Run, result: Result, messages: Sequence[Message] = ()) -> None:
         self._close_run(run, result, messages)
-        self._carry(lane, lane.session.take("finish", run.prompt, result.outcome))
+        try:
+            effects = lane.session.take("finish", run.prompt, result.outcome)
+        except IllegalTrigger as error:  # of a protocol that was not checked
+            self._stand_still(lane, error)
+        else:
+            self._carry(lane, effects)
 
     def _close_run(self, run: Run, result: Result, messages: Sequence[Message]) -> None:
         run.said, run.messages = result, messages

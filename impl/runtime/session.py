@@ -142,6 +142,8 @@ class Session:
             action.apply(self, Argument(prompt, variant, seq))
         except BaseException:
             self._put_back(effects)
+            if name == "accept" and prompt:
+                self.prompts.pop(prompt.seq, None)
             self.mark, self.down, self.memory = mark, down, memory
             raise
         effects.mark = self.mark

@@ -1,3 +1,5 @@
+"""`python -m cancelmark.impl.specs`."""
+
 from .pages import main
 
 raise SystemExit(main())

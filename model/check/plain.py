@@ -126,7 +126,7 @@ class Explorer:
         except (OverflowError, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
         except (IllegalTrigger, NoPrompt) as error:
-            result.stopped = f"an action does what its rows do not allow: {error}"
+            result.stopped, result.broken = f"an action does what its rows do not allow: {error}", True
         result.states = len(parent)
         return result
 

@@ -45,6 +45,7 @@ class Result:
     levels: list[int] = field(default_factory=list)  # states by depth
     stopped: str | None = None  # why the search did not run to its end
     interrupted: bool = False
+    broken: bool = False  # an action did what its rows do not allow
     violations: dict[str, Trace] = field(default_factory=dict)  # by property id, each a shortest trace
     met: dict[str, Trace] = field(default_factory=dict)  # by goal id, each a shortest trace
 

@@ -1,6 +1,6 @@
 """Writes a trace of any length to standard output, as a runtime with a dozen sessions would, or as others might log it.
 
-    python long_trace.py LINES [observed] | /usr/bin/time -v cancelmark trace check -
+    PYTHONPATH=tests python tests/support/long_trace.py LINES [observed] | /usr/bin/time -v cancelmark trace check -
 
 It is how the figures in specs/trace.md were measured.
 """

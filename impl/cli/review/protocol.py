@@ -6,6 +6,7 @@ from typing import Any
 from cancelmark.model.check.explore import Result, explore_fully
 from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.protocol import Protocol
+from cancelmark.model.trace import Trace
 from cancelmark.views.lifecycle import lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
@@ -36,7 +37,9 @@ def problems(found: dict[Bounds, Result]) -> list[str]:
 def page(protocol: Protocol, found: dict[Bounds, Result]) -> str:
     rows = "".join(f"<tr><th>{id}</th><td>{verdict}</td><td>{escape(p.sentence)}</td></tr>\n"
                    for p, (id, verdict) in zip(PROPERTIES, verdicts(found).items()))
-    traces = {id: trace for result in found.values() for id, trace in result.violations.items()}
+    traces: dict[str, Trace] = {}
+    for id, trace in (item for result in found.values() for item in result.violations.items()):
+        traces[id] = min(traces.get(id, trace), trace, key=len)
     shown = "".join(f"<h3>{id}: {len(trace)} steps</h3>\n<pre>{escape(trace_text(trace))}</pre>\n"
                     for id, trace in traces.items())
     searched = "".join(f"<li>{bounds}: {result.states:,} states, {result.verdict}</li>\n"

@@ -90,7 +90,7 @@ class FastExplorer:
         except (TooWide, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
         except (IllegalTrigger, NoPrompt) as error:
-            result.stopped = f"an action does what its rows do not allow: {error}"
+            result.stopped, result.broken = f"an action does what its rows do not allow: {error}", True
         finally:
             if collecting:
                 gc.enable()

@@ -1,5 +1,6 @@
 """A protocol is a value: the commands take anybody's own, and every seeded bug."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -72,6 +73,7 @@ def test_review_writes_its_verdicts_and_diagrams(mine: Path) -> None:
     assert "Review of keep: violated" in page
     assert page.count("<svg") == 2
     assert "finish(A, end_turn)" in page
+    assert "mark@2" not in page, "the shortest of all searches has one session"
 
 
 @pytest.mark.parametrize(("name", "told"), [
@@ -81,10 +83,12 @@ def test_review_writes_its_verdicts_and_diagrams(mine: Path) -> None:
     ("nowhere.py:KEEP", "cannot load nowhere.py: FileNotFoundError"),
     ("nowhere:KEEP", "cannot load nowhere: ModuleNotFoundError"),
     ("broken.py:KEEP", "cannot load broken.py: ZeroDivisionError"),
+    ("exits.py:KEEP", "cannot load exits.py: SystemExit"),
     ("seeded:the-mark-is-one-to-high", "there is no such bug; try the-mark-is-one-too-high"),
 ])
 def test_a_name_that_is_no_protocol_is_refused(mine: Path, name: str, told: str) -> None:
     (mine / "broken.py").write_text("1 / 0")
+    (mine / "exits.py").write_text("raise SystemExit(0)")
     assert told in read_refusal("check", "--protocol", name)
 
 
@@ -101,4 +105,22 @@ def test_what_was_found_before_an_action_breaks_its_own_rows_is_told() -> None:
     said = run_command("check", "--protocol", name, "--prompts", "3", "--requeues", "1", "--engine", "plain", code=1)
     words = " ".join(said.stdout.split())
     assert "single-active is violated" in words
-    assert "an action does what its rows do not allow" in words
+    assert "is queued with guards [busy, first" in words
+    assert "Mend the action" in words
+
+
+@pytest.mark.parametrize("command", [
+    ("check", "--prompts", "1", "--cancels", "1"), ("play", "accept A"), ("diagram", "session")])
+def test_an_action_that_fails_is_told_with_its_place_and_is_no_verdict(mine: Path, command: tuple[str, ...]) -> None:
+    (mine / "fails.py").write_text(KEEP.replace("stop_active(step)", "step.nope"))
+    told = read_refusal(command[0], "--protocol", "fails.py:KEEP", *command[1:])
+    assert "protocol keep: AttributeError: " in told
+    assert "fails.py:6); nothing is claimed" in told
+
+
+def test_a_file_finds_what_lies_beside_it_and_replaces_no_other_module(mine: Path) -> None:
+    (mine / "inner").mkdir()
+    (mine / "inner" / "beside.py").write_text(KEEP)
+    (mine / "inner" / "queue.py").write_text("from beside import KEEP\n")
+    assert protocol_named("inner/queue.py:KEEP").name == "keep"
+    assert "KEEP" not in vars(importlib.import_module("queue"))

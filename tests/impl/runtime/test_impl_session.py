@@ -142,6 +142,16 @@ def test_a_step_that_fails_in_the_middle_changes_nothing() -> None:
     assert (shape(session), [p.outcome for p in session.live]) == before
 
 
+def test_an_acceptance_that_fails_leaves_no_prompt() -> None:
+    def accept_twice(step: Port, arg: Argument) -> None:
+        step.fire(step.admit(arg.seq + 1, arg.variant is True), Trigger.SETTLE)
+
+    session = Session("s", Counter(), protocol=REFERENCE.changed("broken", accept={"apply": accept_twice}))
+    with pytest.raises(IllegalTrigger, match="settle"):
+        session.accept()
+    assert not session.prompts
+
+
 def test_a_session_answers_every_guard_of_its_prompts() -> None:
     session = Session.restored("s", Counter(4), 1, [
         (3, "b", None, State.QUEUED), (1, "c", None, State.ACTIVE), (4, "a", None, State.ACCEPTED),
