@@ -143,7 +143,7 @@ def take_in(step: Port, arg: Argument) -> None:
 
 
 def foldable(port: Port) -> list[Any]:
-    return [p for p in port.queue if port.may(p, Trigger.FOLD)]
+    return [p for p in port.queue if not p.run_id]
 
 
 def requeue(step: Port, arg: Argument) -> None:
