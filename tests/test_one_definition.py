@@ -73,6 +73,11 @@ def test_what_a_guard_means_is_said_by_the_protocol() -> None:
     assert "single-active" not in explore(REFERENCE, Bounds(2)).violations
 
 
+def test_an_action_that_is_not_there_cannot_be_changed() -> None:
+    with pytest.raises(LookupError, match="protocol ref has no action cancle; it has accept, enter"):
+        REFERENCE.changed("misspelt", cancle={"apply": cancel_keeps})
+
+
 def test_a_runtime_whose_protocol_breaks_its_own_rows_stands_still(caplog: pytest.LogCaptureFixture) -> None:
     def finish_twice(step: Port, arg: Argument) -> None:
         finish(step, arg)
