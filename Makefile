@@ -7,9 +7,13 @@ LAB := $(VENV)/ready-lab
 VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
 OPENCODE ?= latest
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600
+ifndef SEED
+SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-runtime test-deep mutants lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: help review test test-random test-runtime test-deep mutants soak lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -32,17 +36,25 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
 test: $(READY) ## all tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal
+	@$(PYTEST)
+
+test-random: $(READY) ## the random tests alone, with a seed that is new each time; SEED=NUMBER tries one again
+	@echo "try this again with: make test-random SEED=$(SEED)"
+	@$(PYTEST) -m hypothesis --hypothesis-profile fresh --hypothesis-seed $(SEED) || \
+		{ echo "this failed with: make test-random SEED=$(SEED)"; exit 1; }
 
 test-runtime: $(READY) ## the tests of the runtime, the store and the scheduler alone
-	@$(BIN)/python -m pytest -n 2 --dist worksteal tests/impl/runtime tests/impl/store \
+	@$(PYTEST) tests/impl/runtime tests/impl/store \
 		tests/conformance/test_schedule.py tests/conformance/test_schedules.py
 
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
-	@CANCELMARK_DEEP=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	@CANCELMARK_DEEP=1 $(PYTEST) --timeout 14400
 
 mutants: $(READY) ## change the protocol in small ways, and see a test fail each time: specs/mutation.md (an hour)
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/mutants.py
+
+soak: $(READY) ## 500 readers and 50 writers on one server for ten minutes: memory, descriptors and log stay flat
+	@PYTHONPATH=tests nice $(BIN)/python tests/tools/soak.py
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

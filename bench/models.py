@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
 from cancelmark.impl.models import Delta, Failure, Finish, FinishReason, Message, ModelError, TextDelta, Tool
-from cancelmark.impl.runtime.turn import SUMMARIZE
+from cancelmark.impl.runtime.conversation import SUMMARIZE
 
 
 class Null:

@@ -29,10 +29,11 @@ SAMPLES = 5  # round trips for each cancel
 
 
 @contextmanager
-def server(*options: str) -> Iterator[int]:
-    """A server on a data directory of its own; its port."""
-    with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as directory:
-        command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir", directory,
+def server(*options: str, directory: str | None = None) -> Iterator[int]:
+    """A server on this data directory, or on one of its own; its port."""
+    with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as own:
+        command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir",
+                   directory or own,
                    "--log-level", "error", "--max-queue", "1000000", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
@@ -77,13 +78,15 @@ class Connection:
             if line.startswith(b'data: {"type":"run_complete"'):
                 yield json.loads(line[6:])["payload"]["payload"]
 
-    async def watch(self, workspace: str) -> None:
-        self._writer.write(get(f"/v1/workspaces/{workspace}/events?client_id={uuid4()}"))
+    async def watch(self, workspace: str, after: str = "") -> None:
+        """Asks for the events from now on, or after a place."""
+        place = f"last-event-id: {after}\r\n" if after else ""
+        self._writer.write(get(f"/v1/workspaces/{workspace}/events?client_id={uuid4()}", place))
         await self._reader.readuntil(b"id: ")
 
 
-def get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+def get(path: str, headers: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n".encode()
 
 
 def post(path: str, body: Any = None) -> bytes:

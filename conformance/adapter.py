@@ -16,9 +16,10 @@
     print(judge(Mine))
 
 That is enough to be judged. What else a server offers is told by writing the method for it: `clear`, `queued`,
-`messages`, `shut`, `restart`, and `leave` with `come_back`. What it does not offer is never asked for, and guarantees
-that need it are reported as not observable. Guarantees that it does not mean to give are left out of `claims`, and
-reported as not claimed.
+`messages`, `delete`, `shut`, `restart`, `attach`, `lose`, `slow` with `catch_up`, and `leave` with `come_back`; or by
+setting `folds`, `outgrows`, `run_ids`, `grace` or `fails_early`. What it does not offer is never asked for, and
+guarantees that need it are reported as not observable. Guarantees that it does not mean to give are left out of
+`claims`, and reported as not claimed.
 
 **Turns.** The kit decides how long each turn takes and how it ends, because `self.turns` stands in for the language
 model. A server in this process calls it: `answer = await self.turns(text)`. A server elsewhere uses a fake language
@@ -27,6 +28,9 @@ model server on a port of this machine, which the kit serves: `judge(Mine, llm_p
 **Time.** A server in this process runs on a deterministic event loop, where the kit chooses who comes first and waiting
 costs nothing (`cancelmark.conformance.schedule`). One that uses sockets, threads or the clock says `outside = True`.
 
+**Connections.** Races are decided in microseconds. An adapter of a server outside keeps its connections open from one
+call to the next, opens as many as `warm` asks for before anything is played, and sends each request in one write.
+
 **Other wires.** The kit speaks of sessions, and of a cancel that reaches all that a session has accepted. If the server
 has threads or conversations, those are sessions. If it cancels by run id alone, `cancel` is a loop over the run ids
 that this adapter has had accepted and whose end it has not told. If it has no queue and refuses while it is busy,
@@ -34,21 +38,35 @@ that this adapter has had accepted and whose end it has not told. If it has no q
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
-from cancelmark.model.delivery import DELIVERY
-from cancelmark.model.properties import PROPERTIES
+from .guarantees import ORDER
+from .patience import Patience
 
-GUARANTEES: frozenset[str] = frozenset(p.id for p in (*PROPERTIES, DELIVERY))
+GUARANTEES: frozenset[str] = frozenset(p.id for p in ORDER)
 """The ids of everything that a server can claim: `claims = GUARANTEES - {"fifo"}`. specs/protocol.md explains each."""
 
-OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave")
+OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave", "attach", "delete", "slow", "lose")
 
 
 class Refused(Exception):
     """The server did not do what was asked, and says so: busy, closing, full."""
+
+
+class ServerGone(Exception):
+    """The server has stopped, or has broken the connection. So is everything that comes of a `ConnectionError` or an
+    `EOFError`; an adapter says so itself where its library raises something else."""
+
+
+def is_gone(error: BaseException | None) -> bool:
+    """Whether it comes of a server that is gone."""
+    while error is not None:
+        if isinstance(error, ServerGone | ConnectionError | EOFError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,9 @@ class Sent:
     text: str
     run_id: str | None
     """None: the caller does not name it. Only servers that can take in such prompts (`folds`) are sent any."""
+    fails: bool = False
+    """The server must fail at it before its turn starts. Only servers that can be made to (`fails_early`) are sent any.
+    """
 
 
 @dataclass(frozen=True)
@@ -114,8 +135,27 @@ class Steering(Protocol):
     def fail(self, token: str) -> None:
         """It ends with an error: now, or as soon as it starts."""
 
+    def again(self, token: str) -> None:
+        """The turn has to call the language model again, after a tool call."""
+
+    def outgrow(self, token: str) -> None:
+        """The turn no longer fits into its context: now, or as soon as it starts. The summary that is asked for then is
+        held until `summarize`."""
+
+    def summarize(self, token: str) -> None:
+        """The summary of its conversation is made: now, or as soon as it is asked for."""
+
+    def flood(self, token: str) -> None:
+        """It ends well with a very long answer: now, or as soon as it starts."""
+
+    def settle(self, token: str) -> None:
+        """Its turn may be over from now on, because something was canceled: what follows may be another's."""
+
     def count_starts(self, token: str) -> int:
         """How often the language model was asked for this prompt's turn."""
+
+    def count_summaries(self, token: str) -> int:
+        """How often the language model was asked for a summary of its conversation."""
 
     def count_broken_off(self, token: str) -> int:
         """How many of these the server has broken off before they were over."""
@@ -133,13 +173,50 @@ class Adapter:
     """The guarantees that the server means to give."""
     outside: ClassVar[bool] = False
     """It is not made of asyncio alone: it uses sockets, threads or the clock, and real time goes by."""
-    folds: ClassVar[bool] = False
-    """It takes prompts without a run id, and its turns may take them in: `Turns.step`."""
+    folds: bool = False
+    """It takes prompts without a run id, and its turns may take them in: `Turns.step`. Outside, whenever the language
+    model has called `tool`."""
+    tool: ClassVar[tuple[str, str]] = ("cancelmark_wait", "{}")
+    """Outside: a tool that the language model may call without harm, and its arguments. A server that answers a call of
+    a tool that it does not have, and goes on, needs none."""
+    outgrows: ClassVar[str] = ""
+    """How a turn learns that it no longer fits into its context, if it goes on after a summary then: by an `error` of
+    the language model (`ContextFull`, for a server in this process), or by the `usage` of an answer."""
+    run_ids: ClassVar[bool] = False
+    """It knows a run id again: prompts may be sent twice (R22)."""
+    grace: float | None = None
+    """Seconds for which it waits when nobody watches any more. Watchers that come and go leave for longer than that."""
+    fails_early: ClassVar[bool] = False
+    """A prompt can be made to fail before its turn starts: `Sent.fails`. For instance by an attachment that is not
+    there, or a model that is not known."""
     patience: ClassVar[float] = 3.0
-    """Seconds without any news after which what has not happened will never happen. Servers outside: real ones."""
+    """The least number of seconds without any news after which what has not happened counts as missing. The kit waits
+    longer if the server, or the machine, is slow, and before it says that something is broken."""
+    capacity: ClassVar[int | None] = None
+    """How many turns the server runs at once, over all sessions. While so many run, nobody else has to start."""
+    fails_by_itself: ClassVar[bool] = False
+    """Its turns may fail although the language model does not: then a canceled prompt may end `error` too."""
+    call_limits: ClassVar[Mapping[str, float]] = {"open": 120.0, "session": 60.0, "restart": 120.0, "revive": 120.0}
+    """Seconds for calls that may take long, by name. All others have ten, or more if the server is slow."""
+    start_limit: ClassVar[float] = 120.0
+    """Seconds for `prepare`, and for `clean_up`."""
+    llm_port: ClassVar[int | None] = None
+    """For a server outside that uses the kit's language model: the port where the kit serves it, if `judge` is not told
+    another. 0: any that is free, for `prepare` to tell the server."""
 
     turns: "Turns"
     """Set by the kit before `open`, for servers in this process."""
+
+    # --- once for a judgement, of a server outside
+
+    @classmethod
+    async def prepare(cls, model_url: str) -> None:
+        """Before anything is played: starts the server, signs in, whatever is done once. `model_url` is the base URL of
+        the kit's language model, as in `http://127.0.0.1:4545/v1`, or empty if the server's own is used."""
+
+    @classmethod
+    async def clean_up(cls) -> None:
+        """After everything was played, also if `prepare` has failed: stops the server."""
 
     # --- what every server has
 
@@ -164,12 +241,27 @@ class Adapter:
 
     def events(self) -> AsyncIterator[Event]:
         """Everything that the server publishes, from `open` on. Either write it as an async generator, as for a stream
-        of events, or leave it and call `tell`. The kit reads it until `close`."""
+        of events, or leave it and call `tell`.
+
+        The kit reads it until `close`, and between `leave` and `come_back` not at all. If it ends before that, or
+        raises what `ServerGone` says, the server is gone, which breaks *progress*. After `shut` it may end or raise so:
+        what has not come by then never comes. Whatever else it raises is an error of the adapter, and told at once."""
         return self._read_inbox()
 
     def tell(self, event: Event) -> None:
         """Something was published. For servers that call back."""
         self._inbox.put_nowait(event)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
+        """A task of the adapter's own, such as one that reads a stream and calls `tell`. What it raises is told at
+        once, as if `events` had raised it. The adapter cancels it in `close`."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._end_calls)
+        return task
+
+    async def warm(self, n: int) -> None:
+        """Opens connections for so many calls at once, before anything is played."""
 
     # --- what some servers have
 
@@ -193,6 +285,17 @@ class Adapter:
         """The server dies without warning and is started again on what it has stored; events go on to be told."""
         raise NotImplementedError
 
+    async def revive(self) -> None:
+        """The server has stopped by itself: starts it again, for the histories that follow. Without this the kit uses
+        `restart`, or hopes that somebody else does it."""
+        raise NotImplementedError
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the server has said where to come back to, by an id of an event, say. If it has not, the subscriber
+        does not leave, and whether it would have missed anything cannot be seen."""
+        return True
+
     async def leave(self) -> None:
         """The subscriber goes away: `events` is not read until `come_back`. The server goes on."""
         raise NotImplementedError
@@ -201,15 +304,51 @@ class Adapter:
         """The subscriber is back, and `events` goes on where it was: what was published meanwhile is told once."""
         raise NotImplementedError
 
+    async def attach(self) -> None:
+        """One more client connects, looks at what there is, and watches until `close`."""
+        raise NotImplementedError
+
+    async def delete(self, session: str) -> None:
+        """Deletes the session: what it has accepted is canceled."""
+        raise NotImplementedError
+
+    async def slow(self) -> None:
+        """The subscriber stays connected, and takes nothing that the server sends until `catch_up`. The kit does not
+        read `events` meanwhile, which is all that an adapter that reads a stream there has to see to."""
+        raise NotImplementedError
+
+    async def catch_up(self) -> None:
+        """The subscriber takes what the server has sent and sends."""
+
+    async def lose(self, session: str, prompt: Sent) -> None:
+        """Posts the prompt, and breaks the connection off before the answer comes."""
+        raise NotImplementedError
+
     # --- what the kit asks
 
     _inbox: asyncio.Queue[Event]
     _sessions: int
+    _tasks: list[asyncio.Task[None]]
+    _calls: set[asyncio.Timeout]
+    _waits: Patience
 
     def __new__(cls, *arguments: object, **options: object) -> Self:  # so that an `__init__` need not call this one's
         made = super().__new__(cls)
         made._inbox, made._sessions = asyncio.Queue(), 0
+        made._tasks, made._calls, made._waits = [], set(), Patience(cls.patience)
         return made
+
+    def _end_calls(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for an answer that a task would have brought which has failed."""
+        if not task.cancelled() and task.exception():
+            for limit in self._calls:
+                limit.reschedule(asyncio.get_running_loop().time())
+
+    def _check_tasks(self) -> None:
+        """Raises what a task of the adapter's own has raised."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def _read_inbox(self) -> AsyncIterator[Event]:
         while True:
@@ -226,6 +365,10 @@ MakeAdapter = Callable[[], Adapter]
 
 class TurnFailed(Exception):
     """The language model failed, because the kit wants it to."""
+
+
+class ContextFull(Exception):
+    """What the turn has to say no longer fits: it can go on after a summary."""
 
 
 def answer_to(name: str) -> str:
@@ -246,13 +389,15 @@ class Turns:
 
     def __init__(self) -> None:
         self._known: dict[str, asyncio.Event] = {}
-        self._how: dict[str, str] = {}  # what it will do when it is let go: release, fail or again
+        self._summaries: dict[str, asyncio.Event] = {}
+        self._how: dict[str, str] = {}  # what it will do when it is let go: release, fail, again or outgrow
         self._started: dict[str, int] = {}
+        self._summarized: dict[str, int] = {}
         self._closed: dict[str, int] = {}
         self.taken_in: dict[str, str] = {}
         """By name, the prompt whose turn has taken it in."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when a turn has started or was broken off."""
+        """Called when a turn or a summary has started, or was broken off."""
 
     async def __call__(self, text: str) -> str:
         answer = await self.step(text)
@@ -262,26 +407,40 @@ class Turns:
 
     async def step(self, text: str, *taken_in: str) -> str | None:
         """One call of a turn that may need several: None means that it has to call again. `taken_in` are the texts of
-        prompts that the turn has taken in since the last call."""
+        prompts that the turn has taken in since the last call. Raises `ContextFull` if a summary is needed first."""
         name = self._name_in(text)
         for other in map(self._name_in, taken_in):
             self.taken_in[other] = name
-        self._started[name] = self._started.get(name, 0) + 1
-        self.changed()
         let_go = self._known[name]
+        await self._wait(name, let_go, self._started)
+        how = self._how.get(name)
+        if how in ("again", "outgrow"):
+            let_go.clear()
+        if how == "again":
+            return None
+        if how == "outgrow":
+            raise ContextFull(f"the turn of {name} no longer fits")
+        if how == "fail":
+            raise TurnFailed(failure_of(name))
+        return answer_to(name)
+
+    async def make_summary(self, text: str) -> str:
+        """The summary of a conversation that no longer fits, for the turn that needs it."""
+        name = self._name_in(text)
+        made = self._summaries[name]
+        await self._wait(name, made, self._summarized)
+        made.clear()
+        return f"this is the summary for {name}"
+
+    async def _wait(self, name: str, let_go: asyncio.Event, asked: dict[str, int]) -> None:
+        asked[name] = asked.get(name, 0) + 1
+        self.changed()
         try:
             await let_go.wait()
         except asyncio.CancelledError:
             self._closed[name] = self._closed.get(name, 0) + 1
             self.changed()
             raise
-        how = self._how.get(name)
-        if how == "again":
-            let_go.clear()
-            return None
-        if how == "fail":
-            raise TurnFailed(failure_of(name))
-        return answer_to(name)
 
     def _name_in(self, text: str) -> str:
         found = [(text.rfind(name), name) for name in self._known if name in text]
@@ -292,7 +451,7 @@ class Turns:
     # --- steering
 
     def hold(self, token: str) -> None:
-        self._known[token] = asyncio.Event()
+        self._known[token], self._summaries[token] = asyncio.Event(), asyncio.Event()
 
     def release(self, token: str) -> None:
         self._let_go(token, "release")
@@ -304,12 +463,28 @@ class Turns:
         """The call that waits now returns, and the turn has to call again."""
         self._let_go(token, "again")
 
+    def outgrow(self, token: str) -> None:
+        self._let_go(token, "outgrow")
+
+    def flood(self, token: str) -> None:
+        """Here nothing is streamed: a long answer is as good as any."""
+        self._let_go(token, "release")
+
+    def summarize(self, token: str) -> None:
+        self._summaries[token].set()
+
+    def settle(self, token: str) -> None:
+        """Whose turn it is says the text."""
+
     def _let_go(self, token: str, how: str) -> None:
         self._how[token] = how
         self._known[token].set()
 
     def count_starts(self, token: str) -> int:
         return self._started.get(token, 0)
+
+    def count_summaries(self, token: str) -> int:
+        return self._summarized.get(token, 0)
 
     def count_broken_off(self, token: str) -> int:
         return self._closed.get(token, 0)

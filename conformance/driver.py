@@ -3,16 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from math import inf
+from time import perf_counter
 
 from cancelmark.model.session import label
 
-from .adapter import Adapter, Refused, Sent, Steering, Turns
-from .history import CLIENTS, MODEL, SERVER, ClientCall, History, Track
+from .adapter import Adapter, Refused, Sent, Steering, is_gone
+from .history import CLIENTS, MODEL, SERVER, ClientCall, History, Track, at_session
 from .judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
-from .script import Batch, Do, Script
+from .script import TURNS, Batch, Do, Script
 
 LIMIT = 26  # prompts in a history: there are no more letters
+COARSE = 0.002  # seconds: the event loop waits no less exactly than that
+WORDS = {"release": "answers", "fail": "fails", "again": "wants a tool", "outgrow": "no longer fits",
+         "flood": "answers at length", "summarize": "the summary is made"}
 
 
 class Driver:
@@ -32,6 +37,7 @@ class Driver:
             sessions = 1 + max((do.session for do in script.everything), default=0)
             self.observer.sessions = [
                 await call_adapter(adapter, "session", adapter.session()) for _ in range(sessions)]
+            await call_adapter(adapter, "warm", adapter.warm(script.at_once))
             for batch in script.batches:
                 await self._play_batch(batch)
             await self._end_all_turns()
@@ -39,21 +45,47 @@ class Driver:
         except Hangs as hangs:
             history.complain("progress", str(hangs))
             history.silences.add("progress")
+        except Exception as error:
+            self._note_gone(error)
         finally:
-            try:
-                await self.observer.stop_reading()
-            finally:
-                with suppress(Hangs):
-                    await call_adapter(adapter, "close", adapter.close())
+            await self._leave()
         judge_history(history)
         return history
 
+    def _note_gone(self, error: Exception) -> None:
+        """A server that is gone has broken something. Any other error is the adapter's."""
+        if not is_gone(error):
+            raise error
+        if not self.history.gone:
+            self.history.gone = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self.history.note(SERVER, "", "is gone")
+            self.history.complain("progress", f"the server is gone ({self.history.gone:.200}).")
+
+    async def _leave(self) -> None:
+        """Leaves nothing behind, and brings a server back that is gone, if the adapter can."""
+        adapter, history = self.adapter, self.history
+        try:
+            await self.observer.stop_reading()
+        except Exception as error:
+            self._note_gone(error)
+        finally:
+            if history.gone:
+                revive = adapter.revive if adapter.offers("revive") else adapter.restart
+                with suppress(Exception):  # the next history shows whether it is back
+                    await call_adapter(adapter, "revive", revive())
+            with suppress(*([Exception] if history.gone else [Hangs])):
+                await call_adapter(adapter, "close", adapter.close())
+
     async def _play_batch(self, batch: Batch) -> None:
-        doing = [self._do(do) for do in batch.together]
+        doing = []
+        for n, do in enumerate(batch.together):
+            await self._wait(batch.gap(n))
+            doing.append(asyncio.ensure_future(self._do(do)))
         results = await asyncio.gather(*doing, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        await self._wait(batch.pause)
         if batch.rest and self.steering:
             await self.observer.rest()
         elif batch.rest:
@@ -61,15 +93,30 @@ class Driver:
         else:
             self.observer.look_at_turns()
 
+    async def _wait(self, microseconds: int) -> None:
+        """So long and not longer. The event loop alone would round it up to milliseconds."""
+        if not microseconds:
+            return
+        until = perf_counter() + microseconds / 1e6
+        if not self.adapter.outside or microseconds / 1e6 > COARSE:
+            await asyncio.sleep(microseconds / 1e6)
+        while self.adapter.outside and perf_counter() < until:
+            await asyncio.sleep(0)
+
     async def _do(self, do: Do) -> None:
+        adapter, observer = self.adapter, self.observer
         match do.what:
-            case "accept":
-                await self._accept(do)
-            case "release" | "fail" | "again":
+            case "accept" | "lose":
+                await self._send(do)
+            case "resend" | "reuse" if do.back <= len(self.history.prompts) and not observer.shut:
+                await (self._resend if do.what == "resend" else self._reuse)(self.history.prompts[-do.back], do)
+            case what if what in TURNS:
                 self._steer_turn(do)
-            case "cancel" | "clear" if not self.observer.shut:
-                call = self.adapter.cancel if do.what == "cancel" else self.adapter.clear
-                await self._make_call(ClientCall(do.what, do.session, 0), call, self.observer.sessions[do.session])
+            case "cancel" | "clear" | "delete" if not observer.shut and do.session not in observer.deleted:
+                call = {"cancel": adapter.cancel, "clear": adapter.clear, "delete": adapter.delete}[do.what]
+                if do.what == "delete":
+                    observer.deleted.add(do.session)
+                await self._make_call(ClientCall(do.what, do.session, 0), call, observer.sessions[do.session])
             case "shut" if not self.observer.shut:
                 await self.observer.watch_again()
                 self.observer.shut = True
@@ -77,33 +124,84 @@ class Driver:
             case "restart" if not self.observer.shut:
                 await self._restart()
             case "leave":
-                await self.observer.leave_events()
+                await observer.leave_events(long=do.how == "long")
+            case "slow":
+                await observer.read_slowly()
             case "return":
-                await self.observer.watch_again()
+                await observer.watch_again()
+            case "attach" if not observer.shut:
+                self.history.note(CLIENTS, "", "one more client attaches")
+                await call_adapter(adapter, "attach", adapter.attach())
 
-    async def _accept(self, do: Do) -> None:
+    async def _send(self, do: Do) -> None:
         history, n = self.history, len(self.history.prompts)
-        if n == LIMIT:
+        if n == LIMIT or do.session in self.observer.deleted:
             return
         name = f"cm-{self.name}-{n:03}"
-        p = Track(label(n + 1), name, do.session, do.run_id, 0)
+        sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing")
+        p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails)
         history.prompts.append(p)
         if self.steering:
             self.steering.hold(name)
-        p.begin = history.note(CLIENTS, SERVER, str(do).replace("accept", f"accept {p.label}"))
-        sent = Sent(name, f"Say something about {name}", name if do.run_id else None)
-        try:
-            await call_adapter(self.adapter, "accept", self.adapter.accept(self.observer.sessions[do.session], sent))
-        except Refused:
-            p.refused = True
-            history.note(SERVER, CLIENTS, f"{p.label} is refused")
+        p.begin = history.note(CLIENTS, SERVER, do.write(n))
+        if do.what == "lose":
+            await call_adapter(self.adapter, "lose", self.adapter.lose(self.observer.sessions[do.session], sent))
+            history.note(CLIENTS, "", f"the answer to {p.label} is lost")
+        elif await self._accept(p.label, do.session, sent):
+            p.accepted = min(p.accepted, history.now)
         else:
-            p.accepted = history.note(SERVER, CLIENTS, f"{p.label} is accepted")
+            p.refused = True
+
+    async def _accept(self, name: str, session: int, sent: Sent) -> bool:
+        """Whether the server has accepted it."""
+        call = self.adapter.accept(self.observer.sessions[session], sent)
+        try:
+            await call_adapter(self.adapter, "accept", call)
+            accepted = True
+        except Refused:
+            accepted = False
+        except Exception as error:
+            if not (self.observer.shut and is_gone(error)):
+                raise
+            accepted = False
+        self.history.note(SERVER, CLIENTS, f"{name} is {'accepted' if accepted else 'refused'}")
         self.observer.news += 1
+        return accepted
+
+    async def _resend(self, p: Track, do: Do) -> None:
+        """The same prompt again, as a client does that has not heard whether it was accepted."""
+        if p.refused or not p.run_id:
+            return
+        known = p.accepted < inf
+        self.history.note(CLIENTS, SERVER, f"accept {p.label} again")
+        if await self._accept(p.label, p.session, Sent(p.name, f"Say something about {p.name}", p.name, p.fails)):
+            p.accepted = min(p.accepted, self.history.now)
+            p.resent += 1
+        elif known:
+            p.resent += 1
+            self.history.complain("run-ids", f"{p.label} was accepted; sent again under its run id, it was refused.")
+
+    async def _reuse(self, p: Track, do: Do) -> None:
+        """Another prompt under the same run id: whoever takes it cannot tell the two apart."""
+        if p.accepted == inf or not p.run_id:
+            return
+        name = f"{p.name}-{self.history.now}"
+        self.history.others.add(name)
+        if self.steering:
+            self.steering.hold(name)
+            self.steering.release(name)
+        other = f"another prompt under the run id of {p.label}"
+        self.history.note(CLIENTS, SERVER, f"accept {other}{at_session(do.session)}")
+        p.reused += 1
+        if await self._accept(other, do.session, Sent(p.name, f"Say something about {name}", p.name)):
+            self.history.complain("run-ids", f"{other} was accepted.")
 
     async def _make_call(self, client_call: ClientCall, call: Callable[..., Awaitable[None]], *arguments: str) -> None:
         history = self.history
-        where = "" if not client_call.session else " @2"
+        where = at_session(client_call.session or 0)
+        if self.steering:
+            for p in history.prompts if client_call.session is None else history.prompts_of(client_call.session):
+                self.steering.settle(p.name)
         known = history.prompts_of(client_call.session or 0)
         client_call.idle = client_call.what == "cancel" and all(p.ended or p.refused for p in known)
         client_call.begin = history.note(CLIENTS, SERVER, f"{client_call.what}{where}")
@@ -118,23 +216,32 @@ class Driver:
         self.observer.news += 1
 
     def _steer_turn(self, do: Do) -> None:
-        """Of the turns that run in the session: the one that started first."""
+        """The turn of the prompt that is named; or else, of those that run in the session, the one that started first.
+        """
         self.observer.look_at_turns()
-        running = [p for p in self.history.prompts_of(do.session) if p.running and not p.let_go]
-        if self.steering and running:
-            p = min(running, key=lambda p: p.starts[-1])
-            self._end_turn(p, do.what)
+        if do.back:
+            found = self.history.prompts[-do.back:][:1] if do.back <= len(self.history.prompts) else []
+        elif do.what == "summarize":
+            found = [p for p in self.history.prompts_of(do.session) if p.summarizing]
+        else:
+            found = [p for p in self.history.prompts_of(do.session) if p.running]
+        found = [p for p in found if not p.let_go]
+        if self.steering and found:
+            self._steer(min(found, key=lambda p: p.starts[-1:]), do.what)
 
-    def _end_turn(self, p: Track, how: str) -> None:
+    def _steer(self, p: Track, how: str) -> None:
         assert self.steering
-        words = {"release": "answers", "fail": "fails", "again": "wants a tool"}[how]
-        at = self.history.note(MODEL, SERVER, f"turn of {p.label}: {words}")
-        if how == "again":
-            if isinstance(self.steering, Turns):
-                self.steering.again(p.name)
-            return
-        p.let_go, p.over = (how, at), at
-        (self.steering.release if how == "release" else self.steering.fail)(p.name)
+        at = self.history.note(MODEL, SERVER, f"turn of {p.label}: {WORDS[how]}")
+        if how == "summarize":
+            p.summarizing, p.will_summarize = False, not p.summarizing
+        elif how == "outgrow":
+            p.outgrow(at)
+        elif how == "again":
+            p.calling = p.running
+        else:
+            p.let_go = ("fail" if how == "fail" else "release", at)
+            p.over = at if p.starts else None
+        getattr(self.steering, how)(p.name)
 
     async def _restart(self) -> None:
         await self.observer.watch_again()
@@ -148,10 +255,11 @@ class Driver:
     async def _end_all_turns(self) -> None:
         """Turns are let go, one after the other, until nothing runs: then everything has to be over."""
         await self.observer.watch_again()
-        for _ in range(3 * len(self.history.prompts) + 1):
+        for _ in range(4 * len(self.history.prompts) + 1):
             await self.observer.rest()
-            running = [p for p in self.history.prompts if p.running and p.live and not p.let_go]
+            running = [p for p in self.history.prompts if (p.running or p.summarizing) and p.live and not p.let_go]
             if not running:
                 break
-            self._end_turn(min(running, key=lambda p: p.starts[-1]), "release")
+            first = min(running, key=lambda p: p.starts[-1])
+            self._steer(first, "summarize" if first.summarizing else "release")
         await self.observer.rest()

@@ -47,21 +47,30 @@ def exchange_mermaid(seen: Sequence[Observation]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def exchange_svg(seen: Sequence[Observation], title: str, says: str = "") -> str:
-    """As an SVG that stands alone, under its title and a sentence that says what there is to see."""
-    gap = (max([len(s.text) for s in seen] + [20]) + 4) * LETTER
-    places = {CLIENTS: EDGE + 60, SERVER: EDGE + 60 + gap, MODEL: EDGE + 60 + 2 * gap}
-    bottom = TOP + ROW * (len(seen) + 1)
-    body = [text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint")]
+def exchange_svg(seen: Sequence[Observation], title: str, says: str = "", heading: bool = True) -> str:
+    """As an SVG that stands alone, under its title and a sentence that says what there is to see; or without them, for
+    a page that has both."""
+    places = _places(seen)
+    top = TOP if heading else TOP - 50
+    bottom = top + ROW * (len(seen) + 1)
+    body = [text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint")] if heading else []
     for name, x in places.items():
-        body += [text(x, TOP - 10, name, "strong", "middle"), line(x, TOP, x, bottom, "lifeline")]
+        body += [text(x, top - 10, name, "strong", "middle"), line(x, top, x, bottom, "lifeline")]
     for n, s in enumerate(seen, 1):
-        y, x = TOP + n * ROW, places[s.source]
+        y, x = top + n * ROW, places[s.source]
         body.append(text(EDGE + 2 * LETTER, y, str(s.at), "faint", "end"))
         if not s.dest:
             body.append(text(x + LETTER, y, s.text, "strong"))
             continue
         body.append(arrow(x, places[s.dest], y + 2, "ordinary", dashed=not s.asks))
         body.append(text(min(x, places[s.dest]) + LETTER, y - 4, s.text))
-    width = max(places[MODEL] + 80, len(says) * LETTER * 0.9 + 2 * EDGE)
-    return svg_document(title, width, bottom + EDGE, "\n".join(body))
+    notes = [places[s.source] + (len(s.text) + 2) * LETTER for s in seen if not s.dest]
+    said = len(says) * LETTER * 0.9 + 2 * EDGE if heading else 0
+    return svg_document(title, max(places[MODEL] + 80, said, *notes), bottom + EDGE, "\n".join(body))
+
+
+def _places(seen: Sequence[Observation]) -> dict[str, float]:
+    """Where the lifelines stand: so far apart that the longest message between two fits."""
+    left, right = ((max([len(s.text) for s in seen if end in s.ends and s.dest] + [18]) + 4) * LETTER
+                   for end in (CLIENTS, MODEL))
+    return {CLIENTS: EDGE + 60, SERVER: EDGE + 60 + left, MODEL: EDGE + 60 + left + right}

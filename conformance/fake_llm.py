@@ -7,14 +7,19 @@ told apart by a token, a word that a test puts into the text of one prompt and o
         fake.hold("a1")
         …                                   the server under test is sent the prompt "do this a1"
         await fake.until_started("a1")      its turn has begun, and waits for an answer
-        fake.release("a1")                  or fail("a1"), or the server drops it: closed("a1") == 1
+        fake.release("a1")                  or fail("a1"), or the server drops it: count_broken_off("a1") == 1
+
+`again("a1")` makes the turn call a tool and ask again. `outgrow("a1")` says that the turn no longer fits into its
+context; the summary that a server asks for then is held until `summarize("a1")`. `flood("a1")` is a very long answer.
 
 Which request is whose turn:
 
 - A request belongs to the prompts whose tokens are in its **last user message**: to several if the server folds several
   into one message. What stands before it is conversation, even if nobody has answered it: that a canceled prompt stays
   in the conversation does not start it. If its own turn never began, `taken_in` says whose turn has heard it instead.
-- A request in which the assistant has spoken after the user goes on with a turn, after a tool call, and starts none.
+- A request that answers a tool call goes on with the turn that made it, and starts none. Prompts that come behind
+  the answer were taken in by that turn. So it is until `settle` says that the turn may be over.
+- A request with the words of a prompt whose turn no longer fits, and with another prompt's last, asks for its summary.
 - A request for the model `side` starts none. Agent servers ask for titles and summaries with the user's own words in
   the request; many can be told to use another model for that. Give them `side` for those and `turn` for
   turns (any other name does too). For a server that has one model for both, `is_turn` tells them apart.
@@ -29,7 +34,7 @@ import socket
 import time
 from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -40,6 +45,9 @@ from typing import Any, NamedTuple, Self
 TURN, SIDE = "turn", "side"
 WORD = re.compile(r"[\w-]+")
 LINGER = 2  # seconds for the last bytes to go out
+FLOOD = 400  # lines of a very long answer
+LINE = f"{'and so on, and on, ' * 7}until whoever reads this has had enough\n"
+TOO_MUCH = 1_000_000_000  # tokens, more than any window has
 MODELS = "/v1/models"
 METHODS = {MODELS: "GET", "/v1/chat/completions": "POST"}
 
@@ -58,6 +66,8 @@ class Asked:
     stream: bool
     usage: bool
     """Whether the stream is to end with what was spent."""
+    calls: tuple[str, ...] = ()
+    """The tool calls in the last assistant message, by their ids."""
 
     @property
     def prompt(self) -> str:
@@ -87,10 +97,12 @@ class Ending(Enum):
 
 @dataclass
 class Turn:
-    """A request that started a turn. Times are those of `time.monotonic`."""
+    """A request that started a turn or went on with it, or asked for its summary. Times: `time.monotonic`."""
 
     asked: Asked
     begin: float
+    tokens: frozenset[str] = frozenset()
+    """Of the prompts whose turn it is."""
     end: float | None = None
     ending: Ending | None = None
 
@@ -109,12 +121,26 @@ class FakeModel:
         """By token, of prompts that were steered and have had no turn of their own: whose turn was the first that came
         with their text, unanswered, before its own. Servers that fold message by message do that; others, after a
         cancel."""
+        self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
+        """Of prompts that are in one request for the first time, those that speak last and those before them: the one
+        whose turn it is, if it is not that of the last."""
+        self.tool = ("cancelmark_wait", "{}")
+        """The tool that is called by `again`, and with what."""
+        self.outgrows = "error"
+        """How `outgrow` is told: by an `error`, or by the `usage` of an answer that calls the tool."""
         self._port = port
         self._is_turn = is_turn
         self._by_token: defaultdict[str, list[Turn]] = defaultdict(list)
+        self._hosts: dict[str, str] = {}  # by token, whose turn has taken it in before that turn first asked
+        self._summaries: defaultdict[str, list[Turn]] = defaultdict(list)
         self._steered: set[str] = set()
         self._held: set[str] = set()
         self._failing: set[str] = set()
+        self._flooding: set[str] = set()
+        self._once: dict[str, str] = {}  # what a turn is answered though it is held: again, outgrow
+        self._calling: dict[str, str] = {}  # by token, the tool call that its turn has made
+        self._outgrown: set[str] = set()  # a summary is expected
+        self._summarized: set[str] = set()  # and may be made
         self._leaving = False
         self._changed = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
@@ -140,6 +166,32 @@ class FakeModel:
         self._failing.add(token)
         self._tell()
 
+    def flood(self, token: str) -> None:
+        """As `release`, with an answer of many lines."""
+        self._flooding.add(token)
+        self.release(token)
+
+    def again(self, token: str) -> None:
+        """The turn that is held, or the next one, calls a tool; when it asks again, it is held."""
+        self._plan(token, "again")
+
+    def outgrow(self, token: str) -> None:
+        """The turn that is held, or the next one, is told that it no longer fits; what it asks then is held."""
+        self._plan(token, "outgrow")
+
+    def _plan(self, token: str, what: str) -> None:
+        self._once[self._known(token)] = what
+        self._tell()
+
+    def summarize(self, token: str) -> None:
+        """The summary that is held, or the next one, is answered."""
+        self._summarized.add(self._known(token))
+        self._tell()
+
+    def settle(self, token: str) -> None:
+        """The turn may be over: what comes behind its tool call from now on may be another's turn."""
+        self._calling.pop(token, None)
+
     def _known(self, token: str) -> str:
         self._steered.add(_checked(token))
         return token
@@ -152,11 +204,19 @@ class FakeModel:
 
     def count_broken_off(self, token: str) -> int:
         """How many turns of this prompt the server under test dropped before their end."""
-        return sum(turn.ending is Ending.CLOSED for turn in self.turns_of(token))
+        return sum(turn.ending is Ending.CLOSED for turn in self.turns_of(token) + self.summaries_of(token))
+
+    def count_summaries(self, token: str) -> int:
+        """How many summaries for turns of this prompt were asked for."""
+        return len(self.summaries_of(token))
 
     def turns_of(self, token: str) -> list[Turn]:
         """The turns of this prompt, in the order in which they began."""
         return list(self._by_token.get(_checked(token), ()))
+
+    def summaries_of(self, token: str) -> list[Turn]:
+        """The requests for summaries of this prompt's conversation, in the order in which they began."""
+        return list(self._summaries.get(_checked(token), ()))
 
     async def until_started(self, token: str, n: int = 1) -> None:
         """Waits until `n` turns of this prompt have begun, for ever if need be."""
@@ -243,27 +303,58 @@ class FakeModel:
             return
         asked = _read_asked(request)
         self.asked.append(asked)
-        if self._is_turn(asked):
-            await self._take_turn(self._begin_turn(asked), reader, writer)
+        if token := self._find_outgrown(asked):
+            turn = Turn(asked, time.monotonic(), frozenset({token}))
+            self._summaries[token].append(turn)
+            self._tell()
+            await self._take_turn(turn, self._respond_summary(token, turn, writer), reader)
+        elif (owner := self._find_caller(asked) or self._find_host(asked)) or self._is_turn(asked):
+            turn = self._begin_turn(asked, owner)
+            await self._take_turn(turn, self._respond(turn, writer), reader)
         else:
             await _send(writer, _answer(asked, "A side answer."))
 
-    def _begin_turn(self, asked: Asked) -> Turn:
-        turn = Turn(asked, time.monotonic())
+    def _find_outgrown(self, asked: Asked) -> str | None:
+        """The prompt whose turn no longer fits, if this asks for the summary."""
+        words = {word for text in asked.texts for word in WORD.findall(text)} & self._outgrown
+        if asked.model != SIDE:
+            words -= set(WORD.findall(asked.prompt))
+        return max(words, default=None)
+
+    def _find_caller(self, asked: Asked) -> str | None:
+        """The prompt whose turn goes on, if this answers its tool call."""
+        return next((token for token, call in self._calling.items() if call in asked.calls), None)
+
+    def _find_host(self, asked: Asked) -> str | None:
+        """Whose turn it is, if not that of the prompt that speaks last: a turn may take others in before it asks."""
+        *before, last = [[word for word in WORD.findall(text) if word in self._steered]
+                         for text in asked.unanswered] or [[]]
+        if not (last and self._is_turn(asked)):
+            return None
+        waiting = [word for words in before for word in words if word not in self._by_token]
+        host = self._hosts.get(last[-1]) or self.find_host(last, waiting)
+        if host:
+            self._hosts |= dict.fromkeys(last, host)
+        return host
+
+    def _begin_turn(self, asked: Asked, owner: str | None) -> Turn:
+        words = [owner] if owner else WORD.findall(asked.prompt)
+        turn = Turn(asked, time.monotonic(), frozenset(words))
         self.turns.append(turn)
-        words = WORD.findall(asked.prompt)
         for word in set(words):
             self._by_token[word].append(turn)
-        before = {word for text in asked.unanswered[:-1] for word in WORD.findall(text)} & self._steered
+        self._outgrown -= turn.tokens
+        others = asked.unanswered if owner else asked.unanswered[:-1]
+        before = {word for text in others for word in WORD.findall(text)} & self._steered
         own = [word for word in words if word in self._steered]
         if own:
             self.taken_in |= dict.fromkeys(before - self._by_token.keys() - self.taken_in.keys(), own[-1])
         self._tell()
         return turn
 
-    async def _take_turn(self, turn: Turn, reader: StreamReader, writer: StreamWriter) -> None:
+    async def _take_turn(self, turn: Turn, response: Coroutine[Any, Any, Ending], reader: StreamReader) -> None:
         """Responds as the test decides, when it does, unless the server under test leaves before that."""
-        responding = asyncio.create_task(self._respond(turn, writer))
+        responding = asyncio.create_task(response)
         leaving = asyncio.create_task(_until_left(reader))
         ending = Ending.CLOSED
         try:
@@ -278,17 +369,47 @@ class FakeModel:
             await asyncio.gather(responding, leaving, return_exceptions=True)
 
     async def _respond(self, turn: Turn, writer: StreamWriter) -> Ending:
-        if await self._decision(turn):
-            await _send(writer, _answer(turn.asked, f"I heard: {turn.asked.prompt}"))
-            return Ending.ANSWERED
-        await _send(writer, _error(HTTPStatus.BAD_REQUEST, f"I was told to fail at: {turn.asked.prompt}"))
-        return Ending.FAILED
+        how, asked = await self._decide(turn), turn.asked
+        own = turn.tokens.issuperset(WORD.findall(asked.prompt))
+        heard = asked.prompt if own else " ".join(sorted(turn.tokens & self._steered))
+        for token in turn.tokens:
+            self.settle(token)
+        if how == "fail":
+            await _send(writer, _error(HTTPStatus.BAD_REQUEST, f"I was told to fail at: {heard}"))
+            return Ending.FAILED
+        if how == "outgrow":
+            self._outgrown |= turn.tokens & self._steered
+            if self.outgrows == "error":
+                await _send(writer, _error(HTTPStatus.BAD_REQUEST, "this exceeds the maximum context length",
+                                           "context_length_exceeded"))
+                return Ending.FAILED
+        if how in ("again", "outgrow"):
+            call = f"call-{len(self.asked)}"
+            self._calling |= dict.fromkeys(turn.tokens & self._steered if how == "again" else (), call)
+            await _send(writer, _answer(asked, "", (call, *self.tool), TOO_MUCH if how == "outgrow" else 1))
+        else:
+            await _send(writer, _answer(asked, f"I heard: {heard}" + ("\n" + FLOOD * LINE if how == "flood" else "")))
+        return Ending.ANSWERED
 
-    async def _decision(self, turn: Turn) -> bool:
-        """Whether the turn is to be answered, once it is held no more."""
-        tokens = set(WORD.findall(turn.asked.prompt))
-        await self._until(lambda: self._leaving or not self._held & tokens)
-        return not (self._leaving or self._failing & tokens)
+    async def _decide(self, turn: Turn) -> str:
+        """What the turn is answered, once the test has said so."""
+        tokens = turn.tokens
+        await self._until(lambda: self._leaving or not self._held & tokens or bool(tokens & self._once.keys()))
+        if planned := [self._once.pop(token) for token in tokens & self._once.keys()]:
+            return planned[0]
+        if self._leaving or self._failing & tokens:
+            return "fail"
+        return "flood" if self._flooding & tokens else "release"
+
+    async def _respond_summary(self, token: str, turn: Turn, writer: StreamWriter) -> Ending:
+        await self._until(lambda: self._leaving or token in self._summarized)
+        if self._leaving:
+            await _send(writer, _error(HTTPStatus.BAD_REQUEST, "I was told to leave"))
+            return Ending.FAILED
+        self._summarized.discard(token)
+        self._outgrown.discard(token)
+        await _send(writer, _answer(turn.asked, "A summary."))
+        return Ending.ANSWERED
 
 
 # --- HTTP: as much of it as clients of this wire use
@@ -369,10 +490,12 @@ def _read_asked(request: _Request) -> Asked:
         told = json.loads(request.body)
         messages = [(message["role"], _text(message.get("content"))) for message in told["messages"]]
         options = told.get("stream_options") or {}
+        spoken = [message for message in told["messages"] if message["role"] == "assistant"][-1:]
+        calls = tuple(str(call["id"]) for message in spoken for call in message.get("tool_calls") or ())
         return Asked(
             model=str(told.get("model", "")), roles=tuple(role for role, _ in messages),
             texts=tuple(text for _, text in messages), tools=len(told.get("tools") or ()),
-            stream=bool(told.get("stream")), usage=bool(options.get("include_usage")))
+            stream=bool(told.get("stream")), usage=bool(options.get("include_usage")), calls=calls)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for chat "
                        f"completions ({type(error).__name__}: {error})") from error
@@ -385,27 +508,33 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _answer(asked: Asked, text: str) -> _Response:
+def _answer(asked: Asked, text: str, call: tuple[str, str, str] | None = None, heard: int = 1) -> _Response:
+    """An answer of this text, or with this tool call: its id, the tool's name and its arguments."""
     head = {"id": "chatcmpl-fake", "created": int(time.time()), "model": asked.model}
-    spent = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    spent = {"prompt_tokens": heard, "completion_tokens": 1, "total_tokens": heard + 1}
+    reason = "tool_calls" if call else "stop"
+    calls = [{"id": call[0], "type": "function", "function": {"name": call[1], "arguments": call[2]}}] if call else []
     if not asked.stream:
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
+        choice = {"index": 0, "message": message, "finish_reason": reason}
         return _json({**head, "object": "chat.completion", "choices": [choice], "usage": spent})
 
-    def event(delta: Mapping[str, str] | None, finish: str | None = None, **more: Any) -> bytes:
+    def event(delta: Mapping[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
         chunk = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
         return f"data: {json.dumps(chunk)}\n\n".encode()
 
-    pieces = [event({"content": piece}) for piece in re.findall(r"\S*\s*", text)[:-1]]
+    cut = r".*\n?" if "\n" in text else r"\S*\s*"
+    pieces = [event({"content": piece}) for piece in re.findall(cut, text) if piece]
     usage = [event(None, usage=spent)] if asked.usage else []
     return _Response(HTTPStatus.OK, "text/event-stream; charset=utf-8", [
-        event({"role": "assistant", "content": ""}), *pieces, event({}, "stop"), *usage, b"data: [DONE]\n\n"])
+        event({"role": "assistant", "content": ""}), *pieces,
+        *(event({"tool_calls": [{"index": n, **made}]}) for n, made in enumerate(calls)),
+        event({}, reason), *usage, b"data: [DONE]\n\n"])
 
 
-def _error(status: HTTPStatus, message: str) -> _Response:
-    return _json({"error": {"message": message, "type": "invalid_request_error", "code": None}}, status)
+def _error(status: HTTPStatus, message: str, code: str | None = None) -> _Response:
+    return _json({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)
 
 
 def _models() -> _Response:

@@ -2,10 +2,26 @@
 
 from collections.abc import Mapping
 
+from cancelmark.model.delivery import DELIVERY
+from cancelmark.model.properties import PROPERTIES, Property
+
+RUN_IDS = Property(
+    "run-ids", "A prompt that is sent again under its run id is answered and runs once; no other gets that run id.",
+    clauses=("R22a", "R22b", "R22c"))
+OUTLIVES_WATCHER = Property(
+    "outlives-watcher", "A prompt goes on when nobody watches any more, however long.", clauses=("R26",))
+
+ORDER: tuple[Property, ...] = (*PROPERTIES, DELIVERY, RUN_IDS, OUTLIVES_WATCHER)
+"""Everything that a server can claim, in the order in which reports have it."""
+
 NO_STEERING = "its turns cannot be steered: it does not use the kit's language model"
+NO_PLACE = "no event has said where to come back to: an id, for instance"
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
+    "no-late-fold": ("steer", "fold"),
     "no-lost-cancel": ("steer",),
+    "cancel-stops": ("steer",),
+    "queue-dropped": ("steer",),
     "single-active": ("steer",),
     "fifo": ("steer",),
     "prompt-terminal": ("steer",),
@@ -15,30 +31,39 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "record": ("messages",),
     "no-loss": ("restart",),
     "delivery": ("leave",),
+    "run-ids": ("run_ids",),
+    "outlives-watcher": ("steer", "leave", "grace"),
 }
 """What an adapter must offer, apart from `accept`, `cancel` and `events`; `steer`: turns that the kit steers."""
 
 MISSING: Mapping[str, str] = {
     "steer": NO_STEERING,
-    "fold": "none of its turns can be made to take another prompt in",
+    "fold": "none of its turns can be made to answer another prompt too",
     "shut": "the adapter cannot close the server",
     "messages": "the adapter cannot read messages",
     "restart": "the adapter cannot restart the server",
     "leave": "the adapter cannot go away and come back to where it was",
+    "run_ids": "the adapter does not say that the server knows a run id again (`run_ids`)",
+    "grace": "the adapter does not say how long the server waits when nobody watches (`grace`)",
 }
 """Why a guarantee is not observable."""
 
 SIGNS: Mapping[str, str] = {
     "no-poisoning": "a prompt ends canceled, or is recorded as canceled, and no cancel or clear was made since its "
                     "acceptance",
-    "no-lost-cancel": "a cancel was answered, and the turn of a prompt that was accepted before it goes on",
+    "no-late-fold": "a prompt that was accepted after a cancel appears in a turn that the cancel has reached",
+    "no-lost-cancel": "a prompt was accepted before a cancel that was answered, and its turn starts, or the prompt "
+                      "comes into the queue",
+    "cancel-stops": "a turn was running when a cancel came that was answered, and the turn goes on",
+    "queue-dropped": "a prompt was in the queue when a cancel or clear came that was answered, and the prompt is still "
+                     "there, or starts after the clear",
     "no-loss": "after a restart, a prompt that was accepted before it never starts or ends",
     "one-terminal": "two terminal events carry the same name",
     "single-active": "the language model is asked for one turn of a session while it is held in another",
     "fifo": "a prompt starts before one that was accepted earlier and was seen in the queue",
     "no-absorption": "the text of a prompt with a run id appears in another's turn",
     "attribution": "an event speaks of a prompt that nobody sent, carries another's answer or error, or says that a "
-                   "turn ended otherwise than it did",
+                   "turn ended otherwise than it did: a turn that is canceled while it is held ends canceled",
     "idle-cancel-noop": "a prompt ends canceled, and the only cancels were made while the session was idle",
     "isolation": "a prompt ends canceled, and the only cancels were made in another session",
     "closed": "a prompt is accepted after the close was answered",
@@ -46,7 +71,10 @@ SIGNS: Mapping[str, str] = {
     "prompt-terminal": "the next turn is held, and the end of the one before it does not come",
     "all-done": "no turn is running, and a prompt that waits does not start",
     "some-terminal": "a prompt was canceled or its turn is over, and its end never comes",
-    "progress": "a call is not answered, or the server never comes to rest",
-    "delivery": "a subscriber went away and came back to its place, and has missed an end or sees it again",
+    "progress": "a call is not answered, the server never comes to rest, or it is gone",
+    "delivery": "a subscriber went away and came back to its place, or read slowly, and has missed an end or sees it "
+                "again",
+    "run-ids": "a prompt that was sent again is refused, runs or ends twice; or another is accepted under its run id",
+    "outlives-watcher": "a turn is broken off, or a prompt ends canceled or never, because nobody watched",
 }
 """What is seen when a guarantee is broken."""

@@ -13,8 +13,14 @@ from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
 
 from .adapter import Ended, Notice
 
-KINDS: dict[str, CallKind] = {"cancel": "cancel", "clear": "clear_queue", "shut": "close", "restart": "crash"}
+KINDS: dict[str, CallKind] = {"cancel": "cancel", "delete": "cancel", "clear": "clear_queue", "shut": "close",
+                              "restart": "crash"}
 CLIENTS, SERVER, MODEL = "clients", "server", "language model"  # the lifelines
+
+
+def at_session(n: int) -> str:
+    """Which session it is, behind what is done there; nothing for the first."""
+    return f" @{n + 1}" if n else ""
 
 
 class Observation(NamedTuple):
@@ -56,14 +62,25 @@ class Track:
     floor: int = 0  # when it was last seen to be waiting: what comes next comes after this
     queued: Span | None = None  # when it was first seen to be in the queue
     asked: int = 0  # how often the language model was
+    goes_on: list[int] = field(default_factory=list)  # when its turn was seen to call the language model again
     starts: list[tuple[int, int]] = field(default_factory=list)  # when seen, and the floor then
     let_go: tuple[str, int] | None = None  # how the kit let its turn end, and when
     over: int | None = None  # when the language model was done with it: answered, failed or broken off
     broken_off: int = 0
+    broken_at: int | None = None  # when its turn was seen to be broken off
     ends: list[tuple[int, Ended, int]] = field(default_factory=list)
     notices: list[tuple[int, Notice]] = field(default_factory=list)
     taken_in: tuple[int, str] | None = None
     blamed: bool = False  # that it has no end was complained about
+    fails: bool = False  # the server cannot start it
+    resent: int = 0  # how often it was sent again after it was accepted
+    reused: int = 0  # how often another was sent under its run id
+    summaries: int = 0  # how often the language model was asked for one
+    summarizing: bool = False  # and it has not answered
+    calling: bool = False  # its turn has called a tool, and has not gone on yet
+    will_outgrow: bool = False  # as soon as it starts
+    will_summarize: bool = False  # as soon as a summary is asked for
+    pauses: list[tuple[int, float]] = field(default_factory=list)  # since it no longer fitted, until it went on
 
     @property
     def accept(self) -> Span:
@@ -72,7 +89,21 @@ class Track:
     @property
     def running(self) -> bool:
         """The language model is being asked for its turn."""
-        return bool(self.starts) and self.over is None
+        return bool(self.starts) and self.over is None and not self.paused
+
+    @property
+    def paused(self) -> bool:
+        """Its turn no longer fits, and has not gone on yet."""
+        return bool(self.pauses) and self.pauses[-1][1] == inf
+
+    def outgrow(self, at: int) -> None:
+        """Its turn no longer fits, now or as soon as it starts."""
+        self.will_outgrow = not self.starts
+        if self.starts:
+            self.pauses.append((at, inf))
+
+    def go_on(self, at: int) -> None:
+        self.pauses[-1] = (self.pauses[-1][0], at)
 
     @property
     def ended(self) -> bool:
@@ -123,8 +154,14 @@ class History:
     observations: list[Observation] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
     silences: set[str] = field(default_factory=set)  # guarantees that are broken because nothing came
-    absences: list[tuple[int, float]] = field(default_factory=list)  # when nobody watched events, from and to
+    absences: list[tuple[int, float]] = field(default_factory=list)  # when nobody read events, from and to
+    long: list[tuple[int, float]] = field(default_factory=list)  # of these, for longer than the server's grace
+    others: set[str] = field(default_factory=set)  # names in prompts that were sent under another's run id
     records: int = 0  # prompts whose messages were asked for
+    capacity: int | None = None  # turns that the server runs at once, in all sessions
+    fails_by_itself: bool = False  # turns may fail although the language model does not
+    placeless: bool = False  # the subscriber wanted to leave, and there was no place to come back to
+    gone: str = ""  # how it showed that the server has stopped
     now: int = 0
 
     def note(self, source: str, dest: str, text: str) -> int:
@@ -155,7 +192,9 @@ class History:
         return text
 
     def calls_on(self, p: Track, *whats: str) -> Iterator[ClientCall]:
-        """The calls of these kinds that could concern the prompt."""
+        """The calls of these kinds that could concern the prompt. To delete a session is to cancel it."""
+        if "cancel" in whats:
+            whats += ("delete",)
         return (c for c in self.calls if c.what in whats and c.session in (None, p.session))
 
     def reachable(self, p: Track, *whats: str) -> bool:
@@ -166,7 +205,39 @@ class History:
         """Whether a cancel has reached it for certain, and was answered."""
         return any(p.accepted < c.begin and c.end < inf for c in self.calls_on(p, "cancel", "shut"))
 
+    def outlived(self, p: Track) -> bool:
+        """Whether nobody watched for long while it was not done, and nothing else may have ended it."""
+        return not self.reachable(p, *KINDS) and any(
+            p.accepted < left and not (p.ends and p.ends[0][0] < left) for left, _ in self.long)
+
+    @property
+    def running(self) -> int:
+        """How many turns are running, in all sessions."""
+        return sum((p.running or p.summarizing) and p.live for p in self.prompts)
+
+    @property
+    def full(self) -> bool:
+        """Whether the server runs as many turns as it can."""
+        return self.capacity is not None and self.running >= self.capacity
+
+    def clears_of(self, p: Track) -> Iterator[ClientCall]:
+        """The clears that found it in the queue for certain, and were answered: it was seen there before, and the turn
+        of another ran all the while."""
+        for c in self.calls_on(p, "clear"):
+            if p.queued and p.queued.end < c.begin and c.end < inf and any(
+                    q.starts and q.starts[0][0] <= p.queued.end and (q.over or inf) > c.end and not q.pauses
+                    and not self.reachable(q, "cancel", "shut", "restart", "delete")
+                    for q in self.prompts_of(p.session)):
+                yield c
+
     def away(self, p: Track) -> bool:
         """Whether what ended it happened while nobody watched."""
-        causes = [c.begin for c in self.calls_on(p, *KINDS) if c.end > p.begin] + ([p.let_go[1]] if p.let_go else [])
-        return any(left <= cause <= back for left, back in self.absences for cause in causes)
+        return any(left <= cause <= back for left, back in self.absences for cause in self._causes(p))
+
+    def maybe_away(self, p: Track) -> bool:
+        """Whether what ended it happened before that, and nobody waited for its end before they left."""
+        return any(cause <= left for left, _ in self.absences for cause in self._causes(p)) and not p.blamed
+
+    def _causes(self, p: Track) -> list[int]:
+        calls = [c.begin for c in self.calls_on(p, *KINDS) if c.end > p.begin]
+        return calls + ([p.let_go[1]] if p.let_go else [])

@@ -5,14 +5,16 @@ says what the server did and should not have done. Which ends a prompt may have 
 is the complaint, and the end that came says which guarantee is broken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import dropwhile, permutations, takewhile
 from math import inf
 
 from cancelmark.model.oracle import RULES, certain, may_end, possible
 
 from .adapter import Spoken
-from .history import Complaint, History, Track
+from .history import ClientCall, Complaint, History, Track
+
+STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop
 
 
 def judge_history(history: History) -> None:
@@ -23,12 +25,12 @@ def judge_history(history: History) -> None:
             continue
         _judge_ends(history, p)
         _judge_attribution(history, p)
+        _judge_clears(history, p)
         seen = p.for_oracle(history.steered)
         if p.ended and possible(*seen.moments):
             allowed = may_end(seen, calls)
             if (outcome := seen.ends[0].outcome) not in allowed:
-                instead = f"could only end {' or '.join(sorted(allowed))}" if allowed else "could not end yet"
-                says = f"{p.label} ended {outcome}, and {instead} (rule: {RULES.get(outcome, 'no such outcome')})."
+                says = f"{p.label} ended {outcome}{_why_not(p, outcome, allowed)}."
                 for guarantee in _broken_by(history, p, outcome):
                     history.complain(guarantee, says)
         if any(certain(c, seen.accept) for c in calls if c.kind == "close") and not any(
@@ -38,29 +40,65 @@ def judge_history(history: History) -> None:
         _judge_order(history, history.prompts_of(session))
 
 
+def _why_not(p: Track, outcome: str, allowed: Collection[str]) -> str:
+    """Why the prompt cannot have this end, for somebody who tests a server."""
+    if outcome == "canceled":
+        return ", and no cancel, clear or close had reached it"
+    if outcome not in RULES:
+        return ", and there is no such end: end_turn, error or canceled"
+    if not p.starts:
+        return ", and its turn had not started" + (": a cancel had reached it" if allowed == {"canceled"} else "")
+    return f", and only {' or '.join(sorted(allowed))} was possible" if allowed else ", and its turn was not over"
+
+
 def _judge_ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends[:3]) + (" and so on" if len(p.ends) > 3 else "")
         (first, *_), (second, *_) = p.ends[:2]
         came_back = any(first < left < second for left, _ in history.absences)
-        history.complain("delivery" if came_back else "one-terminal", f"{p.label} has {len(p.ends)} ends: {outcomes}.")
+        again = " after it was sent again" if p.resent else " after another was sent under its run id"
+        history.complain("delivery" if came_back else "run-ids" if p.resent or p.reused else "one-terminal",
+                         f"{p.label} has {len(p.ends)} ends{again if p.resent or p.reused else ''}: {outcomes}.")
+    if p.resent and len(p.starts) > 1 and not history.reachable(p, "restart"):
+        history.complain("run-ids", f"{p.label} was sent again under its run id, and has started again.")
     if p.taken_in and p.run_id:
-        history.complain("no-absorption", f"{p.label} has a run id, and another turn has taken it in.")
+        history.complain("no-absorption", f"{p.label} has a run id, and another prompt's turn has answered it.")
+    if p.taken_in and (into := history.find_prompt(p.taken_in[1])) and any(_separates(c, into, p)
+                                                                           for c in history.calls_on(p, *STOPS)):
+        history.complain("no-late-fold", f"{p.label} was accepted after a cancel, and the turn of {into.label}, which "
+                                         "the cancel has reached, has taken it in.")
+
+
+def _separates(cancel: ClientCall, p: Track, q: Track) -> bool:
+    """Whether the cancel came after one prompt was accepted, and was answered before the other was sent."""
+    return p.accepted < cancel.begin and cancel.end < q.begin
+
+
+def _judge_clears(history: History, p: Track) -> None:
+    """What was in the queue when it was cleared is done."""
+    taken = [p.taken_in[0]] if p.taken_in else []
+    for c in history.clears_of(p):
+        if any(at > c.end for at in [*(at for at, _ in p.starts), *taken]):
+            history.complain("queue-dropped", f"{p.label} was queued when a clear came that was answered, and its turn "
+                                              "starts, or another takes it in.")
 
 
 def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
     """Which guarantees an end breaks that the oracle does not allow."""
+    at = p.ends[0][0] if p.ends else inf
     if outcome == "canceled":
-        elsewhere = any(c.session not in (None, p.session) and c.end > p.begin for c in history.calls)
-        if elsewhere and not history.reachable(p, "cancel", "clear", "shut"):
+        if history.outlived(p):
+            return ["outlives-watcher"]
+        near = [c for c in history.calls if c.end > p.begin and c.begin < at]
+        mine = list(history.calls_on(p, "cancel", "clear", "shut"))
+        if any(c.session not in (None, p.session) for c in near) and not any(c in mine for c in near):
             return ["isolation"]
         before = list(history.calls_on(p, "cancel"))
         return ["no-poisoning", *(["idle-cancel-noop"] if before and all(c.idle for c in before) else [])]
     if outcome == "folded":
         return ["no-absorption" if p.run_id else "no-lost-cancel"]
-    if history.covered(p) and not p.starts:
-        return ["no-lost-cancel"]
-    return ["attribution"]
+    covered = any(p.accepted < c.begin and c.end < at for c in history.calls_on(p, "cancel", "shut"))
+    return ["no-lost-cancel" if covered and not p.starts else "attribution"]
 
 
 def _judge_attribution(history: History, p: Track) -> None:
@@ -71,13 +109,32 @@ def _judge_attribution(history: History, p: Track) -> None:
             if strangers := [q.label for q in others if q.name in told]:
                 history.complain("attribution", f"the end of {p.label} carries what belongs to {strangers[0]}: "
                                                 f"{history.with_letters(told)!r:.80}.")
-        if p.let_go and not history.reachable(p, "cancel", "shut", "clear", "restart"):
+        if history.outlived(p) and p.broken_at and end.outcome != "canceled":
+            history.complain("outlives-watcher", f"the turn of {p.label} was broken off while nobody watched, and "
+                                                 f"{p.label} ended {end.outcome}.")
+        elif p.let_go and not history.reachable(p, "cancel", "shut", "clear", "restart"):
             did, other = ("ended well", "error") if p.let_go[0] == "release" else ("failed", "end_turn")
             if end.outcome == other:
                 history.complain("attribution", f"the turn of {p.label} {did}, and its end says {end.outcome}.")
+        if end.outcome != "canceled" and canceled_while_held(history, p):
+            history.complain("attribution", f"{p.label} was canceled while the language model held its turn, and its "
+                                            f"end says {end.outcome}.")
+        if p.paused and end.outcome == "end_turn":
+            history.complain("attribution", f"the turn of {p.label} no longer fitted into its context and did not go "
+                                            "on, and its end says end_turn.")
     for _, notice in p.notices:
         if strangers := [q.label for q in others if q.name in notice.error]:
             history.complain("attribution", f"an error of {strangers[0]} was published under the name of {p.label}.")
+
+
+def canceled_while_held(history: History, p: Track) -> bool:
+    """Whether a cancel is all that can have ended its turn (R12d): it was answered, the language model has held the
+    turn to the end, and nothing else came in between."""
+    end = p.ends[0][0] if p.ends else inf
+    held = history.steered and p.starts and not p.fails and not p.pauses and not (p.let_go and p.let_go[1] < end)
+    canceled = any(p.accepted < c.begin < end for c in history.calls_on(p, "cancel") if c.end < inf)
+    return bool(held) and canceled and not p.taken_in and not history.reachable(p, "restart", "shut") and (
+        not history.fails_by_itself)
 
 
 def _judge_order(history: History, session: list[Track]) -> None:
@@ -98,7 +155,7 @@ def _judge_order(history: History, session: list[Track]) -> None:
 def _still_running(history: History, p: Track, at: int) -> bool:
     """Whether p's turn cannot have been over. The language model of a server outside is told late that it is."""
     over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
-    if over < at:
+    if over < at or any(left <= at <= back for left, back in p.pauses):
         return False
     return history.exact or not any(c.begin < at and c.end > p.begin for c in history.calls_on(p, "cancel", "shut"))
 
@@ -109,47 +166,83 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
     where that was asked."""
     for n, queued in enumerate(counts):
         session = history.prompts_of(n)
-        busy = any(p.running and p.live for p in session)
+        busy = any((p.running or p.summarizing) and p.live for p in session)
+        idle = not busy and not history.full
         for p in session:
-            if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, queued)):
-                if complaint.guarantee in ("some-terminal", "prompt-terminal") and history.away(p):
-                    complaint = Complaint("delivery", f"{p.label} has ended while nobody watched, and its end was "
-                                                      "not told to who came back.")
+            if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, idle, queued)):
+                if history.outlived(p) and not p.let_go:
+                    complaint = Complaint("outlives-watcher", f"{p.label} was accepted, nobody watched for long, and "
+                                                              "it neither goes on nor ends.")
+                elif complaint.guarantee in ("some-terminal", "prompt-terminal", "no-loss") and history.away(p):
+                    complaint = Complaint("delivery", f"{p.label} has ended while nobody read events, and its end was "
+                                                      "not told to who came back to them.")
+                elif complaint.guarantee in ("some-terminal", "prompt-terminal", "no-loss") and history.maybe_away(p):
+                    complaint = Complaint("", "it may have ended just before nobody read events, or while nobody did.")
                 yield p, complaint
 
 
-def _find_debt(history: History, p: Track, busy: bool, queued: int | None) -> Complaint | None:
+def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int | None) -> Complaint | None:
+    """`busy`: a turn of its session is running. `idle`: none is, and the server could run one more."""
     if any(c.end < p.begin for c in history.calls_on(p, "shut")):
         return None  # that it was accepted is what is wrong
     covered = history.covered(p)
+    asked = max([at for at, _ in p.starts] + p.goes_on, default=inf)  # the language model, for the last time
+    if p.running and any(asked < c.begin and c.end < inf for c in history.calls_on(p, *STOPS)):
+        return Complaint("cancel-stops", f"{p.label} was running when a cancel came that was answered, and its turn "
+                                         "goes on.")
     if covered and p.running:
         return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
                                            "and its turn goes on.")
+    if covered and p.summarizing:
+        return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
+                                           "and its summary goes on.")
     if any(c.end > p.accepted for c in history.calls_on(p, "restart")) and not p.running:
-        return None if busy else Complaint("no-loss", f"{p.label} was accepted before a restart, and its end never "
-                                                      "came.")
+        says = f"{p.label} was accepted before a restart, and its end did not come."
+        return Complaint("no-loss", says) if idle else None
+    if p.calling and p.running and not covered:
+        return Complaint("all-done", f"the turn of {p.label} has called a tool, and neither goes on nor ends.")
+    if p.paused and not covered:
+        says = f"the turn of {p.label} no longer fitted into its context; it neither goes on nor ends."
+        return Complaint("all-done", says) if idle else None
     if p.over is not None or (covered and p.starts):
         if busy:
             return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but "
                                                 f"the end of {p.label} was not published.")
-        return Complaint("some-terminal", f"the turn of {p.label} is over, and its end was never published.")
+        return Complaint("some-terminal", f"the turn of {p.label} is over, and its end was not published.")
     if covered:
-        if queued:
-            return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
-                                               "and is still queued.")
+        if _still_queued(history, p, queued):
+            found = p.queued and any(p.queued.end < c.begin for c in history.calls_on(p, *STOPS))
+            return Complaint("queue-dropped" if found else "no-lost-cancel",
+                             f"{p.label} was accepted before a cancel that was answered, and is still queued.")
         return Complaint("some-terminal", f"{p.label} was accepted before a cancel that was answered; it did not "
-                                          "start, and its end was never published.")
+                                          "start, and its end was not published.")
     if not history.steered:
-        return Complaint("some-terminal", f"{p.label} was accepted, and its end was never published.")
-    if p.starts or busy:
+        return Complaint("some-terminal", f"{p.label} was accepted, and its end was not published.")
+    if p.run_id and not p.starts and any(history.clears_of(p)):
+        what = "was queued when a clear came that was answered"
+        if _still_queued(history, p, queued):
+            return Complaint("queue-dropped", f"{p.label} {what}, and is still queued.")
+        return Complaint("some-terminal", f"{p.label} {what}; its end was not published.")
+    if p.starts or not idle:
         return None
     if not history.exact and history.reachable(p, "cancel", "clear"):
         return Complaint("some-terminal", f"{p.label} was accepted while a cancel was; it did not start, and its "
-                                          "end was never published.")
+                                          "end was not published.")
+    if p.fails:
+        return Complaint("some-terminal", f"{p.label} could not start, and its end was not published.")
     if queued == 0:
-        return Complaint("some-terminal", f"{p.label} is not queued and not running, and its end was never "
+        return Complaint("some-terminal", f"{p.label} is not queued and not running, and its end was not "
                                           "published.")
-    return Complaint("all-done", f"{p.label} is stranded: nothing is running, and it does not start.")
+    elsewhere = " (others have turns running: does the server run only so many? `capacity`)" if history.running else ""
+    return Complaint("all-done", f"{p.label} is stranded: nothing is running in its session, and it does not start"
+                                 f"{elsewhere}.")
+
+
+def _still_queued(history: History, p: Track, queued: int | None) -> bool:
+    """Whether more are queued than came too late to be dropped with the prompt."""
+    later = [q for q in history.prompts_of(p.session)
+             if q.waiting and not history.covered(q) and not any(history.clears_of(q))]
+    return queued is not None and queued > len(later)
 
 
 def judge_messages(history: History, session: int, messages: Sequence[Spoken]) -> None:
@@ -181,41 +274,3 @@ def _canceled_answer(p: Track, messages: Sequence[Spoken]) -> bool:
     since = list(dropwhile(lambda m: m.role != "user" or p.name not in m.text, messages))
     answers = takewhile(lambda m: m.role != "user", since[1:])
     return any(m.role == "assistant" and m.finish == "canceled" for m in answers)
-
-
-def tested_guarantees(history: History) -> set[str]:
-    """The guarantees that the history could have broken."""
-    accepted = [p for p in history.prompts if not p.refused]
-    tested = {"progress"}
-    if accepted:
-        tested |= {"one-terminal", "some-terminal"}
-    if sum(p.ended for p in accepted) > 1:
-        tested.add("attribution")
-    for p in accepted:
-        others = [q for q in history.prompts_of(p.session) if q is not p and not q.refused]
-        waited = any(q.starts and q.starts[0][0] < p.accepted and (q.over or history.now) > p.accepted for q in others)
-        if waited:
-            tested |= {"all-done", "single-active"}
-            if any(q.queued and q.accepted < p.begin for q in others):
-                tested.add("fifo")
-            if any(line.text.endswith("goes on") for line in history.observations):
-                tested.add("no-absorption")
-        if any(q.over and p.starts and q.over < p.starts[0][0] for q in others):
-            tested.add("prompt-terminal")
-        if history.covered(p):
-            tested.add("no-lost-cancel")
-        for c in history.calls:
-            mine = c.session in (None, p.session)
-            if mine and c.what == "cancel" and c.end < p.begin:
-                tested |= {"no-poisoning", *(["idle-cancel-noop"] if c.idle else [])}
-            if not mine and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
-                tested.add("isolation")
-            if c.what == "restart" and p.accepted < c.begin and not (p.ends and p.ends[0][0] < c.begin):
-                tested.add("no-loss")
-    if any(c.what == "shut" and c.end < p.begin for c in history.calls for p in history.prompts):
-        tested.add("closed")
-    if any(history.away(p) and p.ends and p.ends[0][0] > history.absences[0][0] for p in accepted):
-        tested.add("delivery")
-    if history.records:
-        tested.add("record")
-    return tested

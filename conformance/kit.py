@@ -5,7 +5,8 @@
     assert report.broken == ["no-lost-cancel", …]
 
 First scenarios are tried: known flaws, each as a directed test. Then random histories are drawn by Hypothesis. Every
-history is judged by all guarantees at once. A server in this process runs under schedules that the kit chooses, and
+history is judged by all guarantees at once. A guarantee is called kept only if enough histories could have shown that
+it is broken (`decisive`). A server in this process runs under schedules that the kit chooses, and
 each history can be played again exactly. One outside runs in real time, and a silence has to show twice to be believed.
 """
 
@@ -13,23 +14,33 @@ import asyncio
 import itertools
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
 from typing import TypeVar
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
+from .decisive import find_tested
 from .fake_llm import FakeModel
-from .guarantees import MISSING, NEEDS, NO_STEERING
+from .guarantees import MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
 from .history import History
-from .judgement import tested_guarantees
-from .report import ORDER, Finding, Report, Status, Verdict
-from .scenarios import SCENARIOS, Scenario
-from .script import TASKS, TURNS, Script, scripts
+from .patience import CONFIRM, FIRST
+from .patience import PLAIN as PLAIN_PROMPTS
+from .report import Finding, Replay, Report, Status, Verdict
+from .scenarios import SCENARIOS, Scenario, check_names
+from .script import TASKS, TURNS, Script, read_scripts
+from .script import script as parse
+from .script import scripts as draw_scripts
+from .shrinking import Budget, shrink
 from .venue import AdapterError, Inside, MakeFake, Outside, Venue
 
-HANGS = 3
+HANGS = 3  # histories in which the server did not answer or rest, until it is given up
+DEATHS = 10  # histories in which it has stopped
+RACES = 3  # plays of a race, before it is said that it does not show
+TIMES = 5  # that a script is played which was asked for
+PLAIN = parse("accept A")
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
@@ -47,39 +58,57 @@ class Profile:
     shrinks: int  # histories played to make a failure smaller
     seconds: float  # for making a failure smaller, outside
     limit: float = inf  # seconds for random histories, outside
+    races: int = 1  # of each scenario in which it matters who comes first, outside: in other orders, with other gaps
+    decisive: int = 10  # histories that could have broken a guarantee, before it is called kept
+    unsteered: int = 3  # the same, outside, where turns last as long as they last
 
 
 PROFILES = {
     "quick": Profile("quick", histories=200, schedules=60, inside=300, repeats=3, shrinks=300, seconds=10,
-                     limit=30),
-    "deep": Profile("deep", histories=3000, schedules=1000, inside=5000, repeats=20, shrinks=3000, seconds=60),
+                     limit=30, races=6),
+    "deep": Profile("deep", histories=3000, schedules=1000, inside=5000, repeats=20, shrinks=3000, seconds=60,
+                    races=60, decisive=100, unsteered=20),
 }
 
 
 def judge(
     adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None,
     llm_port: int | None = None, fake: MakeFake | None = None, progress: Progress = lambda *_: None, seed: int = 0,
-    scenarios: Collection[str] | None = None,
+    scenarios: Collection[str] | None = None, scripts: Sequence[str | Script] | None = None, times: int = TIMES,
+    reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (),
 ) -> Report:
     """Judges the server behind an adapter.
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
-    one that `fake` makes. `only` names guarantees, and `scenarios` what to try, if not all. Works in a notebook
-    too.
+    one that `fake` makes. `only` names guarantees. `scenarios` names those to try, and `scripts` are played so many
+    `times`: then nothing else is. `reproduce` says how a script is played again, if not by this function. A server
+    conforms only if it is known to keep each guarantee that `require` names. Works in a notebook too.
     """
     if isinstance(profile, str):
         if profile not in PROFILES:
             raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
         profile = PROFILES[profile]
-    if unknown := set(only or ()) - GUARANTEES:
+    if unknown := {*(only or ()), *require} - GUARANTEES:
         raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; choose from "
                          f"{', '.join(p.id for p in ORDER)}")
+    check_names(scenarios or ())
+    played = None if scripts is None else read_scripts(scripts)
+    if played is not None and scenarios is not None:
+        raise ValueError("give scripts or scenarios, not both")
+    if times < 1:
+        raise ValueError(f"times={times}: play a script at least once")
     if llm_port is not None and fake is None:
         def fake() -> FakeModel:
             return FakeModel(port=llm_port)
 
     chosen = profile
-    return _without_a_loop(lambda: Judge(adapter, chosen, only, fake, progress, seed, scenarios).report())
+    if only is not None and (unasked := set(require) - set(only)):
+        raise ValueError(f"{', '.join(sorted(unasked))}: required, and not among the guarantees that are judged")
+    port = "" if llm_port is None else f", llm_port={llm_port}"
+    again = reproduce or (lambda script: (
+        f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], times={TIMES}{port})"))
+    return _without_a_loop(lambda: Judge(
+        adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require)).report())
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
@@ -116,12 +145,22 @@ class Judge:
     progress: Progress
     seed: int
     tried: Collection[str] | None = None  # the scenarios; None: all
+    scripts: list[Script] | None = None  # to play, and nothing else
+    times: int = TIMES
+    reproduce: Callable[[Script], str] = str
+    required: frozenset[str] = frozenset()
     played: int = 0
+    unplayed: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
     shown: dict[str, int] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)  # seconds
     scenarios: dict[str, Finding | str | None] = field(default_factory=dict)
+    replays: list[Replay] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     hangs: int = 0
+    deaths: int = 0
+    placeless: bool = False  # a subscriber could not leave, because there was no place to come back to
+    stopped: str = ""  # why nothing more is played
 
     def __post_init__(self) -> None:
         self.adapter = self.make()
@@ -130,45 +169,125 @@ class Judge:
         if unknown := self.claims - GUARANTEES:
             raise ValueError(f"{type(self.adapter).__name__} claims {', '.join(sorted(unknown))}; there is no such "
                              "guarantee")
+        if self.outside and self.fake is None and (port := self.adapter.llm_port) is not None:
+            self.fake = lambda: FakeModel(port=port)
         self.steered = not self.outside or self.fake is not None
         offers = {what for what in OPTIONAL if self.adapter.offers(what)}
-        self.offers = frozenset(offers | ({"steer"} if self.steered else set())
-                                | ({"fold"} if self.adapter.folds and not self.outside else set())
-                                | (set() if self.outside else {"schedule"}))
+        told = {"steer": self.steered, "fold": self.adapter.folds and self.steered, "schedule": not self.outside,
+                "outgrow": bool(self.adapter.outgrows) and self.steered, "run_ids": self.adapter.run_ids,
+                "grace": self.adapter.grace is not None, "fail_early": self.adapter.fails_early}
+        self.offers = frozenset(offers | {what for what, is_so in told.items() if is_so})
         self.random = random.Random(self.seed)
         self.wanted = self.claims & frozenset(GUARANTEES if self.only is None else self.only)
 
     def report(self) -> Report:
         begin = monotonic()
+        try:
+            self.judge_all()
+        except AdapterError as error:
+            error.report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
+            raise
+        return self.make_report(monotonic() - begin, self.stopped)
+
+    def judge_all(self) -> None:
         self.venue: Venue = Outside(self.make, self.fake) if self.outside else Inside(self.make)
         try:
-            self.try_scenarios()
-            self.try_histories()
-            for guarantee in sorted(self.found):
-                if guarantee in self.wanted and not self.given_up:
-                    self.shrink(guarantee)
+            self.learn_patience()
+            if self.scripts is None:
+                self.search()
+            else:
+                self.play_scripts(self.scripts)
         finally:
             self.venue.close()
-        if self.given_up:
-            self.notes.append(f"not all was tried, because in {self.hangs} histories the server did not answer or rest")
+
+    def learn_patience(self) -> None:
+        """How long the server takes for a few plain prompts, which are not judged: if it cannot do even those, what
+        follows will show it."""
+        for n in range(PLAIN_PROMPTS):
+            self.progress("plain prompts", n, PLAIN_PROMPTS)
+            history = self.venue.play(PLAIN, FIRST)
+            if n == 0 and history.gone and not any(p.accepted < inf for p in history.prompts):
+                raise AdapterError(f"{type(self.adapter).__name__}: no prompt was accepted: {history.gone}")
+            if history.broken:
+                break
+
+    def make_report(self, seconds: float, stopped: str) -> Report:
         name = getattr(self.adapter, "name", type(self.adapter).__name__)
-        return Report(name, tuple(self.verdicts()), self.scenarios, self.played, monotonic() - begin, self.profile.name,
-                      tuple(self.notes))
+        scenarios = {name: self.with_reproduce(shown) if isinstance(shown, Finding) else shown
+                     for name, shown in self.scenarios.items()}
+        verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0)) for v in self.verdicts())
+        return Report(name, verdicts, scenarios, self.played, seconds, self.profile.name,
+                      tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
+
+    def search(self) -> None:
+        """Tries all that there is, and makes what is found as small as it gets."""
+        self.try_scenarios()
+        if self.tried is None:
+            self.try_histories()
+        self.test_more()
+        for guarantee in sorted(self.found):
+            if self.given_up:
+                note = "not made smaller: the server does not answer or rest"
+                self.found[guarantee] = replace(self.found[guarantee], note=note)
+            elif guarantee in self.wanted:
+                self.shrink(guarantee)
+
+    def play_scripts(self, scripts: list[Script]) -> None:
+        """Plays what was asked for, and counts what shows."""
+        for n, each in enumerate(scripts):
+            showed, found = Counter[str](), dict[str, Finding]()
+            for time in range(self.times):
+                self.progress("scripts", n * self.times + time, len(scripts) * self.times)
+                history = self.play(each)
+                broken = [p.id for p in ORDER if p.id in history.broken & self.wanted]
+                showed.update(broken)
+                found = {g: self.with_reproduce(Finding(each, history)) for g in broken} | found
+            self.found = found | self.found
+            self.replays.append(Replay(each, self.times, dict(showed), found))
+
+    def with_reproduce(self, finding: Finding) -> Finding:
+        return replace(finding, reproduce=self.reproduce(finding.script))
 
     # --- playing
 
     @property
     def given_up(self) -> bool:
-        """A server that hangs again and again would take for ever."""
-        return self.hangs >= HANGS
+        """There is no server any more, or it hangs again and again and would take for ever."""
+        return bool(self.stopped)
 
-    def play(self, script: Script) -> History:
+    def play(self, script: Script, times: float = 1.0) -> History:
         self.played += 1
-        history = self.venue.play(script)
-        self.hangs += "progress" in history.broken
-        for guarantee in tested_guarantees(history):
+        begin = monotonic()
+        history = self.venue.play(script, times)
+        self.placeless = self.placeless or history.placeless
+        if history.gone:
+            self.look_for_server()
+        elif "progress" in history.broken:
+            self.hangs += 1
+            if self.hangs == HANGS:
+                self.stopped = f"the judgement has stopped: in {HANGS} histories the server did not answer or rest"
+        tested = find_tested(history)
+        for guarantee in tested:
             self.shown[guarantee] = self.shown.get(guarantee, 0) + 1
+        self.share_time(monotonic() - begin, tested)
         return history
+
+    def look_for_server(self) -> None:
+        """A server that is gone may be back: in this process each history has one of its own, outside the adapter, or
+        somebody else, may have brought it back."""
+        self.deaths += 1
+        if not self.outside:
+            return
+        if self.deaths == DEATHS:
+            self.stopped = f"the judgement has stopped: in {DEATHS} histories the server was gone"
+        elif self.venue.play(PLAIN).gone:
+            self.stopped = "the judgement has stopped: the server is gone, and nobody brings it back (`revive`)"
+
+    def share_time(self, seconds: float, tested: Collection[str]) -> None:
+        """What a history has cost is shared by the guarantees that it has tested, of those that are judged."""
+        judged = [g for g in tested if g in self.wanted] or self.wanted
+        for guarantee in judged:
+            self.spent[guarantee] = self.spent.get(guarantee, 0) + seconds / len(judged)
 
     def try_script(self, script: Script) -> History:
         """Plays the script, and keeps what it breaks if it is the smallest so far that does."""
@@ -178,8 +297,8 @@ class Judge:
             if guarantee in self.found:
                 if script.size < self.found[guarantee].script.size:
                     self.found[guarantee] = Finding(script, history)
-            elif self.is_believed(guarantee, script, history):
-                self.found[guarantee] = Finding(script, history)
+            elif confirmed := self.confirm(guarantee, script, history):
+                self.found[guarantee] = Finding(script, confirmed)
             else:
                 self.notes.append(f"not believed, because it did not show again: {guarantee}: {complaint.says}")
         return history
@@ -191,6 +310,7 @@ class Judge:
             self.progress("scenarios", n, len(chosen))
             if why := self.why_untried(scenario):
                 self.scenarios[scenario.name] = why
+                self.unplayed += self.count_variants(scenario) if self.given_up else 0
                 continue
             self.scenarios[scenario.name] = None
             for script in self.variants(scenario):
@@ -202,7 +322,7 @@ class Judge:
 
     def why_untried(self, scenario: Scenario) -> str:
         if self.given_up:
-            return "it was not tried, because the server does not answer or rest"
+            return f"it was not tried: {self.stopped}"
         if scenario.guarantee not in self.claims:
             return f"{scenario.guarantee} is not claimed"
         steers = "steer" in NEEDS.get(scenario.guarantee, ()) or any(
@@ -215,9 +335,17 @@ class Judge:
     def variants(self, scenario: Scenario) -> Iterator[Script]:
         yield scenario.script
         if self.outside:
-            yield from [scenario.script] * (self.profile.repeats - 1 if self.steered else 0)
+            for _ in range(self.count_variants(scenario) - 1):
+                yield scenario.script.vary(self.random)
         else:
             yield from (self.reschedule(scenario.script) for _ in range(self.profile.schedules))
+
+    def count_variants(self, scenario: Scenario) -> int:
+        """How often a scenario is tried."""
+        if not self.outside:
+            return 1 + self.profile.schedules
+        repeats = max(self.profile.repeats, self.profile.races if scenario.script.is_race else 0)
+        return repeats if self.steered else 1
 
     def reschedule(self, script: Script) -> Script:
         """The script under some other schedule."""
@@ -235,14 +363,18 @@ class Judge:
         if not total or self.wanted <= set(self.found):
             return
         done, errors = itertools.count(), list[AdapterError]()
+        late, left_out = False, 0
         until = monotonic() + (self.profile.limit if self.outside else inf)
 
         @seed(self.seed)
         @settings(max_examples=total, phases=[Phase.generate], database=None, deadline=None,
                   suppress_health_check=list(HealthCheck))
-        @given(scripts(self.offers))
+        @given(draw_scripts(self.offers))
         def each(script: Script) -> None:
-            if errors or self.given_up or monotonic() > until:
+            nonlocal late, left_out
+            late = late or monotonic() > until
+            if errors or self.given_up or late:
+                left_out += 1
                 return
             self.progress("histories", next(done), total)
             try:
@@ -251,42 +383,58 @@ class Judge:
                 errors.append(error)
 
         each()
+        if left_out:
+            self.unplayed += left_out
+            why = f"the {self.profile.limit:g} s for them were over" if late else self.stopped
+            self.notes.append(f"{left_out:,} of {total:,} random histories were not played: {why}")
         if errors:
             raise errors[0]
 
+    def test_more(self) -> None:
+        """Plays the scenarios of guarantees that were put to the test too seldom, or else a plain prompt, until it was
+        often enough or the time is over."""
+        until = monotonic() + (self.profile.limit if self.outside else inf)
+        for guarantee in sorted(g for g in self.wanted if not self.why_hidden(g)):
+            scripts = [s.script for s in SCENARIOS if s.guarantee == guarantee and not self.why_untried(s)
+                       and (self.tried is None or s.name in self.tried)]
+            if self.tried is None:
+                scripts = scripts or [PLAIN]
+            for n in range(2 * self.decisive if scripts else 0):
+                if self.shown.get(guarantee, 0) >= self.decisive or guarantee in self.found:
+                    break
+                if self.given_up or monotonic() > until:
+                    return
+                self.progress(f"testing {guarantee}", self.shown.get(guarantee, 0), self.decisive)
+                again = scripts[n % len(scripts)]
+                self.try_script(again.vary(self.random) if self.outside else self.reschedule(again))
+
     def shrink(self, guarantee: str) -> None:
         """Makes what was found as small as it gets within the budget."""
-        until = monotonic() + self.profile.seconds
-        budget = self.profile.shrinks
-        smaller = True
-        while smaller:
-            smaller = False
-            best = self.found[guarantee]
-            for candidate in best.script.smaller():
-                if candidate.size >= best.script.size:
-                    continue
-                for attempt in self.retries(candidate):
-                    budget -= 1
-                    if budget < 0 or (self.outside and monotonic() > until):
-                        return
-                    self.progress(f"making {guarantee} smaller", self.profile.shrinks - budget, self.profile.shrinks)
-                    history = self.play(attempt)
-                    if guarantee in history.broken and self.is_believed(guarantee, attempt, history):
-                        self.found[guarantee] = Finding(attempt, history)
-                        smaller = True
-                        break
-                if smaller:
-                    break
+        budget = Budget(self.profile.shrinks, self.profile.seconds if self.outside else inf)
 
-    def is_believed(self, guarantee: str, script: Script, history: History) -> bool:
-        """A silence of a server outside may be a busy machine: it has to show again. A contradiction is one."""
-        return not self.outside or guarantee not in history.silences or guarantee in self.play(script).broken
+        def shows(attempt: Script) -> Finding | None:
+            self.progress(f"making {guarantee} smaller", budget.used, budget.plays)
+            confirmed = self.confirm(guarantee, attempt, self.play(attempt))
+            return Finding(attempt, confirmed) if confirmed else None
+
+        self.found[guarantee] = shrink(self.found[guarantee], shows, self.retries, budget)
+
+    def confirm(self, guarantee: str, script: Script, history: History) -> History | None:
+        """The history that shows that the guarantee is broken. A silence of a server outside may be a busy machine: it
+        has to show again, when the kit waits longer, and longer still if a plain prompt takes long now. A contradiction
+        is one."""
+        if guarantee in history.broken and guarantee in history.silences and self.outside and not self.given_up:
+            self.play(PLAIN)
+            history = self.play(script, CONFIRM)
+        return history if guarantee in history.broken else None
 
     def retries(self, script: Script) -> Iterable[Script]:
-        """With fewer steps the schedule no longer fits: others are tried too."""
-        yield script
-        if not self.outside and (script.departures or script.late):
-            yield from (s for s in (self.reschedule(script) for _ in range(4)) if s.size <= script.size)
+        """What is tried of a script that is smaller. Outside, a race may go either way. In this process, the schedule
+        does not fit any more when there are fewer steps: others are tried too."""
+        if self.outside:
+            return [script] * (RACES if script.is_race else 1)
+        others = [self.reschedule(script) for _ in range(4)] if script.departures or script.late else []
+        return [script, *(s for s in others if s.size <= script.size)]
 
     # --- the verdicts
 
@@ -298,15 +446,29 @@ class Judge:
             if p.id not in self.claims:
                 yield Verdict(p.id, Status.NOT_CLAIMED)
             elif p.id in self.found:
-                yield Verdict(p.id, Status.BROKEN, shown=shown, finding=self.found[p.id])
+                yield Verdict(p.id, Status.BROKEN, shown=shown, finding=self.with_reproduce(self.found[p.id]))
             elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
-            elif not shown:
-                yield Verdict(p.id, Status.NOT_OBSERVABLE, "no history came to the point where it matters")
+            elif shown < self.decisive:
+                yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(shown), shown)
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
+
+    @property
+    def decisive(self) -> int:
+        """How many histories must have been able to break a guarantee before it is called kept."""
+        if self.scripts is not None:
+            return 1  # a count was asked for, and is given
+        return self.profile.decisive if self.steered else self.profile.unsteered
+
+    def why_untested(self, shown: int) -> str:
+        few = "no history" if not shown else "only one history" if shown == 1 else f"only {shown:,} histories"
+        unplayed = f", and {self.unplayed:,} histories were not played" if self.unplayed else ""
+        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}"
 
     def why_hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""
         missing = [what for what in NEEDS.get(guarantee, ()) if what not in self.offers]
+        if not missing and "leave" in NEEDS.get(guarantee, ()) and self.placeless and not self.shown.get(guarantee):
+            return NO_PLACE
         return MISSING[missing[0]] if missing else ""

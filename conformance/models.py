@@ -2,27 +2,44 @@
 
 Each step of the model is a step of an asyncio task, one task a prompt, so that a schedule is an interleaving of the
 model. Callers and turns do what the kit says; the rest the model does by itself. What the kit cannot bring about from
-outside does not happen: nobody sends prompts from inside the process, no turn needs a summary, and a prompt fails
-before it starts only where it can do nothing else.
+outside does not happen: nobody sends prompts from inside the process. A prompt fails before it starts if the kit says
+so, or where it can do nothing else.
+
+What subscribers see is the model of delivery: a log, or a buffer that overflows (`model.delivery`).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from cancelmark.model.actions import Actor, Variant
+from cancelmark.model.delivery import BUFFER, delivery_of
 from cancelmark.model.effects import End, Fold, Record, Report, Start
 from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.protocol import REFERENCE, Behaviour, Move
 from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.agent import Agent
 from cancelmark.model.session import ACTIVE, AnySession
 
-from .adapter import Adapter, Ended, Notice, Refused, Sent, Spoken, TurnFailed, answer_to, failure_of
+from .adapter import (
+    Adapter,
+    ContextFull,
+    Ended,
+    Event,
+    Notice,
+    Refused,
+    Sent,
+    Spoken,
+    TurnFailed,
+    answer_to,
+    failure_of,
+)
 from .schedule import checkpoint, label
 
 BEHAVIOURS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
-NEVER = ("crash", "recover", "requeue", "summarize")
+NEVER = ("crash", "recover")
 
 
 @lru_cache(100_000)
@@ -33,7 +50,8 @@ def moves_of(name: str, state: AnySession, latest: int) -> tuple[Move, ...]:
 class ModelAdapter(Adapter):
     """A server that is nothing but a model."""
 
-    folds = True
+    folds = fails_early = True
+    outgrows = "error"
     behaviour: ClassVar[Behaviour]
     name: ClassVar[str]
 
@@ -46,6 +64,10 @@ class ModelAdapter(Adapter):
         self.closing = False
         self.taken_in: dict[int, list[str]] = {}  # texts that a turn will hand to the language model, by its seq
         self.spoken: dict[str, list[Spoken]] = {}
+        self.popped: set[int] = set()  # prompts that have been active
+        self.delivery = delivery_of(self.name)
+        self.attached, self.reading = True, asyncio.Event()
+        self.reading.set()
 
     async def session(self) -> str:
         id = await super().session()
@@ -83,6 +105,32 @@ class ModelAdapter(Adapter):
     async def messages(self, session: str) -> Sequence[Spoken]:
         return self.spoken[session]
 
+    # --- who watches
+
+    def tell(self, event: Event) -> None:
+        """Into the log; or into the subscriber's buffer, if there is one and it has room."""
+        if self.delivery.logged or (self.attached and (self.reading.is_set() or self._inbox.qsize() < BUFFER)):
+            super().tell(event)
+
+    async def events(self) -> AsyncIterator[Event]:
+        while True:
+            await self.reading.wait()
+            yield await self._inbox.get()
+
+    async def leave(self) -> None:
+        self.attached = False
+        while not (self.delivery.logged or self._inbox.empty()):
+            self._inbox.get_nowait()
+
+    async def come_back(self) -> None:
+        self.attached = True
+
+    async def slow(self) -> None:
+        self.reading.clear()
+
+    async def catch_up(self) -> None:
+        self.reading.set()
+
     async def _close_server(self) -> None:
         self.closing = True
         await asyncio.gather(*(self.make_call(session, "close") for session in self.states))
@@ -104,6 +152,9 @@ class ModelAdapter(Adapter):
             await checkpoint()
             if (move := self.find_own_move(session, seq)) is not None:
                 self.apply(session, move)
+            elif (move := self.find(session, "requeue", seq)) is not None and move.action.actor is Actor.SERVER:
+                await self.make_summary(session, seq)
+                self.take(session, "requeue", seq)
             elif any(p.seq == seq and p.state is ACTIVE for p in self.states[session].prompts):
                 await self.take_turn(session, seq)
             elif not any(p.seq == seq for p in self.states[session].prompts):
@@ -112,10 +163,21 @@ class ModelAdapter(Adapter):
                 await self.next_move()
 
     def find_own_move(self, session: str, seq: int) -> Move | None:
-        """The next step that the server takes for this prompt. It fails only if nothing else is left to do."""
-        moves = [m for m in self.moves(session) if m.seq == seq and m.action.actor is Actor.SERVER]
-        return next((m for m in moves if m.action.name != "fail"), None) or next(
-            (m for m in moves if not self.can_finish(session, seq)), None)
+        """The next step that the server takes for this prompt. It fails if the kit says so: as soon as it can, but a
+        prompt of a busy session gets into the queue first where it can still fail after that. Or else only if nothing
+        else is left to do."""
+        moves = [m for m in self.moves(session) if m.seq == seq and m.action.actor is Actor.SERVER
+                 and m.action.name != "requeue"]
+        fails = next((m for m in moves if m.action.name == "fail"), None)
+        if fails and self.sent[seq].fails and not (self.is_busy(session) and seq not in self.popped):
+            return fails
+        return next((m for m in moves if m is not fails), None) or (
+            fails if not self.can_finish(session, seq) else None)
+
+    def is_busy(self, session: str) -> bool:
+        """Whether a prompt that enters is queued, and can still fail when it has left the queue."""
+        state = self.states[session]
+        return isinstance(state, Agent) and state.registered is not None
 
     def can_finish(self, session: str, seq: int) -> bool:
         return self.find(session, "finish", seq, Outcome.END_TURN) is not None
@@ -123,27 +185,51 @@ class ModelAdapter(Adapter):
     async def take_turn(self, session: str, seq: int) -> None:
         """The turn of the prompt that is active: the language model is asked until it has an answer."""
         taken = self.taken_in.pop(seq, [])
-        asking = asyncio.create_task(self.turns.step(self.sent[seq].text, *taken), name=f"turn {seq}")
-        self.tasks.add(asking)
-        while not asking.done() and not self.is_stopped(session, seq):
-            either: list[asyncio.Future[Any]] = [asking, self.next_move()]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not asking.done():
-            asking.cancel()
         try:
-            answer = await asking
+            answer = await self.ask(self.turns.step(self.sent[seq].text, *taken), f"turn {seq}", session, seq)
         except asyncio.CancelledError:
             self.take(session, "finish", seq, Outcome.CANCELED)
         except TurnFailed:
             self.take(session, "finish", seq, Outcome.ERROR)
+        except ContextFull:
+            await self.outgrow(session, seq)
         else:
             if answer is not None:
                 self.take(session, "finish", seq, Outcome.END_TURN)
             elif step := self.find(session, "step", seq):
                 self.apply(session, step)
 
+    async def ask(self, call: Coroutine[Any, Any, str | None], name: str, session: str, seq: int) -> str | None:
+        """What the language model answers. Raises CancelledError if the turn is stopped before that."""
+        asking = asyncio.create_task(call, name=name)
+        self.tasks.add(asking)
+        while not asking.done() and not self.is_stopped(session, seq):
+            either: list[asyncio.Future[Any]] = [asking, self.next_move()]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            asking.cancel()
+        return await asking
+
+    async def outgrow(self, session: str, seq: int) -> None:
+        """The turn goes on after a summary: a row of the reference, and several steps of a revision."""
+        if (summarize := self.find(session, "summarize", seq)) is not None:
+            self.apply(session, summarize)
+            return
+        await self.make_summary(session, seq)
+        if (requeue := self.find(session, "requeue", seq)) is not None:
+            self.apply(session, requeue)
+        else:
+            self.take(session, "finish", seq, Outcome.CANCELED)
+
+    async def make_summary(self, session: str, seq: int) -> None:
+        """Comes back when the summary is made, or was stopped."""
+        with suppress(asyncio.CancelledError):
+            await self.ask(self.turns.make_summary(self.sent[seq].text), f"summary {seq}", session, seq)
+
     def is_stopped(self, session: str, seq: int) -> bool:
-        return self.find(session, "finish", seq, Outcome.CANCELED) is not None
+        """Whether its turn, or its summary, was asked to stop."""
+        return self.find(session, "finish", seq, Outcome.CANCELED) is not None or any(
+            p.seq == seq and self.states[session].covered(p) for p in self.states[session].prompts)
 
     # --- the model
 
@@ -178,7 +264,9 @@ class ModelAdapter(Adapter):
                 case Record(seq):
                     self.spoken[session] += [Spoken("user", self.sent[seq].text), Spoken("assistant", "", "canceled")]
                 case Start(seq):
-                    self.spoken[session].append(Spoken("user", self.sent[seq].text))
+                    if seq not in self.popped:  # it goes on after a summary
+                        self.spoken[session].append(Spoken("user", self.sent[seq].text))
+                    self.popped.add(seq)
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)

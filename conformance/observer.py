@@ -7,21 +7,23 @@ without any news is what the server has broken.
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from math import inf
 from typing import TypeVar
 
 from cancelmark.model.oracle import Span
 
-from .adapter import Adapter, Ended, Event, Notice, Steering, Turns
-from .fake_llm import FakeModel
-from .history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track
+from .adapter import Adapter, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
+from .fake_llm import Ending, FakeModel
+from .history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
 from .judgement import find_debts, judge_messages
+from .patience import STEP
 
 POLL = 0.004  # seconds between two looks at a server outside
 SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if nothing is wrong
 CALL = 10.0  # seconds for a call to be answered
 UNSTEERED = 60.0  # seconds without news in which a turn that nobody steers has certainly ended
+LATE = 3  # times as long as it should take may a look at the server take, to count in full
+MAY_END = ("prompt-terminal", "no-lost-cancel", "cancel-stops", "queue-dropped")  # what is late may still come
 PAUSE = 0.05  # seconds after which a turn that nobody sees may have begun, or ended
 
 T = TypeVar("T")
@@ -32,15 +34,27 @@ class Hangs(Exception):
 
 
 async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
-    """The answer to a call of the adapter. An answer that does not come in time is `Hangs`."""
-    seconds = max(CALL, 2 * adapter.patience)
+    """The answer to a call of the adapter. An answer that does not come in time is `Hangs`. If a task of the adapter
+    fails meanwhile, nobody waits any more."""
+    loop = asyncio.get_running_loop()
+    begin, slow = loop.time(), adapter.call_limits.get(what)
+    seconds = slow or max(CALL, 2 * adapter._waits.call)
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await call
+            adapter._calls.add(limit)
+            try:
+                answer = await call
+            finally:
+                adapter._calls.discard(limit)
     except TimeoutError:
+        adapter._check_tasks()
         if limit.expired():
             raise Hangs(f"a call of {what} was not answered within {seconds:g} s.") from None
         raise
+    adapter._check_tasks()
+    if not slow:
+        adapter._waits.learn(loop.time() - begin)
+    return answer
 
 
 class Observer:
@@ -49,44 +63,87 @@ class Observer:
     def __init__(self, adapter: Adapter, steering: Steering | None) -> None:
         self.adapter, self.steering = adapter, steering
         self.history = History(steered=steering is not None, exact=isinstance(steering, Turns))
-        self.patience = adapter.patience if steering else max(adapter.patience, UNSTEERED)
+        self.history.capacity, self.history.fails_by_itself = adapter.capacity, adapter.fails_by_itself
+        self.waits = adapter._waits
+        self.waits.turn = 0.0 if steering else UNSTEERED
         self.sessions: list[str] = []
+        self.deleted: set[int] = set()  # sessions that are gone
         self.shut = False  # the server is closing, and is asked nothing any more
         self.news = 0  # counts what was seen
         self._reading: asyncio.Task[None] | None = None
+        self._keen = asyncio.Event()  # the subscriber reads what comes
+        self._keen.set()
         self._complained: list[tuple[Track, Complaint]] = []  # it is not waited for again
         if isinstance(steering, Turns):
             steering.changed = self.look_at_turns
+        elif isinstance(steering, FakeModel):
+            steering.find_host = self._find_host
 
     # --- events
 
     def start_reading(self) -> None:
-        self._reading = asyncio.create_task(self._read_events(), name="events")
+        self._reading = self.adapter.spawn(self._read_events(), name="events")
 
     async def stop_reading(self) -> None:
         if self._reading:
-            self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
-            self._reading = None
+            reading, self._reading = self._reading, None
+            reading.cancel()
+            await asyncio.wait([reading])  # unlike awaiting it, this tells its cancellation from one's own
+            self.adapter._check_tasks()
+            self.adapter._tasks.remove(reading)
 
-    async def leave_events(self) -> None:
-        if self._reading and not self.shut:
+    @property
+    def _watched(self) -> bool:
+        return self._reading is not None and self._keen.is_set()
+
+    async def leave_events(self, long: bool = False) -> None:
+        """The subscriber goes away; if that is for long, this takes longer than the server waits for another."""
+        if self._watched and not self.shut and not self.adapter.has_place:
+            self.history.placeless = True
+            self.history.note(CLIENTS, "", "events are watched on: nobody has said where to come back to")
+        elif self._watched and not self.shut:
             await self.stop_reading()
             self.look_at_turns()
-            self.history.absences.append((self.history.note(CLIENTS, "", "nobody watches events"), inf))
+            grace = self.adapter.grace if long else None
+            away = f"nobody watches events{'' if grace is None else f' for more than {grace:g} s'}"
+            self.history.absences.append((self.history.note(CLIENTS, "", away), inf))
             await call_adapter(self.adapter, "leave", self.adapter.leave())
+            if grace is not None:
+                self.history.long.append(self.history.absences[-1])
+                await asyncio.sleep(1.5 * grace + 2 * PAUSE)
+                self.look_at_turns()
+
+    async def read_slowly(self) -> None:
+        """The subscriber stays, and reads nothing."""
+        if self._watched and not self.shut:
+            self._keen.clear()
+            self.look_at_turns()
+            self.history.absences.append((self.history.note(CLIENTS, "", "events are not read"), inf))
+            await call_adapter(self.adapter, "slow", self.adapter.slow())
 
     async def watch_again(self) -> None:
-        if self._reading is None:
+        if self._watched or not self.history.absences:
+            return
+        gone = self._reading is None
+        if gone:
             await call_adapter(self.adapter, "come_back", self.adapter.come_back())
-            back = self.history.note(CLIENTS, "", "events are watched again")
-            self.history.absences[-1] = (self.history.absences[-1][0], back)
+        back = self.history.note(CLIENTS, "", f"events are {'watched' if gone else 'read'} again")
+        self.history.absences[-1] = (self.history.absences[-1][0], back)
+        if gone:
             self.start_reading()
+        else:
+            self._keen.set()
+            await call_adapter(self.adapter, "catch_up", self.adapter.catch_up())
 
     async def _read_events(self) -> None:
-        async for event in self.adapter.events():
-            self._note_event(event)
+        try:
+            async for event in self.adapter.events():
+                await self._keen.wait()
+                self._note_event(event)
+            raise ServerGone("its stream of events has ended")
+        except Exception as error:
+            if not self.shut or not is_gone(error):
+                raise
 
     def _note_event(self, event: Event) -> None:
         self.look_at_turns()
@@ -95,13 +152,15 @@ class Observer:
         if p is None:
             what = "end" if isinstance(event, Ended) else "error"
             self.history.note(SERVER, CLIENTS, f"{what} of {event.name!r:.60}")
-            self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
+            if event.name not in self.history.others:
+                self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
         elif isinstance(event, Notice):
             at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.with_letters(event.error)}")
             p.notices.append((at, event))
         else:
             at = self.history.note(SERVER, CLIENTS, f"end of {p.label}: {event.outcome}")
             p.ends.append((at, event, p.floor))
+            self._note_accepted(p, at)
 
     # --- the language model
 
@@ -117,13 +176,22 @@ class Observer:
             if (closed := self.steering.count_broken_off(p.name)) > p.broken_off:
                 p.broken_off = closed
                 news.append((self._time_of(p, started=False), False, p))
+            if (asked := self.steering.count_summaries(p.name)) > p.summaries:
+                p.summaries, p.summarizing, p.will_summarize = asked, not p.will_summarize, False
+                self.history.note(SERVER, MODEL, f"summary for {p.label} is asked for")
+                self.news += 1
         for _, started, p in sorted(news, key=lambda item: item[:1]):
             self.news += 1
             if started:
                 self._note_start(p)
             else:
-                at = self.history.note(SERVER, MODEL, f"turn of {p.label} is broken off")
-                p.over = p.over or at
+                what = "summary for" if p.paused else "turn of"
+                at = self.history.note(SERVER, MODEL, f"{what} {p.label} is broken off")
+                if p.paused:
+                    p.summarizing = False
+                else:
+                    p.over = p.over or at
+                    p.broken_at = p.broken_at or at
         for p in self.history.prompts:
             self._look_inside(p)
 
@@ -131,31 +199,58 @@ class Observer:
         """When it was, for a language model that has a clock; `Turns` is asked at every change instead."""
         if not isinstance(self.steering, FakeModel):
             return 0.0
-        turn = self.steering.turns_of(p.name)[-1]
-        return turn.begin if started else turn.end or turn.begin
+        turns = self.steering.turns_of(p.name)
+        if started:
+            return turns[-1].begin
+        turns += self.steering.summaries_of(p.name)
+        return max(turn.end or turn.begin for turn in turns if turn.ending is Ending.CLOSED)
+
+    def _find_host(self, last: Sequence[str], waiting: Sequence[str]) -> str | None:
+        """Who speaks last and has no run id may be a guest: of the one with a run id before it, who is never a guest,
+        or else of the first. Who was canceled for certain is no host."""
+        if any(p.run_id for p in self.history.prompts if p.name in last):
+            return None
+        hosts = [p for p in self.history.prompts if p.name in waiting and not self.history.covered(p)]
+        return next((p.name for p in sorted(hosts, key=lambda p: not p.run_id)), None)
 
     def _look_inside(self, p: Track) -> None:
         """Whether another's turn has taken it in. A language model outside hears only that its text is there, which it
         may be after a cancel too."""
         assert self.steering
         name = self.steering.taken_in.get(p.name)
-        if name and p.taken_in is None and (self.history.exact or not self.history.reachable(p, *KINDS)):
+        if not name or name == p.name or p.taken_in:
+            return
+        if self.history.exact or not self.history.reachable(p, *KINDS):
             into = self.history.find_prompt(name)
-            at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} takes in {p.label}")
+            at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} has {p.label} in it")
             p.taken_in = (at, name)
             self.news += 1
 
     def _note_start(self, p: Track) -> None:
-        at = self.history.note(SERVER, MODEL, f"turn of {p.label} {'goes on' if p.running else 'starts'}")
-        if not p.running:
+        goes_on = p.running or p.paused or p.calling
+        p.calling = False
+        at = self.history.note(SERVER, MODEL, f"turn of {p.label} {'goes on' if goes_on else 'starts'}")
+        if goes_on:
+            p.goes_on.append(at)
+        if p.paused:
+            p.go_on(at)
+        elif not goes_on:
             p.starts.append((at, p.floor))
             p.over = at if p.let_go else None  # one that was let go before is over at once
+        if p.will_outgrow:
+            p.outgrow(at)
+        self._note_accepted(p, at)
+
+    def _note_accepted(self, p: Track, at: int) -> None:
+        """A prompt whose answer was lost was accepted if anything is seen of it."""
+        if p.accepted == inf and not p.refused:
+            p.accepted = at
 
     # --- rest
 
     async def rest(self) -> None:
         """Comes back when the server owes nothing, or has been silent for too long; then it says what is owed."""
-        if self._reading is None:  # nobody would see it: the server gets a moment to do it
+        if not self._watched:  # nobody would see it: the server gets a moment to do it
             if self.adapter.outside:
                 await asyncio.sleep(PAUSE)
             self.look_at_turns()
@@ -164,13 +259,17 @@ class Observer:
             await asyncio.sleep(1)  # time goes by only when nobody has anything to do
             self.look_at_turns()
         owed = await self._await_debts()
+        waited = f"{self.waits.seconds:.3g} s"
         if owed:
-            self.history.note(SERVER, "", f"nothing more within {self.patience:g} s")
+            self.history.note(SERVER, "", f"nothing more within {waited}")
         for p, complaint in owed:
-            self.history.complain(*complaint)
+            if not complaint.guarantee:  # nobody can say whose fault it is
+                p.blamed = True
+                continue
+            self.history.complain(complaint.guarantee, f"{complaint.says.removesuffix('.')} (waited {waited}).")
             self.history.silences.add(complaint.guarantee)
             self._complained.append((p, complaint))
-            p.blamed = p.blamed or complaint.guarantee not in ("prompt-terminal", "no-lost-cancel")
+            p.blamed = p.blamed or complaint.guarantee not in MAY_END
         if not self.adapter.outside:
             for p in self.history.prompts:
                 if p.waiting and not self.history.reachable(p, "cancel", "clear", "shut"):
@@ -181,24 +280,30 @@ class Observer:
             await asyncio.sleep(SOON)  # nobody can be asked whether they wait where they should
 
     async def _await_debts(self) -> list[tuple[Track, Complaint]]:
+        """Time is counted in looks: where the machine is late with each of them, it is late with the server too."""
         loop = asyncio.get_running_loop()
-        since, news = loop.time(), self.news
+        since, news, waited = loop.time(), self.news, 0.0
         while self._debts(await self._count_queues(late=False)):
-            if loop.time() > since + self.patience:
+            if waited > self.waits.seconds:
                 return self._debts(await self._count_queues(late=True))
-            await asyncio.sleep(POLL if self.adapter.outside else self.patience)
+            pause = POLL if self.adapter.outside else STEP if self.waits.learning else self.waits.seconds
+            before = loop.time()
+            await asyncio.sleep(pause)
+            waited += min(loop.time() - before, LATE * pause)
             self.look_at_turns()
-            if self._reading and self._reading.done():
-                self._reading.result()  # raises if it has failed: who cannot hear must not speak of silence
+            self.adapter._check_tasks()  # who cannot hear must not speak of silence
             if self.news != news:
-                since, news = loop.time(), self.news
+                if self.adapter.outside or self.waits.learning:
+                    self.waits.learn(loop.time() - since)
+                since, news, waited = loop.time(), self.news, 0.0
         return []
 
     async def _count_queues(self, late: bool) -> Sequence[int | None]:
         """How many are queued in each session, asked only when it makes a difference what to complain about."""
         if not late or not self.adapter.offers("queued") or self.shut:
             return [None] * len(self.sessions)
-        return [await call_adapter(self.adapter, "queued", self.adapter.queued(session)) for session in self.sessions]
+        return [None if n in self.deleted else await call_adapter(self.adapter, "queued", self.adapter.queued(session))
+                for n, session in enumerate(self.sessions)]
 
     def _debts(self, counts: Sequence[int | None]) -> list[tuple[Track, Complaint]]:
         return [debt for debt in find_debts(self.history, counts) if debt not in self._complained]
@@ -208,12 +313,12 @@ class Observer:
         loop = asyncio.get_running_loop()
         for n, session in enumerate(self.sessions):
             until = loop.time() + SOON
-            while waiting := [p for p in self.history.prompts_of(n) if p.waiting]:
+            while waiting := [p for p in self.history.prompts_of(n) if p.waiting and n not in self.deleted]:
                 begin = self.history.now
                 count = await call_adapter(self.adapter, "queued", self.adapter.queued(session))
                 self.look_at_turns()
                 if count == len(waiting) and self.history.now == begin:
-                    at = self.history.note(SERVER, CLIENTS, f"{count} queued{' @2' if n else ''}")
+                    at = self.history.note(SERVER, CLIENTS, f"{count} queued{at_session(n)}")
                     for p in waiting:
                         self._note_queued(p, begin, at)
                     break
@@ -230,5 +335,7 @@ class Observer:
         if not self.adapter.offers("messages") or self.shut:
             return
         for n, session in enumerate(self.sessions):
+            if n in self.deleted:
+                continue
             messages = await call_adapter(self.adapter, "messages", self.adapter.messages(session))
             judge_messages(self.history, n, messages)

@@ -6,20 +6,24 @@ from functools import cache
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.views.tables import table
 
-from .guarantees import NEEDS, SIGNS
+from .guarantees import NEEDS, ORDER, SIGNS
 from .kit import Profile, judge
 from .models import BEHAVIOURS, model_adapter
 from .naive import NaiveAdapter
-from .report import ORDER, Finding, Report, Status
+from .report import Finding, Report, Status
 from .scenarios import HIDDEN, SCENARIOS, UNSEEN
+from .seeded import SEEDED
+from .seeded_clients import CLIENTS
 from .trace.records import FIELDS, NEEDED
 
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
 
 OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`",
-          "messages": "`messages`", "restart": "`restart`", "leave": "`leave`"}
-CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_OBSERVABLE: "–", Status.NOT_CLAIMED: "–"}
+          "messages": "`messages`", "restart": "`restart`", "leave": "`leave`", "run_ids": "`run_ids`",
+          "grace": "`grace`"}
+CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_TESTED: "?", Status.NOT_OBSERVABLE: "–",
+         Status.NOT_CLAIMED: "–"}
 
 
 @cache
@@ -52,6 +56,12 @@ finds, the last two tables say why.
 
 {table(("guarantee", "what is seen", "the adapter needs"), (
     (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
+## Seeded servers
+
+Small servers that judge the judge: each breaks one thing, or looks guilty and is not. The kit must say exactly this.
+
+{table(("server", "what it does", "broken"), (
+    (s.name, s.says, ", ".join(sorted(s.report.broken)) or "–") for s in (*SEEDED, *CLIENTS)))}
 ## Flaws that show from outside
 
 Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same

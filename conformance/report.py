@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from cancelmark.model.delivery import DELIVERY
-from cancelmark.model.properties import PROPERTIES
-
 from .exchange import exchange_mermaid, exchange_svg, exchange_text
+from .guarantees import ORDER
 from .history import History
 from .script import Script
 
-ORDER = (*PROPERTIES, DELIVERY)
 LEGEND = "In what was done, `;` waits until the server is quiet, `,` does not, and `+` is at the same time."
 
 
@@ -20,8 +17,20 @@ class Status(Enum):
 
     KEPT = "kept"
     BROKEN = "broken"
+    NOT_TESTED = "not tested"
+    """Too few histories could have broken it, or none."""
     NOT_OBSERVABLE = "not observable"
+    """The server, or the adapter, cannot show it."""
     NOT_CLAIMED = "not claimed"
+
+
+class Decision(Enum):
+    """What is said of a server."""
+
+    CONFORMS = "conforms"
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+    """Nothing was tested, or not what is required."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +39,36 @@ class Finding:
 
     script: Script
     history: History
+    reproduce: str = ""  # what to call or to type
+    note: str = ""  # why it is not smaller, if it might be
 
     def says(self, guarantee: str) -> str:
         return next(c.says for c in self.history.complaints if c.guarantee == guarantee)
+
+    @property
+    def story(self) -> str:
+        """What was done, what was seen, and how to see it again."""
+        lines = [f"  what was done: {self.script.steps}", "", exchange_text(self.history.observations), ""]
+        lines += [f"  {self.note}"] if self.note else []
+        lines += [f"  reproduce with: {self.reproduce}"] if self.reproduce else []
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A script that somebody wanted to have played, and how often it broke what."""
+
+    script: Script
+    times: int
+    showed: dict[str, int]
+    findings: dict[str, Finding]
+    """By guarantee, the first play in which it showed."""
+
+    def __str__(self) -> str:
+        if not self.showed:
+            return f"{self.script.steps}: nothing showed in {self.times} plays"
+        showed = ", ".join(f"{guarantee} showed in {n}" for guarantee, n in self.showed.items())
+        return f"{self.script.steps}: {showed} of {self.times} plays"
 
 
 @dataclass(frozen=True)
@@ -41,9 +77,10 @@ class Verdict:
 
     guarantee: str
     status: Status
-    why: str = ""  # it is not observable
-    shown: int = 0  # histories in which it was put to the test
+    why: str = ""  # it was not tested, or is not observable
+    shown: int = 0  # decisive histories: those that could have broken it
     finding: Finding | None = None  # the shortest history that breaks it
+    seconds: float = 0  # its share of the time: that of a history is shared by the guarantees that it tested
 
     @property
     def sentence(self) -> str:
@@ -58,7 +95,7 @@ class Verdict:
         """In a few words, why it is what it is."""
         if self.finding:
             return self.finding.says(self.guarantee)
-        return self.why or (f"tested in {self.shown:,} histories" if self.status is Status.KEPT else "")
+        return self.why or (f"{self.shown:,} histories could have broken it" if self.status is Status.KEPT else "")
 
     @property
     def story(self) -> str:
@@ -67,9 +104,7 @@ class Verdict:
             return ""
         rules = f" ({self.rules})" if self.rules else ""
         return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
-                f"  the rule{rules}: {self.sentence}\n"
-                f"  what was done: {self.finding.script}\n\n{exchange_text(self.finding.history.observations)}\n")
-
+                f"  the rule{rules}: {self.sentence}\n{self.finding.story}")
 
     @property
     def svg(self) -> str:
@@ -91,6 +126,13 @@ class Report:
     seconds: float
     profile: str
     notes: tuple[str, ...] = ()
+    replays: tuple[Replay, ...] = ()
+    """The scripts that were asked for, if any were: then nothing else was played."""
+    unplayed: int = 0
+    """Histories that were planned and not played; the notes say why."""
+    stopped: str = ""
+    """Why the judgement ended before its time, if it did."""
+    required: frozenset[str] = frozenset()
 
     def of(self, status: Status) -> list[str]:
         return [v.guarantee for v in self.verdicts if v.status is status]
@@ -104,8 +146,20 @@ class Report:
         return self.of(Status.KEPT)
 
     @property
+    def decision(self) -> Decision:
+        if self.broken:
+            return Decision.BROKEN
+        return Decision.CONFORMS if self.kept and not self.missing and not self.stopped else Decision.UNKNOWN
+
+    @property
     def ok(self) -> bool:
-        return not self.broken
+        """Whether something is kept, nothing is broken, and nothing that is required is missing."""
+        return self.decision is Decision.CONFORMS
+
+    @property
+    def missing(self) -> list[str]:
+        """The guarantees that are required and of which nobody knows whether they are kept."""
+        return [p.id for p in ORDER if p.id in self.required - set(self.kept) - set(self.broken)]
 
     def verdict(self, guarantee: str) -> Verdict:
         return next(v for v in self.verdicts if v.guarantee == guarantee)
@@ -113,7 +167,7 @@ class Report:
     def __str__(self) -> str:
         wide = max(len(v.guarantee) for v in self.verdicts)
         lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.verdicts]
-        lines += self.notes
+        lines += filter(None, [*map(str, self.replays), *self.notes, self.stopped])
         lines += ["", *(v.story for v in self.verdicts if v.finding), *([LEGEND] if self.broken else [])]
         return "\n".join([*lines, self.summary])
 
@@ -122,22 +176,27 @@ class Report:
     @property
     def summary(self) -> str:
         counts = " ".join(f"{status.name.lower().replace('_', '-')}={len(self.of(status))}" for status in Status)
-        return (f"histories={self.histories} {counts} seconds={self.seconds:.1f} "
-                f"verdict={'conforms' if self.ok else 'broken'}")
+        missing = f" missing={','.join(self.missing)}" if self.missing else ""
+        return (f"histories={self.histories} unplayed={self.unplayed} {counts}{missing} seconds={self.seconds:.1f} "
+                f"verdict={self.decision.value}")
 
     def json(self) -> dict[str, Any]:
         """The same for programs."""
         return {
             "server": self.name, "profile": self.profile, "histories": self.histories,
-            "seconds": round(self.seconds, 3), "verdict": "conforms" if self.ok else "broken",
+            "seconds": round(self.seconds, 3), "verdict": self.decision.value,
+            "unplayed": self.unplayed, "missing": self.missing, "stopped": self.stopped,
             "guarantees": [{
                 "id": v.guarantee, "status": v.status.value, "says": v.sentence, "rules": v.rules, "histories": v.shown,
+                "seconds": round(v.seconds, 3),
                 **({"why": v.why} if v.why else {}),
                 **({"complaint": v.finding.says(v.guarantee), "script": str(v.finding.script),
+                    "reproduce": v.finding.reproduce, **({"note": v.finding.note} if v.finding.note else {}),
                     "history": [line._asdict() for line in v.finding.history.observations],
                     "mermaid": exchange_mermaid(v.finding.history.observations)} if v.finding else {}),
             } for v in self.verdicts],
             "scenarios": {name: "broken" if isinstance(shown, Finding) else shown or "kept"
                           for name, shown in self.scenarios.items()},
+            "scripts": [{"script": str(r.script), "times": r.times, "showed": r.showed} for r in self.replays],
             "notes": list(self.notes),
         }

@@ -5,10 +5,13 @@ A scenario is tried several times, because who comes first is not for clients to
 is tried under many schedules. The flaws that nobody outside can see are here too, each with the reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
-from .script import Script, script
+from cancelmark.model.session import label
+
+from .script import SESSIONS, Script, script
 
 
 @dataclass(frozen=True)
@@ -29,14 +32,19 @@ def _s(name: str, guarantee: str, text: str, *needs: str) -> Scenario:
     return Scenario(name, guarantee, text, frozenset(needs))
 
 
+_SIXTEEN = (" + ".join(f"accept {label(n)} @{n}" for n in range(1, SESSIONS + 1)).replace(" @1 ", " ") + "; "
+            + " + ".join(f"cancel @{n}" for n in range(2, SESSIONS + 1, 2)))
+
 SCENARIOS: tuple[Scenario, ...] = (
     # a cancel that is lost
     _s("cancel-before-entry-lost", "no-lost-cancel", "accept A, cancel"),
     _s("sibling-survives-cancel", "no-lost-cancel", "accept A, accept B, cancel"),
     _s("handoff-eats-cancel", "no-lost-cancel", "accept A; release, accept B, cancel"),
     _s("handoff-window-cancel-lost", "no-lost-cancel", "accept A; accept B; release, cancel"),
+    _s("cancel-during-summary", "no-lost-cancel", "accept A; outgrow; cancel", "outgrow"),
     # a cancel that reaches too far
     _s("later-prompt-eats-cancel", "no-poisoning", "accept A, cancel, accept B", "messages"),
+    _s("stale-flag-poisons-next", "no-poisoning", "accept A failing, cancel; accept B", "fail_early", "messages"),
     # no end, or two
     _s("silent-cancel-on-entry", "some-terminal", "accept A, cancel"),
     _s("run-id-folded", "no-absorption", "accept A; accept B; again", "fold"),
@@ -46,6 +54,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     _s("anonymous-drop-in-silence", "some-terminal", "accept A; accept B anonymous; cancel", "fold"),
     _s("shutdown-in-silence", "some-terminal", "accept A, shut", "shut"),
     _s("shutdown-silences-handoff", "some-terminal", "accept A; accept B; release, shut", "shut"),
+    _s("popped-prompt-fails-early", "some-terminal", "accept A; accept B failing; release", "fail_early"),
+    _s("continuation-ends-twice", "one-terminal", "accept A; accept B; release; outgrow; summarize + cancel",
+       "outgrow"),
     _s("clear-races-handoff", "one-terminal", "accept A; accept B; release + clear; release", "clear"),
     _s("canceled-twice", "one-terminal", "accept A; accept B; clear + cancel", "clear"),
     # stranded
@@ -59,7 +70,15 @@ SCENARIOS: tuple[Scenario, ...] = (
     # whose end it is, and when
     _s("event-waits-for-chain", "prompt-terminal", "accept A; accept B; release; release"),
     _s("neighbours-error", "attribution", "accept A; accept B; release; fail"),
+    _s("a cancel when the summary is made", "attribution", "accept A; outgrow; summarize + cancel", "outgrow"),
+    _s("a turn that goes on after another's cancel", "attribution",
+       "accept A, cancel, accept B, outgrow B + summarize B", "outgrow"),
     # the plainest cases
+    _s("a cancel of a running turn", "cancel-stops", "accept A; cancel"),
+    _s("a cancel of the turn that follows", "cancel-stops", "accept A; release, accept B; cancel"),
+    _s("a follow-up to a canceled turn", "no-late-fold", "accept A; cancel; accept B anonymous; again", "fold"),
+    _s("a canceled queue", "queue-dropped", "accept A; accept B; cancel"),
+    _s("a cleared queue goes on", "queue-dropped", "accept A; accept B; clear; release", "clear"),
     _s("the next prompt after a cancel", "no-poisoning", "accept A; cancel; accept B"),
     _s("a cancel of an idle session", "idle-cancel-noop", "cancel; accept A"),
     _s("a cancel beside another session", "isolation", "accept A; accept B @2; cancel"),
@@ -69,11 +88,37 @@ SCENARIOS: tuple[Scenario, ...] = (
     _s("a restart", "no-loss", "accept A; accept B; restart", "restart"),
     _s("an end while nobody watches", "delivery", "accept A; leave; release; return", "leave"),
     _s("an end before nobody watches", "delivery", "accept A; release; leave; return", "leave"),
+    # more than two sessions, more than one client
+    _s("sixteen sessions at once", "isolation", _SIXTEEN),
+    _s("another client in the middle", "all-done", "accept A; accept B; attach; release", "attach"),
+    _s("a cancel after another client has come", "no-lost-cancel", "accept A; accept B; attach; cancel", "attach"),
+    _s("a session deleted", "some-terminal", "accept A; accept B; delete", "delete"),
+    _s("a session deleted beside another", "isolation", "accept A; accept B @2; delete", "delete"),
+    _s("nobody watches for long", "outlives-watcher", "accept A; accept B; leave long; return; release", "leave",
+       "grace"),
+    _s("slow-subscriber-loses-end", "delivery", "accept A; accept B; slow; release; release; return", "slow"),
+    _s("a long answer to a slow subscriber", "delivery", "accept A; slow; flood; return", "slow"),
+    # the same run id
+    _s("sent again while it runs", "run-ids", "accept A; resend A; release", "run_ids"),
+    _s("sent again when it is done", "run-ids", "accept A; release; resend A", "run_ids"),
+    _s("sent twice at the same time", "run-ids", "accept A + resend A; release", "run_ids"),
+    _s("sent again after a lost answer", "run-ids", "lose A, resend A; release; resend A", "run_ids", "lose"),
+    _s("another prompt under its run id", "run-ids", "accept A; reuse A; release; reuse A", "run_ids"),
+    _s("its run id in another session", "run-ids", "accept A; reuse A @2; release; reuse A @2", "run_ids"),
 )
 
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises ValueError for a name that no scenario has."""
+    known = [s.name for s in SCENARIOS]
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
+            raise ValueError(f"there is no scenario {name!r}; {hint}")
+
+
 _INSIDE = "it takes a caller inside the server's process; whoever sends prompts over a wire is tracked"
-_SUMMARY = "it takes a turn that outgrows its context and goes on after a summary, which the kit cannot bring about"
-_FAILS = "it takes a prompt that fails before its turn starts, which the kit cannot bring about"
 
 HIDDEN: Mapping[str, str] = {
     "in-process-cancel-lost": _INSIDE,
@@ -83,25 +128,26 @@ HIDDEN: Mapping[str, str] = {
     "overwritten-in-the-queue": _INSIDE,
     "two-in-process-actives": _INSIDE,
     "in-process-beside-tracked": _INSIDE,
-    "cancel-during-summary": _SUMMARY,
-    "continuation-poisoned": _SUMMARY,
-    "continuation-ends-twice": _SUMMARY,
-    "failure-beats-cancel": _FAILS,
-    "stale-flag-poisons-next": _FAILS,
-    "popped-prompt-fails-early": _FAILS,
+    "failure-beats-cancel": "nobody outside can tell whether a prompt failed just before the cancel or just after",
+    "continuation-poisoned": "the prompt is dropped, and its end says that it went well: what shows is that the end is "
+                             "wrong (attribution)",
     "fold-into-stopping-turn": "the turn that takes the prompt in is stopped before it tells the language model; what "
                                "shows is that the prompt has no end",
     "check-after-unlock": "nobody outside can tell whether a prompt was taken in just before the cancel or just after",
     "ended-well-reported-canceled": "nobody outside can tell whether a turn ended just before the close or was stopped "
                                     "by it",
-    "slow-subscriber-loses-end": "the kit's subscriber may go away and come back, but it is never slow",
 }
 
 UNSEEN: Mapping[tuple[str, str], str] = {
-    ("attribution", "r0"): "it takes 21 steps in one exact order",
-    ("attribution", "r1"): f"{_SUMMARY}; or else {_FAILS}",
-    ("attribution", "r2"): f"{_SUMMARY}; or else {_FAILS}",
-    ("attribution", "r3"): f"{_SUMMARY}; or else {_FAILS}",
+    ("no-poisoning", "r0"): "it takes 18 steps in one exact order",
     ("one-terminal", "r0"): "it takes 24 steps in one exact order",
+    **{("one-terminal", f"r{n}"): _INSIDE for n in (1, 2, 3)},
+    ("queue-dropped", "r0"): "nobody outside can tell whether a prompt was taken in just before the clear or just "
+                             "after",
+    ("queue-dropped", "r1"): _INSIDE,
+    ("queue-dropped", "r2"): "nobody outside can tell whether a prompt was taken in just before the cancel or just "
+                             "after",
+    ("queue-dropped", "r3"): _INSIDE,
+    ("queue-dropped", "r4"): "the close is not over yet; what shows is that a prompt has no end",
 }
 """Where a revision breaks a guarantee without a flaw that has a name, and why that does not show from outside."""

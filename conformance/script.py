@@ -1,19 +1,38 @@
-"""What clients do in one history, as data: it can be written down, drawn at random, and made smaller.
+"""What clients do in one history, as data: it can be written down, drawn at random, varied, and made smaller.
 
     script("accept A; accept B; fail")               A is accepted and then B; when all is quiet, A's turn fails
     script("accept A, cancel, accept B")             one right after the other, as each is answered
-    script("accept A; release + accept B")           both at the same time
-    script("accept A; accept B @2; cancel")          B is in a second session
+    script("accept A,200 cancel")                    and the cancel begins 200 microseconds after the answer
+    script("accept A; release + accept B")           both at the same time, in this order
+    script("accept A; cancel +50 accept B")          and B begins 50 microseconds after the cancel, answered or not
+    script("accept A; accept B @2; cancel")          B is in a second session; there are sixteen
 
-`release`, `fail` and `again` are for the turn that is running in the session, if any: it ends well, ends with an error,
-or has to call the language model again. Between `leave` and `return` nobody watches events. Prompts get their letters
-in order; the letters in a script are for its readers.
+What a client can do with a prompt:
+
+    accept A            it is sent; `accept A anonymous`: without a run id; `accept A failing`: it cannot start
+    lose A              it is sent, and the connection breaks before the answer comes
+    resend A            the same prompt is sent again, under its run id
+    reuse A @2          another prompt is sent under the run id of A
+
+`release`, `fail`, `again`, `outgrow` and `flood` are for the turn that is running in the session, if any: it ends well,
+ends with an error, has to call the language model again, no longer fits into its context, or ends well with a very long
+answer. `summarize` answers the summary that the server asks for when a turn has outgrown its context. With a letter, as
+in `outgrow B`, each is for the turn of that prompt, now or as soon as it starts.
+
+`cancel`, `clear` and `delete` are for a session, `shut` and `restart` for the server. Between `leave` and `return`
+nobody watches events, and after `leave long` for longer than the server's grace; between `slow` and `return` the
+subscriber is connected and reads nothing. `attach`: one more client connects.
+
+Prompts get their letters in order; the letter of an `accept` or `lose` is for its readers.
+
+A server in this process is also scheduled, and the text says how, so that it is all that it takes to play again:
+`accept A, cancel | late 2 5 | depart 3:1` (see `Script`).
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -24,23 +43,39 @@ from .schedule import Choose, Ready, departing
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-CALLS = ("accept", "cancel", "clear", "shut", "restart", "leave", "return")
-TURNS = ("release", "fail", "again")
-WORDS = re.compile(r"(?P<what>[a-z]+)( [A-Z])?(?P<anonymous> anonymous)?( @(?P<session>[12]))?")
-SESSIONS = 2
+SENDS = ("accept", "lose")
+AGAIN = ("resend", "reuse")
+CALLS = (*SENDS, *AGAIN, "cancel", "clear", "delete", "shut", "restart", "leave", "return", "slow", "attach")
+TURNS = ("release", "fail", "again", "outgrow", "flood", "summarize")
+HOWS = {"anonymous": SENDS, "failing": SENDS, "long": ("leave",)}  # what each word may stand behind
+WORDS = re.compile(r"(?P<what>[a-z]+)( (?P<letter>[A-Z]))?( (?P<how>anonymous|failing|long))?( @(?P<session>\d+))?")
+BETWEEN = re.compile(r"\s*([;,+])(\d*)\s*")
+ALONE = ("shut", "restart", "leave", "return", "slow", "attach")
+SESSIONS = 16
 TASKS = 8  # kinds of tasks that can be told apart when some come late
+LATE, DEPART = re.compile(rf"late( [0-{TASKS - 1}])+"), re.compile(r"depart( \d+:[1-9]\d*)+")
+GAPS = (0, 0, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # microseconds: the window of a race is anywhere
 
 
 @dataclass(frozen=True)
 class Do:
-    """Something that a client does, or that the language model does to the turn that is running."""
+    """Something that a client does, or that the language model does to a turn."""
 
     what: str
     session: int = 0
-    run_id: bool = True
+    how: str = ""
+    """One of `HOWS`."""
+    back: int = 0
+    """Which prompt it speaks of: so many before it, 1 is the latest. 0: none, or a new one."""
 
-    def __str__(self) -> str:
-        return f"{self.what}{'' if self.run_id else ' anonymous'}{' @2' if self.session else ''}"
+    @property
+    def run_id(self) -> bool:
+        return self.how != "anonymous"
+
+    def write(self, sent: int) -> str:
+        """As people write it, after so many prompts were sent."""
+        letter = label(sent + 1) if self.what in SENDS else label(sent + 1 - self.back) if self.back else ""
+        return " ".join(filter(None, (self.what, letter, self.how, f"@{self.session + 1}" if self.session else "")))
 
 
 @dataclass(frozen=True)
@@ -49,6 +84,23 @@ class Batch:
 
     together: tuple[Do, ...]
     rest: bool = True
+    gaps: tuple[int, ...] = ()
+    """Microseconds between the beginnings of two that stand side by side; empty: none."""
+    pause: int = 0
+    """Microseconds after the answers, if the next batch does not wait for quiet."""
+
+    def gap(self, n: int) -> int:
+        """Microseconds before the nth of them begins, after the one before it."""
+        return self.gaps[n - 1] if n and self.gaps else 0
+
+    @property
+    def waits(self) -> list[int]:
+        return [wait for wait in (*self.gaps, self.pause) if wait]
+
+    @property
+    def is_alone(self) -> bool:
+        """It is about who watches, or about the server as a whole: nothing is done at the same time."""
+        return any(do.what in ALONE for do in self.together)
 
 
 @dataclass(frozen=True)
@@ -61,13 +113,21 @@ class Script:
     departures: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
-        letters = count(1)
-        batches = []
-        for batch in self.batches:
-            words = [str(do).replace("accept", f"accept {label(next(letters))}") if do.what == "accept" else str(do)
-                     for do in batch.together]
-            batches.append(" + ".join(words) + ("; " if batch.rest else ", "))
-        return "".join(batches).rstrip("; ,")
+        late = f" | late {' '.join(map(str, self.late))}" if self.late else ""
+        departures = " ".join(f"{wait}:{instead}" for wait, instead in self.departures)
+        return self.steps + late + (f" | depart {departures}" if departures else "")
+
+    @property
+    def steps(self) -> str:
+        """What clients do, without the schedule."""
+        text, sent = "", 0
+        for last, batch in enumerate(self.batches, 1 - len(self.batches)):
+            for n, do in enumerate(batch.together):
+                text += (f" +{batch.gap(n) or ''} " if n else "") + do.write(sent)
+                sent += do.what in SENDS
+            if last:
+                text += "; " if batch.rest else f",{batch.pause or ''} "
+        return text
 
     def chooser(self) -> Choose:
         """Tasks that come late run only when nobody else can. A task is late by its name, whatever that is."""
@@ -88,19 +148,62 @@ class Script:
     def size(self) -> tuple[int, int, int, int]:
         """Of two scripts that show the same, the one with the smaller size tells it better."""
         everything = self.everything
-        hurry = sum((not batch.rest) + len(batch.together) - 1 for batch in self.batches)
-        return (len(everything), sum(do.what == "accept" for do in everything),
+        hurry = sum((not batch.rest) + len(batch.together) - 1 + len(batch.waits) for batch in self.batches)
+        return (len(everything), sum(do.what in SENDS for do in everything),
                 hurry + len(self.late) + len(self.departures),
-                sum(do.session + (not do.run_id) for do in everything) + sum(map(sum, self.departures)))
+                sum(do.session + bool(do.how) + (do.what != "release") * (do.what in TURNS) for do in everything)
+                + sum(map(sum, self.departures)))
+
+    @property
+    def is_race(self) -> bool:
+        """Whether it matters who comes first."""
+        return any(not batch.rest or len(batch.together) > 1 for batch in self.batches)
+
+    @property
+    def at_once(self) -> int:
+        """The most calls that are made at the same time."""
+        return max((len(batch.together) for batch in self.batches), default=0)
+
+    def vary(self, draw: Random) -> "Script":
+        """The same race in another order and with other gaps: what is done at the same time begins in any order, from
+        at once to some milliseconds apart, and what follows an answer follows as late, or does not wait for it."""
+        batches: list[Batch] = []
+        for batch in self.batches:
+            together = batch.together
+            if len(together) > 1 and not any(do.back for do in together):
+                together = tuple(draw.sample(together, len(together)))
+            hurry = bool(batches) and not batches[-1].rest and not (
+                batches[-1].is_alone or batch.is_alone or any(do.back == 1 for do in together))
+            if hurry and draw.random() < 0.4:
+                together = batches.pop().together + together
+            gaps = tuple(draw.choice(GAPS) for _ in together[1:])
+            batches.append(Batch(together, batch.rest, gaps if any(gaps) else (),
+                                 0 if batch.rest else draw.choice(GAPS)))
+        return replace(self, batches=tuple(batches))
 
     def smaller(self) -> Iterator["Script"]:
         """Scripts that are a little simpler than this one, the greatest leaps first."""
+        return (s for s in self._smaller() if s.batches and s.is_sound)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything that speaks of a prompt speaks of one that was sent before."""
+        sent = 0
+        for do in self.everything:
+            if do.back > sent:
+                return False
+            sent += do.what in SENDS
+        return True
+
+    def _smaller(self) -> Iterator["Script"]:
         n = len(self.batches)
         for size in (n // 2, n // 4, 1):
             for at in range(0, n, size) if size else ():
                 yield replace(self, batches=self.batches[:at] + self.batches[at + size:])
         if self.departures or self.late:
             yield replace(self, late=(), departures=())
+        if any(batch.waits for batch in self.batches):
+            yield replace(self, batches=tuple(replace(batch, gaps=(), pause=0) for batch in self.batches))
         for i in range(len(self.late)):
             yield replace(self, late=self.late[:i] + self.late[i + 1:])
         for i in range(len(self.departures)):
@@ -115,33 +218,89 @@ class Script:
 
 
 def _simpler(batch: Batch) -> Iterator[tuple[Batch, ...]]:
-    if len(batch.together) > 1:
-        for i in range(len(batch.together)):
-            yield (replace(batch, together=batch.together[:i] + batch.together[i + 1:]),)
-        yield (*(Batch((do,), rest=False) for do in batch.together[:-1]), Batch(batch.together[-1:], batch.rest))
+    together, gaps = batch.together, batch.gaps
+    if len(together) > 1:
+        for i in range(len(together)):
+            yield (replace(batch, together=together[:i] + together[i + 1:], gaps=gaps[:max(0, len(together) - 2)]),)
+        yield (*(Batch((do,), rest=False) for do in together[:-1]), Batch(together[-1:], batch.rest))
     if not batch.rest:
-        yield (replace(batch, rest=True),)
-    for i, do in enumerate(batch.together):
-        for other in {replace(do, session=0), replace(do, run_id=True)} - {do}:
-            yield (replace(batch, together=(*batch.together[:i], other, *batch.together[i + 1:])),)
+        yield (replace(batch, rest=True, pause=0),)
+    if batch.waits:
+        yield (replace(batch, gaps=(), pause=0),)
+    for i, do in enumerate(together):
+        plainer = {replace(do, session=0), replace(do, how="")}
+        if do.what in TURNS:
+            plainer.add(replace(do, what="release"))
+        for other in plainer - {do}:
+            yield (replace(batch, together=(*together[:i], other, *together[i + 1:])),)
 
 
 def script(text: str) -> Script:
     """A script as people write it."""
-    batches = []
-    for quiet in text.split(";"):
-        groups = quiet.split(",")
-        for i, group in enumerate(groups):
-            batches.append(Batch(tuple(_do(words.strip()) for words in group.split("+")), rest=i == len(groups) - 1))
-    return Script(tuple(batches))
+    steps, *schedule = text.split("|")
+    late, departures = _schedule([words.strip() for words in schedule])
+    words, letters = BETWEEN.split(steps.strip()), list[str]()
+    batches, together, gaps = list[Batch](), list[Do](), list[int]()
+    for said, mark, wait in zip(words[::3], [*words[1::3], ";"], [*words[2::3], ""]):
+        together.append(_do(said, letters))
+        if mark == "+":
+            gaps.append(int(wait or 0))
+            continue
+        if mark == ";" and wait:
+            raise ValueError(f"';{wait}' is nothing that can be done: ; waits until the server is quiet, and takes no "
+                             "number")
+        batches.append(Batch(tuple(together), mark == ";", tuple(gaps) if any(gaps) else (), int(wait or 0)))
+        together, gaps = [], []
+    return Script(tuple(batches), late, departures)
 
 
-def _do(words: str) -> Do:
+def read_scripts(texts: Sequence[str | Script]) -> list[Script]:
+    """Scripts that somebody has written. Raises ValueError with the text that cannot be read."""
+    if isinstance(texts, str):
+        raise ValueError(f"scripts={texts!r}: give a list of scripts, even of one")
+    if not texts:
+        raise ValueError("scripts is empty: give at least one, or leave it out")
+    read = []
+    for text in texts:
+        try:
+            read.append(script(text) if isinstance(text, str) else text)
+        except ValueError as error:
+            raise ValueError(f"script {text!r}: {error}") from error
+    return read
+
+
+def _schedule(parts: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
+    late: tuple[int, ...] = ()
+    departures: tuple[tuple[int, int], ...] = ()
+    for words in parts:
+        numbers = words.split()[1:]
+        if LATE.fullmatch(words):
+            late = tuple(map(int, numbers))
+        elif DEPART.fullmatch(words):
+            departures = tuple((int(wait), int(instead)) for wait, _, instead in (n.partition(":") for n in numbers))
+        else:
+            raise ValueError(f"{words!r} is no schedule; write it as in 'accept A | late 2 5 | depart 3:1 0:2', where "
+                             f"late has numbers below {TASKS}")
+    return late, departures
+
+
+def _do(words: str, letters: list[str]) -> Do:
+    """What the words say. `letters` are those of the prompts that were sent so far, in order; a new one is added."""
     found = WORDS.fullmatch(words)
-    if not found or found["what"] not in CALLS + TURNS:
+    what = found["what"] if found else ""
+    if not found or what not in CALLS + TURNS or what not in HOWS.get(found["how"], (what,)):
         raise ValueError(f"{words!r} is nothing that can be done; try one of {', '.join(CALLS + TURNS)}, as in "
                          "'accept A', 'accept B anonymous', 'cancel @2'")
-    return Do(found["what"], int(found["session"] or 1) - 1, run_id=not found["anonymous"])
+    session, letter = int(found["session"] or 1), found["letter"]
+    if not 1 <= session <= SESSIONS:
+        raise ValueError(f"{words!r} is nothing that can be done: sessions are @1 to @{SESSIONS}")
+    if what in SENDS:
+        letters.append(letter or label(len(letters) + 1))
+        return Do(what, session - 1, found["how"] or "")
+    if (letter and what not in AGAIN + TURNS) or (what in AGAIN and not letter) or (letter and letter not in letters):
+        raise ValueError(f"{words!r} is nothing that can be done: a letter names a prompt that was sent before it, for "
+                         f"{', '.join(AGAIN + TURNS)}")
+    return Do(what, session - 1, found["how"] or "", len(letters) - letters.index(letter) if letter else 0)
 
 
 def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]":
@@ -151,12 +310,12 @@ def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]
 
     session = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
     named = st.builds(Do, st.just("accept"), session)
-    anonymous = st.builds(Do, st.just("accept"), session, st.booleans())
+    anonymous = st.builds(Do, st.just("accept"), session, st.sampled_from(["", "anonymous"]))
     calls = [named, named, anonymous if "fold" in offers else named, st.builds(Do, st.just("cancel"), session)]
     if "clear" in offers:
         calls.append(st.builds(Do, st.just("clear"), session))
     if "steer" in offers:
-        hows = TURNS if "fold" in offers else TURNS[:2]
+        hows = ["release", "fail", *(["again"] if "fold" in offers else [])]
         calls += [st.builds(Do, st.just("release"), session), st.builds(Do, st.sampled_from(hows), session)]
     batch = st.builds(Batch, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
     if "leave" in offers:
@@ -170,7 +329,8 @@ def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]
                                                      st.lists(batch, max_size=2)))
     wait, instead = st.integers(0, 3) | st.integers(0, 60), st.integers(1, 3) | st.integers(1, 20)
     if "schedule" not in offers:
-        return st.builds(Script, body.map(tuple))
+        varied = st.builds(lambda made, draw: Script(tuple(made)).vary(draw), body, st.randoms(use_true_random=False))
+        return st.one_of(st.builds(Script, body.map(tuple)), varied)
     late = st.lists(st.integers(0, TASKS - 1), max_size=4, unique=True)
     return st.builds(Script, body.map(tuple), late.map(tuple),
                      st.lists(st.tuples(wait, instead), max_size=8).map(tuple))

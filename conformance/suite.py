@@ -1,51 +1,79 @@
-"""The conformance kit as a test class for pytest. This is a whole test file:
+"""The conformance kit as a test class for pytest. With an adapter in mine.py, this is a whole test file:
 
     from cancelmark.conformance.suite import ConformanceSuite
-    from mine import MyAdapter
+    class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
 
-    class TestMine(ConformanceSuite):
-        adapter = MyAdapter
-
-It has a test for each guarantee and one for each scenario. A guarantee that is broken fails, with the shortest history
-that was found; one that is not claimed or not observable is skipped, with the reason. The histories are played once for
-the class, by the first of its tests. It needs pytest, 8 or newer, which Cancelmark does not bring along.
+It has a test for each guarantee, one for each scenario, and one for each script in `histories`. A guarantee that is
+broken fails, with the shortest history that was found; one of which nobody can tell whether it is kept is skipped, with
+the reason. All but `histories` is played once for the class, when the first of its tests begins. What that costs is
+reported with the guarantees: each carries its share, because one history tests several. It needs pytest, 8 or newer,
+which Cancelmark does not bring along.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
 
 from .adapter import MakeAdapter
-from .exchange import exchange_text
-from .kit import judge
-from .report import ORDER, Finding, Report, Status
+from .guarantees import ORDER
+from .kit import TIMES, Profile, judge
+from .loading import load_adapter
+from .report import LEGEND, Finding, Report, Status
 from .scenarios import SCENARIOS
+from .script import Script, read_scripts
 from .venue import MakeFake
 
 
 class ConformanceSuite:
     """Inherit from it under a name that pytest collects, and say which adapter."""
 
-    adapter: ClassVar[MakeAdapter | Callable[..., Any]]
-    """The adapter's class, or a function that makes one."""
-    profile: ClassVar[str] = "quick"
+    adapter: ClassVar[MakeAdapter | Callable[..., Any] | str]
+    """The adapter's class, a function that makes one, or the name of either: `module:Class` or `file.py:Class`."""
+    histories: ClassVar[Sequence[str]] = ()
+    """Scripts to play besides, each as a test of its own: what a finding says after `reproduce with`."""
+    times: ClassVar[int] = TIMES
+    """How often each of `histories` is played."""
+    profile: ClassVar[str | Profile] = "quick"
     """Or `deep`."""
     llm_port: ClassVar[int | None] = None
     """For a server outside: where it expects the kit's language model."""
     fake: ClassVar[MakeFake | None] = None
     """Or what makes that language model."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.histories:
+            read_scripts(cls.histories)
+            cls.test_history = pytest.mark.parametrize("script", cls.histories)(_test_history)  # type: ignore[attr-defined]
+
     @pytest.fixture(scope="class")
     @classmethod
-    def report(cls) -> Report:
-        return judge(cls.adapter, profile=cls.profile, llm_port=cls.llm_port, fake=cls.fake)
+    def report(cls, request: pytest.FixtureRequest) -> Report:
+        times = _Times.of(request.config)
+        begin = monotonic()
+        report = cls.play()
+        times.shared += monotonic() - begin
+        return report
+
+    @classmethod
+    def play(cls, **options: Any) -> Report:
+        """The adapter judged, as this class says."""
+        make = load_adapter(cls.adapter) if isinstance(cls.adapter, str) else cls.adapter
+        return judge(make, profile=cls.profile, llm_port=cls.llm_port, fake=cls.fake, reproduce=cls._reproduce,
+                     **options)
+
+    @classmethod
+    def _reproduce(cls, script: Script) -> str:
+        return f"{cls.__name__}.histories = [{str(script)!r}]"
 
     @pytest.mark.parametrize("guarantee", [p.id for p in ORDER])
-    def test_guarantee(self, report: Report, guarantee: str) -> None:
+    def test_guarantee(self, request: pytest.FixtureRequest, report: Report, guarantee: str) -> None:
         verdict = report.verdict(guarantee)
+        request.node.stash[SECONDS] = verdict.seconds
         if verdict.status is Status.BROKEN:
-            pytest.fail(verdict.story, pytrace=False)
+            pytest.fail(f"{verdict.story}\n{LEGEND}", pytrace=False)
         if verdict.status is not Status.KEPT:
             pytest.skip(verdict.why or verdict.status.value)
 
@@ -53,8 +81,42 @@ class ConformanceSuite:
     def test_scenario(self, report: Report, scenario: Any) -> None:
         shown = report.scenarios[scenario.name]
         if isinstance(shown, Finding):
-            pytest.fail(f"{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n"
-                        f"  what was done: {shown.script}\n\n{exchange_text(shown.history.observations)}\n",
+            pytest.fail(f"{scenario.guarantee} is broken: {shown.says(scenario.guarantee)}\n{shown.story}\n{LEGEND}",
                         pytrace=False)
         if isinstance(shown, str):
             pytest.skip(shown)
+
+
+def _test_history(self: ConformanceSuite, script: str) -> None:
+    report = self.play(scripts=[script], times=self.times)
+    if report.broken:
+        stories = "\n".join(v.story for v in report.verdicts if v.finding)
+        pytest.fail(f"{report.replays[0]}\n\n{stories}\n{LEGEND}", pytrace=False)
+
+
+SECONDS = pytest.StashKey[float]()
+
+
+class _Times:
+    """Reports the time of the histories with the guarantees that they tested, and not with whoever came first."""
+
+    def __init__(self) -> None:
+        self.shared = 0.0  # seconds of the histories that were played in the setup that goes on now
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> "_Times":
+        plugins = config.pluginmanager
+        if not plugins.has_plugin(cls.__qualname__):
+            plugins.register(cls(), cls.__qualname__)
+        found = plugins.get_plugin(cls.__qualname__)
+        assert isinstance(found, cls)
+        return found
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: Any) -> Generator[None, Any, Any]:
+        report = yield
+        if call.when == "setup":
+            report.duration, self.shared = max(0.0, report.duration - self.shared), 0.0
+        elif call.when == "call":
+            report.duration += item.stash.get(SECONDS, 0.0)
+        return report

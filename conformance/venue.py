@@ -3,19 +3,23 @@
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from secrets import token_hex
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from .adapter import Adapter, MakeAdapter, Turns
 from .driver import Driver
 from .fake_llm import FakeModel
 from .history import SERVER, History
+from .patience import CONFIRM, Patience
 from .schedule import Unhandled, record
 from .schedule.loop import Livelock
 from .schedule.loop import Refused as Unrepeatable
 from .script import Script, script
+
+if TYPE_CHECKING:
+    from .report import Report
 
 MAX_STEPS = 30_000
 
@@ -23,7 +27,10 @@ MakeFake = Callable[[], FakeModel]
 
 
 class AdapterError(Exception):
-    """The adapter, or the server behind it, raised something that it should not: nothing is claimed."""
+    """The adapter raised something that it should not: nothing more is claimed. `report` has what was found until then.
+    """
+
+    report: "Report | None" = None
 
 
 class NotSteered(AdapterError):
@@ -33,8 +40,13 @@ class NotSteered(AdapterError):
 class Venue(Protocol):
     """Plays histories, one after the other."""
 
-    def play(self, script: Script) -> History: ...
-    def close(self) -> None: ...
+    patience: Patience
+
+    def play(self, script: Script, times: float = 1.0) -> History:
+        """Plays it; a silence has to last so many times as long as usual."""
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
 
 
 class Inside:
@@ -43,10 +55,13 @@ class Inside:
     def __init__(self, make: MakeAdapter) -> None:
         self.make = make
         self.names = itertools.count(1)
+        self.patience = Patience(make().patience)
 
-    def play(self, script: Script) -> History:
+    def play(self, script: Script, times: float = CONFIRM) -> History:
+        """Waiting costs nothing here: a silence is confirmed at once."""
         adapter = self.make()
-        adapter.turns = Turns()
+        self.patience.times = max(times, CONFIRM)
+        adapter.turns, adapter._waits = Turns(), self.patience
         driver = Driver(adapter, adapter.turns, f"{next(self.names):06}")
         done = record(driver.play(script), script.chooser(), max_steps=MAX_STEPS)
         if isinstance(done.error, Livelock):
@@ -66,6 +81,7 @@ class Outside:
 
     def __init__(self, make: MakeAdapter, fake: MakeFake | None) -> None:
         self.make = make
+        self.patience = Patience(make().patience)
         self.runner = asyncio.Runner()
         self.log = logging.getLogger("asyncio")
         self.level = self.log.level
@@ -76,6 +92,8 @@ class Outside:
         try:
             if fake:
                 self.steering = self.runner.run(self._enter(fake))
+            self.runner.run(self._prepare(type(make()), self.steering.url if self.steering else ""))
+            if self.steering:
                 self._check(self.steering)
         except BaseException:
             self.close()
@@ -84,6 +102,20 @@ class Outside:
     async def _enter(self, fake: MakeFake) -> FakeModel:
         return await self.stack.enter_async_context(fake())
 
+    async def _prepare(self, kind: type[Adapter], model_url: str) -> None:
+        """What the adapter does once; it is undone when this is closed."""
+        self.stack.push_async_callback(self._limit, kind, "clean_up", kind.clean_up)
+        await self._limit(kind, "prepare", lambda: kind.prepare(model_url))
+
+    async def _limit(self, kind: type[Adapter], what: str, call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(kind.start_limit) as limit:
+                await call()
+        except Exception as error:
+            if limit.expired():
+                raise AdapterError(f"{kind.__name__}: {what} was not done within {kind.start_limit:g} s") from error
+            raise AdapterError(f"{kind.__name__}: {type(error).__name__}: {error} (in {what})") from error
+
     def _check(self, model: FakeModel) -> None:
         """One prompt, to see whether the language model is asked."""
         self.play(script("accept A"))
@@ -91,8 +123,11 @@ class Outside:
             raise NotSteered(f"no turn has reached the kit's language model at {model.url}; is the server told to use "
                              "it?")
 
-    def play(self, script: Script) -> History:
+    def play(self, script: Script, times: float = 1.0) -> History:
         adapter = self.make()
+        self.patience.times, adapter._waits = times, self.patience
+        if self.steering:
+            self.steering.tool, self.steering.outgrows = adapter.tool, adapter.outgrows
         driver = Driver(adapter, self.steering, next(self.names))
         try:
             return self.runner.run(driver.play(script))

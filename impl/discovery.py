@@ -6,11 +6,13 @@ unless the environment's CANCELMARK_DATA_DIR or an option names another.
 
 import json
 import os
+import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from .files import UsageError, write
+from .files import UsageError
 
 ENVIRONMENT = "CANCELMARK_DATA_DIR"
 NAME = "server.json"
@@ -37,20 +39,27 @@ def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def announce(directory: Path, running: Running) -> Path:
-    """Says that this server runs. Returns the file that says so, which nobody else can read."""
+    """Says that this server runs. Returns the file that says so, which nobody else can read. It takes the place of
+    whatever was there: a link is not followed."""
     path = directory / NAME
     try:
-        path.touch(mode=0o600)
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{NAME}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(json.dumps(asdict(running), indent=2) + "\n")
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --data-dir") from error
-    write(path, json.dumps(asdict(running), indent=2) + "\n")
     return path
 
 
 def find(directory: Path) -> Running | None:
     """The server that runs on this data directory. None if there is none, or if it died without saying so."""
     try:
-        running = Running(**json.loads((directory / NAME).read_text()))
+        running = Running(**_read(directory / NAME))
     except (OSError, ValueError, TypeError):
         return None
     return running if alive(running.pid) else None
@@ -60,8 +69,14 @@ def withdraw(directory: Path, pid: int | None = None) -> None:
     """Takes the announcement back, unless another server has made one since."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         path = directory / NAME
-        if json.loads(path.read_text())["pid"] == (pid or os.getpid()):
+        if _read(path)["pid"] == (pid or os.getpid()):
             path.unlink()
+
+
+def _read(path: Path) -> Any:
+    """What the file says. A link is not followed: an announcement is a file."""
+    with open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
+        return json.load(file)
 
 
 def alive(pid: int) -> bool:

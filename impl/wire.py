@@ -238,6 +238,13 @@ class AgentEvent:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Gap:
+    """Events between the last place and this one are not kept any more."""
+
+    missed: int
+
+
 # --- as JSON
 
 def to_json(value: Any) -> dict[str, Any]:

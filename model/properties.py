@@ -13,14 +13,14 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 from .actions import Reach
-from .effects import Effect, End, Fold, Record, Report, Start
+from .effects import Effect, End, Fold, Record, Report, Start, Stop
 from .lifecycle import Outcome
 from .protocol import Behaviour, Move
 from .server import Change, Server
 from .session import ACTIVE, CANCELED_ON_ENTRY, DONE, AnySession, Prompt
 
 CANCELED = Outcome.CANCELED
-NOTHING, _, BY_CANCEL = Reach
+NOTHING, BY_CLEAR, BY_CANCEL = Reach
 
 
 class Kind(Enum):
@@ -90,9 +90,12 @@ def canceled(p: Prompt) -> bool:
 
 
 def no_poisoning(step: SessionStep) -> bool:
-    # A turn that is stopping must not take anyone in: a follow-up accepted after the cancel would end with it.
-    return (all(p.reach is not NOTHING for p in step.after.prompts if canceled(p))
-            and all(p.reach is NOTHING for p in step.into))
+    return all(p.reach is not NOTHING for p in step.after.prompts if canceled(p))
+
+
+def no_late_fold(step: SessionStep) -> bool:
+    # A follow-up that was accepted after the cancel would end with the turn that took it in.
+    return all(p.reach is not BY_CANCEL for p in step.into)
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
@@ -102,6 +105,20 @@ def no_lost_cancel(step: SessionStep) -> bool:
     return (reached.isdisjoint([p.seq for p in step.started + step.folded])
             and (not ended_otherwise or ended_otherwise.isdisjoint(
                  p.seq for p in step.before.live if p.state is not ACTIVE)))
+
+
+def cancel_stops(step: SessionStep) -> bool:
+    reached = {p.seq for p in step.after.prompts if p.reach is BY_CANCEL}
+    running = {p.seq for p in step.before.active if p.reach is not BY_CANCEL}
+    asked = {e.seq for e in step.effects if isinstance(e, Stop)}
+    return reached & running <= asked <= reached
+
+
+def queue_dropped(step: SessionStep) -> bool:
+    # By what has reached a prompt: in the original a call may take more than one step.
+    waiting = {p.seq for p in step.before.queue if p.reach is NOTHING}
+    return all(p.outcome is CANCELED for p in step.after.prompts
+               if p.reach is BY_CLEAR or (p.reach is BY_CANCEL and p.seq in waiting))
 
 
 def one_terminal(step: SessionStep) -> bool:
@@ -168,10 +185,15 @@ def some_terminal(prompt: Prompt) -> bool:
 
 PROPERTIES: tuple[Property, ...] = (
     Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning,
-             clauses=("R1a", "R9c", "R12b", "R13b")),
+             clauses=("R1a", "R12b", "R13b")),
+    Property("no-late-fold", "A turn that a cancel has reached takes nobody in.", no_late_fold, clauses=("R9c",)),
     Property("no-lost-cancel",
              "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
-             no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R12c", "R17c")),
+             no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R17c")),
+    Property("cancel-stops", "A cancel asks the running turn to stop, and nothing else does.", cancel_stops,
+             clauses=("R12a", "R13b")),
+    Property("queue-dropped", "Whatever a cancel or clear_queue finds queued is done then, and canceled.",
+             queue_dropped, clauses=("R12c", "R13a")),
     Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss, clauses=("R16a", "R17b")),
     Property("one-terminal", "No prompt has two terminal events.", one_terminal, clauses=("R14a",)),
     Property("single-active", "A session never has two active prompts.", single_active, clauses=("R5a", "R6b")),

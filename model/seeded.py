@@ -110,16 +110,37 @@ def cancel_one_too_few(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
 
 
-bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-poisoning", 3,
+bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-late-fold", 3,
     cancel={"apply": cancel_one_too_few})
 
 
+def cancel_without_stop(step: Port, arg: Argument) -> None:
+    actions.cancel(step, arg)
+    step.effects[:] = [e for e in step.effects if not isinstance(e, Stop)]
+
+
+bug("a cancel does not ask the running turn to stop", Bounds(1, cancels=1), "cancel-stops", 3,
+    cancel={"apply": cancel_without_stop})
+
+
 def cancel_keeps_queue(step: Port, arg: Argument) -> None:
+    actions.stop_active(step)
     step.mark = arg.seq
 
 
-bug("a cancel leaves the queue", Bounds(2, cancels=1), "no-lost-cancel", 6, cancel={"apply": cancel_keeps_queue},
-    unmet=("row drop→done",))
+bug("a cancel leaves the queue", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
+    cancel={"apply": cancel_keeps_queue}, unmet=("row drop→done",))
+
+
+def finish_drops(step: Port, arg: Argument) -> None:
+    step.fire(arg.subject, actions.FINISH[arg.variant])
+    for prompt in [q for q in step.queue if step.holds(q, Guard.COVERED)]:
+        step.fire(prompt, Trigger.DROP)
+    actions.hand_off(step)
+
+
+bug("a cancel leaves the queue to the next handoff", Bounds(2, cancels=1), "queue-dropped", 5,
+    cancel={"apply": cancel_keeps_queue}, finish={"apply": finish_drops})
 
 
 def cancel_in_silence(step: Port, arg: Argument) -> None:
@@ -140,41 +161,59 @@ bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1)
     cancel={"apply": cancel_answers_at_once})
 
 
-bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), "no-lost-cancel", 5,
+bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
     rows=rows_with(Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.DROP)))
 
 
 def cancel_hands_off(step: Port, arg: Argument) -> None:
-    step.mark = arg.seq
+    cancel_keeps_queue(step, arg)
     for prompt in list(step.active):
         step.fire(prompt, Trigger.FINISH_CANCELED)
     actions.hand_off(step)
 
 
-bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1), "no-lost-cancel", 5,
+bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
     cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
 
 
-def cancel_stops_nobody(step: Port, arg: Argument) -> None:
+def cancel_records_nobody(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg)
     if not step.live and arg.seq:
-        step.effects.append(Stop(arg.seq))
+        step.effects.append(Record(arg.seq))
 
 
 bug("an idle cancel asks for something", Bounds(1, cancels=1), "idle-cancel-noop", 3,
-    cancel={"apply": cancel_stops_nobody})
+    cancel={"apply": cancel_records_nobody})
 
 bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), "isolation", 2,
     cancel={"everywhere": True})
 
 
-def clear_queue_stops_active(step: Port, arg: Argument) -> None:
+def clear_queue_raises_mark(step: Port, arg: Argument) -> None:
     actions.clear_queue(step, arg)
     step.mark = arg.seq
 
 
 bug("clear_queue raises the mark", Bounds(2, clears=1), "no-poisoning", 3,
+    clear_queue={"apply": clear_queue_raises_mark})
+
+
+def clear_queue_stops_active(step: Port, arg: Argument) -> None:
+    actions.clear_queue(step, arg)
+    actions.stop_active(step)
+
+
+bug("clear_queue asks the running turn to stop", Bounds(1, clears=1), "cancel-stops", 3,
     clear_queue={"apply": clear_queue_stops_active})
+
+
+def clear_queue_keeps_run_ids(step: Port, arg: Argument) -> None:
+    for prompt in [q for q in step.queue if not q.run_id]:
+        step.fire(prompt, Trigger.DROP)
+
+
+bug("clear_queue leaves prompts with a run id", Bounds(2, clears=1), "queue-dropped", 5,
+    clear_queue={"apply": clear_queue_keeps_run_ids})
 
 bug("a closing server accepts", Bounds(1, closes=1), "closed", 2, accept={"while_closing": True})
 
@@ -193,7 +232,7 @@ bug("a step folds prompts with a run id", Bounds(3), "no-absorption", 7,
     rows=rows_with(Row(Trigger.FOLD, State.QUEUED, State.DONE, outcome=Outcome.FOLDED), without=is_row(Trigger.FOLD)),
     step={"apply": fold_everything})
 
-bug("a stopping turn folds", Bounds(2, cancels=1), "no-poisoning", 6,
+bug("a stopping turn folds", Bounds(2, cancels=1), "no-late-fold", 6,
     step={"subject": lambda port, prompt, _: prompt.state is State.ACTIVE and bool(actions.foldable(port))})
 
 
@@ -288,12 +327,12 @@ bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-l
 
 # --- what no property speaks of (comparing every edge of the model with the steps of the proof finds it)
 
-def cancel_without_stop(step: Port, arg: Argument) -> None:
-    actions.cancel(step, arg)
-    step.effects[:] = [e for e in step.effects if not isinstance(e, Stop)]
+def take_in_without_text(step: Port, arg: Argument) -> None:
+    actions.take_in(step, arg)
+    step.effects[:] = [e for e in step.effects if not isinstance(e, Fold)]
 
 
-SILENT = (REFERENCE.changed("a cancel does not ask the running turn to stop", cancel={"apply": cancel_without_stop}),)
+SILENT = (REFERENCE.changed("the text of a folded prompt is handed to nobody", step={"apply": take_in_without_text}),)
 
 
 BUGS_BY_NAME: dict[str, Protocol] = {p.name: p for p in (*(b.protocol for b in BUGS), *SILENT)}

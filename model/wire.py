@@ -29,7 +29,8 @@ class Request:
 
 REQUESTS = (
     Request("POST", AGENT, "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt}`", 202,
-            "when it is journaled; the same again is answered the same", ("R22b", "R22c", "R27a", "R27b")),
+            "when it is journaled; the same again is answered the same",
+            ("R1d", "R22b", "R22c", "R22d", "R27a", "R27b")),
     Request("POST", f"{SESSION}/cancel", "the action `cancel`", 200, "when it is journaled; also when idle",
             ("R27a", "R27c")),
     Request("POST", f"{SESSION}/prompts/clear", "the action `clear_queue`", 200, "when it is journaled",
@@ -60,6 +61,7 @@ REFUSALS = (
     Refusal(429, "a limit of this server is reached; `Retry-After` says when to try again"),
     Refusal(503, "the acceptance cannot be journaled"),
 )
+UNKNOWN = 500  # the status that says that nobody knows whether the prompt is accepted
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ EVENTS = (
               "a slow subscriber MAY miss it", ("R18b",)),
     EventType("run_complete", "a prompt's terminal event; no message of its turn follows", "never",
               ("R14d", "R18a", "R28a", "R28b", "R29d")),
+    EventType("gap", "`{missed}` terminal events before this place are not kept any more", "told until it is heard",
+              ("R18c", "R29e")),
 )
 
 

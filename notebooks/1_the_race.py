@@ -458,13 +458,14 @@ from cancelmark.views.notebook import matrix_sheet
 reference = explore(REFERENCE, Bounds(prompts=2, cancels=1))
 judged = [Column(r.protocol.name, "", r.violations, r.states)
           for r in (first, second, reference)]
-asked = {"no-lost-cancel", "no-poisoning", "some-terminal", "single-active"}
+asked = {"no-lost-cancel", "no-poisoning", "no-late-fold", "some-terminal",
+         "single-active"}
 matrix_sheet(judged, [p for p in PROPERTIES if p.id in asked])
 
 # %% [markdown]
-# Two things may surprise you in the column of r0. Without a flag it poisons all the same: it takes a queued prompt,
-# even one that was sent after the cancel, into a turn that has been told to stop, and both end together. And two can
-# be active at once: each *looks* before the other *begins*. Our toy has its lock against that.
+# Two things may surprise you in the column of r0. Without a flag nobody is poisoned, but *no-late-fold* is broken: r0
+# takes a queued prompt, even one that was sent after the cancel, into a turn that has been told to stop, and both end
+# together. And two can be active at once: each *looks* before the other *begins*. Our toy has its lock against that.
 #
 # ## What a repair has to do
 #

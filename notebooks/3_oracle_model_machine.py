@@ -319,10 +319,10 @@ show_bug(2, search.violations["no-lost-cancel"])
 #
 # <details><summary>Hint for 6</summary>
 #
-# What is the first thing that somebody expects who presses Stop? Play it: `from cancelmark.model.trace import
-# replay`, then `replay(exercise(6), ["accept A", "enter A", …])`, and the same with `REFERENCE`. What a step asks of
-# the world is in `trace.steps[-1].effects`, and a property can look at `step.call`, the name of the action, and at
-# `step.effects`.
+# B is sent while A is answered, and *folds* into A's turn. What does whoever wrote B expect of the answer? Play it:
+# `from cancelmark.model.trace import replay`, then `replay(exercise(6), ["accept A", "enter A", …, "step A"])`, and the
+# same with `REFERENCE`. What a step asks of the world is in `trace.steps[-1].effects`, and a property can look at
+# `step.after.prompts` and at `step.effects`.
 #
 # </details>
 

@@ -115,31 +115,32 @@ silent = explore(exercise(6), Bounds(prompts=2, cancels=2, clears=1, crashes=1))
 silent
 
 # %% [markdown]
-# The properties say which *ends* are right, and here all ends are right. A running turn that is canceled may end
-# `canceled`, or as it was just about to end, and so it does. Only: nobody has told it! “Esc is unreliable”, said the
-# users. So ask for what a cancel is *for*:
+# The properties say which *ends* are right, and here all ends are right. A prompt without a run id may be folded into
+# the running turn, and so it is, and its end says `folded`. Only: nobody has handed its words to that turn! The answer
+# comes, and passes over what was asked. So ask for what folding is *for*:
 
 # %% tags=["picture"]
-from cancelmark.model.effects import Stop
+from cancelmark.model.effects import Fold
+from cancelmark.model.lifecycle import Outcome
 
 
-def stops(step):
-    before = step.before
-    running = [p for p in before.active if not before.covered(p)]
-    told = all(Stop(p.seq) in step.effects for p in running)
-    return told or step.call != "cancel"
+def hands_over(step):
+    waiting = {p.seq for p in step.before.queue}
+    folded = {p.seq for p in step.after.prompts if p.outcome is Outcome.FOLDED}
+    handed = {e.seq for e in step.effects if isinstance(e, Fold)}
+    return folded & waiting <= handed
 
 
-stopped = Property("stopped", "A cancel asks the running turn to stop.", stops)
-name, trace = shortest(6, Bounds(prompts=1, cancels=1), properties=[stopped])
-reference = explore(REFERENCE, Bounds(prompts=1, cancels=1), properties=[stopped])
+heard = Property("heard", "The turn is handed what it takes in.", hands_over)
+name, trace = shortest(6, Bounds(prompts=2), properties=[heard])
+reference = explore(REFERENCE, Bounds(prompts=2), properties=[heard])
 print("the last step asks for:", *trace.steps[-1].effects or ["nothing"])
 print("the reference:", reference.verdict)
 display(trace, show_bug(6, trace))
 
 # %% [markdown]
-# In the picture nothing is wrong. A is *stopping*, says the model, because the mark covers it; the turn itself was
-# never told. What is missing does not show.
+# In the picture nothing is wrong. B is *done: folded*, says the model; the turn itself never got to read it. What is
+# missing does not show.
 #
 # Had nobody in the project noticed? Somebody would have: other checks compare *every* edge of the model with the
 # runtime, and what each step asks for is part of it. But no property says it, and you may well ask why not. A checker

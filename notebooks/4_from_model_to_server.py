@@ -422,7 +422,7 @@ report
 # %% [markdown]
 # What we proved is kept. But a protocol promises more than what we proved. (What each name promises stands in
 # specs/protocol.md, under “What is guaranteed”.) Here is the shortest history for each promise that is broken. To
-# find out whether an end is missing the kit waits, and says so: “nothing more within 3 s”. What was not published by
+# find out whether an end is missing the kit waits, and says so: “nothing more within 9 s”. What was not published by
 # then counts as never; only afterwards the kit lets go of the turns that it has held.
 
 # %% tags=["picture", "reveal"]

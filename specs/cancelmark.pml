@@ -50,6 +50,10 @@
 #define NEIGHBOURS_TEXT 18
 #define RECOVERY_FORGETS_QUEUE 19
 #define RECOVERY_FORGETS_MARK 20
+#define CANCEL_STOPS_NOBODY 21
+#define CLEAR_STOPS 22
+#define CLEAR_KEEPS_RUN_IDS 23
+#define DROPPED_AT_HANDOFF 24
 #ifndef BUG
 #define BUG 0
 #endif
@@ -90,6 +94,7 @@ hidden mtype was_reach[PROMPTS + 1];
 hidden byte was_ends[PROMPTS + 1];
 hidden byte started[PROMPTS + 1];
 hidden byte recorded[PROMPTS + 1];
+hidden byte told_to_stop[PROMPTS + 1];
 
 /* ---- Questions ---- */
 
@@ -157,7 +162,7 @@ inline begin(s) {
     for (i : 0 .. SESSIONS - 1) { was_mark[i] = mark[i] }
     for (i : 1 .. PROMPTS) {
         was[i] = state[i]; was_outcome[i] = outcome[i]; was_reach[i] = reach[i]; was_ends[i] = ends[i];
-        started[i] = false; recorded[i] = false
+        started[i] = false; recorded[i] = false; told_to_stop[i] = false
     }
 }
 
@@ -173,6 +178,10 @@ inline judge() {
         JUDGE(no-lost-cancel, reach[i] != by_cancel ||
               (!started[i] && !(was[i] != DONE && outcome[i] == folded) &&
                (was[i] == ACTIVE || was[i] == DONE || !was[i] || outcome[i] == 0 || outcome[i] == canceled)));
+        JUDGE(cancel-stops, !told_to_stop[i] || reach[i] == by_cancel);
+        JUDGE(cancel-stops, was[i] != ACTIVE || was_reach[i] == by_cancel || reach[i] != by_cancel || told_to_stop[i]);
+        JUDGE(queue-dropped, outcome[i] == canceled ||
+              (reach[i] != by_clear && !(reach[i] == by_cancel && was[i] == QUEUED && was_reach[i] == 0)));
         JUDGE(one-terminal, ends[i] <= 1);
         JUDGE(no-absorption, !(run_id[i] && outcome[i] == folded));
         JUDGE(record, was[i] != CANCELED_ON_ENTRY || state[i] != DONE || recorded[i]);
@@ -188,7 +197,7 @@ inline judge() {
         fi
     }
     JUDGE(closed, called_in == EVERYWHERE || closing == was_closing);
-    JUDGE(no-poisoning, !into_stopping);
+    JUDGE(no-late-fold, !into_stopping);
     JUDGE(attribution, !foreign);
     JUDGE(prompt-terminal, !late)
 }
@@ -261,7 +270,7 @@ inline settle(p) {
 /* R9. A step that finds nothing to take in changes nothing, and is no step of the protocol. */
 inline take_in(p) {
     begin(home[p]); printf("step(%c)", NAME(p)); told_in(home[p]);
-    into_stopping = (reach[p] != 0);
+    into_stopping = (reach[p] == by_cancel);
     for (i : 1 .. PROMPTS) {
         if
         :: foldable(i, home[p]) || (BUG == FOLDS_RUN_IDS && here(i, home[p]) && state[i] == QUEUED) -> end_as(i, folded)
@@ -300,16 +309,21 @@ inline finish(p, how) {
     :: BUG == NEIGHBOURS_TEXT -> state[p] = DONE; outcome[p] = how; hand_off(home[p]);
         starts = false; if :: first == 0 -> first = p :: else fi; publish(p, how, first); starts = started[first]
     :: BUG == ERROR_STRANDS && how == error -> end_as(p, how)
+    :: BUG == DROPPED_AT_HANDOFF -> end_as(p, how);
+        for (k : 1 .. PROMPTS) {
+            if :: here(k, home[p]) && state[k] == QUEUED && covered(k) -> end_as(k, canceled) :: else fi
+        }
+        hand_off(home[p])
     :: else -> end_as(p, how); hand_off(home[p])
     fi;
     judge()
 }
 
-/* R13 */
-inline drop_queue(s) {
+/* R13: the queue is dropped, of which `with_run_ids` is a part. */
+inline drop_queue(s, with_run_ids) {
     for (k : 1 .. PROMPTS) {
         if
-        :: here(k, s) && state[k] == QUEUED ->
+        :: here(k, s) && state[k] == QUEUED && (with_run_ids || !run_id[k]) ->
             if
             :: BUG == SILENT_DROP -> state[k] = DONE; outcome[k] = canceled
             :: else -> end_as(k, canceled)
@@ -320,12 +334,19 @@ inline drop_queue(s) {
 }
 
 /* R12 */
-inline cancel_in(s) {
+inline ask_to_stop(s) {
     for (k : 1 .. PROMPTS) {
-        if :: here(k, s) && live(k) -> reach[k] = by_cancel; asks = asks || state[k] == ACTIVE :: else fi
+        if :: here(k, s) && state[k] == ACTIVE && !covered(k) -> told_to_stop[k] = true; asks = true :: else fi
+    }
+}
+
+inline cancel_in(s) {
+    if :: BUG != CANCEL_STOPS_NOBODY -> ask_to_stop(s) :: else fi;
+    for (k : 1 .. PROMPTS) {
+        if :: here(k, s) && live(k) -> reach[k] = by_cancel :: else fi
     }
     mark[s] = (BUG == MARK_TOO_HIGH -> seq + 1 : seq);
-    if :: BUG != QUEUE_SURVIVES -> drop_queue(s) :: else fi;
+    if :: BUG != QUEUE_SURVIVES && BUG != DROPPED_AT_HANDOFF -> drop_queue(s, true) :: else fi;
     if
     :: BUG == EARLY_END ->
         for (k : 1 .. PROMPTS) {
@@ -363,7 +384,8 @@ inline clear_queue(s) {
     for (k : 1 .. PROMPTS) {
         if :: here(k, s) && state[k] == QUEUED && reach[k] != by_cancel -> reach[k] = by_clear :: else fi
     }
-    drop_queue(s);
+    drop_queue(s, BUG != CLEAR_KEEPS_RUN_IDS);
+    if :: BUG == CLEAR_STOPS -> ask_to_stop(s) :: else fi;
     judge()
 }
 

@@ -1,9 +1,12 @@
 """What several test files share."""
 
+import gc
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.runtimes import OpenStore
 from support.shared_fixture import once
 
@@ -15,6 +18,21 @@ from cancelmark.model.server import Server
 from cancelmark.model.trace import Trace
 from cancelmark.views.render import render_png
 from cancelmark.views.timeline import trace_svg
+
+# What `make test-random` tries is new each time, and can be tried again.
+settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
+
+
+def pytest_configure() -> None:
+    """A suite in the background of a shell ignores Ctrl-C; the commands that it starts must not inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays, and no garbage collection need look at all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import command, runtime, store
+from cancelmark.bench import command, long, runtime, store
 from cancelmark.bench.report import Report
 
 
@@ -47,5 +47,14 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_both_are_subjects() -> None:
-    assert {"runtime", "store"} <= set(command.SUBJECTS)
+def test_a_long_session_is_measured_beside_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PROMPTS", 30), ("BATCH", 20), ("SAMPLES", 3)):
+        monkeypatch.setattr(long, name, value)
+    report = long.measure(1)
+    assert [len(table.rows) for table in report.tables] == [1, 3]
+    assert min(figures(report)) > 0
+    assert len(report.goals) == 1
+
+
+def test_all_are_subjects() -> None:
+    assert {"runtime", "store", "long"} <= set(command.SUBJECTS)

@@ -43,7 +43,8 @@ def test_an_example_runs_and_says_what_it_should(name: str, example: str, says: 
 
 
 def test_no_example_is_left_out() -> None:
-    assert {str(page.relative_to(ROOT)) for page in PAGES if code_blocks(page, "python")} == SAYS.keys()
+    elsewhere = {"docs/adapters.md"}  # tests/test_adapters.py
+    assert {str(page.relative_to(ROOT)) for page in PAGES if code_blocks(page, "python")} == SAYS.keys() | elsewhere
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -61,7 +62,7 @@ def test_a_command_that_prints_something_else_is_noticed() -> None:
 
 
 def test_the_history_in_the_readme_is_what_the_example_prints(tmp_path: Path) -> None:
-    (told,) = re.findall(r"^    some-terminal is broken.*?within 3 s$", README.read_text(), re.DOTALL | re.MULTILINE)
+    (told,) = re.findall(r"^    some-terminal is broken.*?within 9 s$", README.read_text(), re.DOTALL | re.MULTILINE)
     assert dedent(told) in run_example(code_blocks(README, "python")[0], tmp_path)
 
 

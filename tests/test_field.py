@@ -1,31 +1,31 @@
 """The field test, as far as it goes without npm: how opencode's events are read, what is reported, what is missing."""
 
 import asyncio
+import json
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import date
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.paths import ROOT
-from support.servers import PATIENCE
 
 from cancelmark.conformance.adapter import GUARANTEES, Ended
 from cancelmark.conformance.exchange import exchange_text
 from cancelmark.conformance.history import History
 from cancelmark.conformance.kit import Profile, judge
 from cancelmark.conformance.naive import NaiveAdapter
-from cancelmark.conformance.report import Report
+from cancelmark.conformance.report import Finding, Replay, Report
+from cancelmark.conformance.script import script
 from examples.opencode.adapter import NOTES, PROMISES, Opencode
-from examples.opencode.process import Process
+from examples.opencode.circumstances import InUse, JustStarted, Killed
+from examples.opencode.process import NotRunning, OpencodeServer
 from examples.opencode.report import markdown
-from examples.opencode.trial import AT_ONCE, IN_USE, STARTED, Shown, Trial, _again, _tried
+from examples.opencode.trial import AT_ONCE, EARLIER, Shown, Trial, list_earlier, list_found, list_shown
 
 ABORTED = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
 
@@ -46,7 +46,6 @@ def heard(*events: dict[str, Any]) -> list[Ended]:
         adapter.names = {"say one": "one", "say two": "two"}
         for event in (part("m1", "say one"), part("m2", "say two"), *events):
             adapter._hear(event)
-        await adapter.http.aclose()
         told: list[Ended] = []
         while not adapter._inbox.empty():
             event = adapter._inbox.get_nowait()
@@ -105,10 +104,10 @@ def test_the_report_sets_what_was_seen_beside_what_is_promised(judged: Report) -
     assert free.finding
     rare = next(v for v in judged.verdicts if v.finding and v not in (promised, free))
     assert rare.finding
-    text = written(judged, [Shown(promised.guarantee, IN_USE, promised.finding, 3, 3),
-                            Shown(promised.guarantee, STARTED, promised.finding, 4, 5),
-                            Shown(free.guarantee, IN_USE, free.finding, 3, 9),
-                            Shown(rare.guarantee, STARTED, rare.finding, 2, 5)])
+    text = written(judged, [Shown(promised.guarantee, InUse.circumstances, promised.finding, 3, 3),
+                            Shown(promised.guarantee, JustStarted.circumstances, promised.finding, 4, 5),
+                            Shown(free.guarantee, InUse.circumstances, free.finding, 3, 9),
+                            Shown(rare.guarantee, JustStarted.circumstances, rare.finding, 2, 5)])
     assert "opencode 1.2.3" in text
     assert "2 January 2026" in text
     rows = {line.split("**")[1]: line for line in text.splitlines() if line.startswith("| **")}
@@ -124,7 +123,7 @@ def test_the_report_sets_what_was_seen_beside_what_is_promised(judged: Report) -
     assert f"### {free.guarantee}\n" in after
     assert f"### {rare.guarantee}, perhaps\n" in seldom
     flat = " ".join(text.split())
-    what = f"What was done: `{promised.finding.script}`."
+    what = f"What was done: `{promised.finding.script.steps}`."
     assert f"A server just started. {what} What was seen, in 4 of 5 plays: " in flat
     assert exchange_text(free.finding.history.observations) in text
     assert all(f"“as {promise.operation} says”" in flat for promise in PROMISES.values())
@@ -150,24 +149,35 @@ def showing(*guarantees: str) -> History:
     return history
 
 
-def test_what_the_kit_has_found_is_played_until_it_has_shown_three_times(judged: Report) -> None:
-    guarantee = judged.broken[0]
-    report = replace(judged, verdicts=(judged.verdict(guarantee),), scenarios={})
-    once = cycle([showing(), showing(guarantee)])
-    shown, = _again(report, lambda script: next(once))
-    assert (shown.guarantee, shown.circumstances, shown.times, shown.of) == (guarantee, IN_USE, 3, 6)
-    never, = _again(report, lambda script: showing("some other"))
-    assert (never.times, never.of) == (0, 10)
-    trial = Trial(report, (shown, never), {})
-    assert (trial.shown, trial.seldom) == ([shown], [])  # it does not hold, however seldom it shows elsewhere
-    assert Trial(report, (never,), {}).seldom == [never]
+def replay(text: str, guarantee: str, times: int) -> Replay:
+    found = {guarantee: Finding(script(text), showing(guarantee), "again")} if times else {}
+    return Replay(script(text), 5, {guarantee: times} if times else {}, found)
 
 
-def test_what_is_tried_counts_for_each_guarantee_by_itself() -> None:
-    plays = iter([showing(), showing("fifo"), showing("fifo", "record"), showing("fifo"), showing()])
-    fifo, record = _tried(STARTED, AT_ONCE[:1], lambda script: next(plays))
-    assert [(each.guarantee, each.times, each.of) for each in (fifo, record)] == [("fifo", 3, 5), ("record", 1, 5)]
-    assert fifo.finding.says("fifo") == "no fifo"
+def test_what_showed_too_seldom_is_told_apart(judged: Report) -> None:
+    fifo, record = list_shown("in use", [replay("accept A", "fifo", 3), replay("cancel", "record", 2)])
+    assert [(each.guarantee, each.times, each.of) for each in (fifo, record)] == [("fifo", 3, 5), ("record", 2, 5)]
+    trial = Trial(judged, (fifo, record), {})
+    assert (trial.shown, trial.seldom) == ([fifo], [record])
+    seldom = replace(fifo, times=1)
+    assert Trial(judged, (fifo, seldom), {}).seldom == []  # it does not hold, however seldom it shows elsewhere
+
+
+def test_what_an_earlier_trial_found_shows_again_or_is_withdrawn(judged: Report) -> None:
+    every = {kind: tuple(replay(text, g, 0 if g == "no-loss" else 4) for g, k, text in EARLIER if k is kind)
+             for kind in (InUse, JustStarted, Killed)}
+    earlier = tuple(list_earlier(every))
+    assert len(earlier) == len(EARLIER)
+    text = markdown(Trial(judged, (), {p.operation: "" for p in PROMISES.values()}, earlier), "1.2.3", date(2026, 1, 2))
+    assert "- **all-done** shows again, in 4 of 5 plays:" in text
+    assert "- **no-loss** is withdrawn, as it did not show, in 0 of 5 plays:" in text
+    assert "`cancelmark conform --adapter examples.opencode.circumstances:Killed --script 'accept A; restart'" in text
+
+
+def test_what_the_kit_has_found_is_played_again(judged: Report) -> None:
+    scripts = {str(each) for each in list_found(judged)}
+    assert {str(v.finding.script) for v in judged.verdicts if v.finding} <= scripts
+    assert len(scripts) > len(judged.broken)  # and the scenarios
 
 
 def test_a_server_that_has_just_started_is_tried_at_once() -> None:
@@ -192,28 +202,14 @@ def test_without_npm_it_says_what_to_install(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_server_that_does_not_start_is_ended_and_what_it_wrote_is_told(tmp_path: Path) -> None:
-    program = tmp_path / "opencode"
-    program.write_text("#!/bin/sh\necho no such luck >&2\nexit 3\n")
-    program.chmod(0o755)
-    with Process(program, "http://127.0.0.1:1/v1") as server:
-        with pytest.raises(Exception, match=r"did not start.*\n.*no such luck"):
+def test_opencode_is_told_which_model_to_use_and_to_stay_at_home(tmp_path: Path) -> None:
+    server = OpencodeServer(tmp_path / "opencode", "http://127.0.0.1:1/v1")
+    try:
+        told = json.loads((server.work / "opencode.json").read_text())
+        assert told["provider"]["fake"]["options"]["baseURL"] == "http://127.0.0.1:1/v1"
+        assert server.environment["OPENCODE_DISABLE_AUTOUPDATE"] == "1"
+        assert str(server.port) in server.command
+        with pytest.raises(NotRunning, match=r"cannot start .*opencode: No such file"):
             asyncio.run(server.start())
-        assert server.running is None
-        place = server.place
-        assert (place / "work" / "opencode.json").exists()
-    assert not place.exists()
-
-
-def test_leaving_ends_the_process_and_what_it_has_started(tmp_path: Path) -> None:
-    program = tmp_path / "opencode"
-    program.write_text("#!/bin/sh\nsleep 600 &\nwait\n")
-    program.chmod(0o755)
-    reading, writing = os.pipe()  # which both hold open as long as they live
-    with Process(program, "http://127.0.0.1:1/v1") as server:
-        server.running = subprocess.Popen([program], start_new_session=True, stdout=writing)
-        os.close(writing)
-        assert not select.select([reading], [], [], 0.2)[0]
-    assert select.select([reading], [], [], PATIENCE)[0]
-    assert os.read(reading, 1) == b""
-    os.close(reading)
+    finally:
+        asyncio.run(server.close())

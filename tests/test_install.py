@@ -27,8 +27,8 @@ BROUGHT = {  # by each extra, as modules
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
     "model.proof": "prove", "views.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
-    "impl.server": "serve", "impl.client": "wire", "impl.adapters.wire": "wire", "impl.notebooks": "notebooks",
-    "impl.specs": "all", "bench": "all",
+    "impl.server": "serve", "impl.client": "wire", "impl.adapters.wire": "wire", "impl.adapters.connections": "wire",
+    "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
 }
 
 LOG = '{"action": "cancel", "session": "s"}\n'

@@ -74,7 +74,7 @@ def test_a_rule_that_nothing_carries_is_three_gaps(tmp_path: Path) -> None:
 def test_a_clause_that_was_taken_away_is_missed_wherever_it_is_cited(tmp_path: Path) -> None:
     unknown = traced(project(tmp_path, protocol=PROTOCOL.replace("- **R9c** ", "  "))).unknown
     assert {line.split(" cites ")[0] for line in unknown} >= {
-        "action step", "property no-poisoning", "runtime.session.Session.take",
+        "action step", "property no-late-fold", "runtime.session.Session.take",
         "model/test_clauses::test_a_turn_that_is_covered_folds_nothing_and_a_run_id_is_never_folded"}
 
 

@@ -63,7 +63,7 @@ HIDDEN: dict[int, Protocol] = {number: _KNOWN[name] for number, name in enumerat
     "an error does not hand off",
     "recovery forgets the mark",
     "the last in the queue goes first",
-    "a cancel does not ask the running turn to stop",
+    "the text of a folded prompt is handed to nobody",
 ), 1)}
 
 FOUND: set[int] = set()  # the exercises that were solved since this module was loaded

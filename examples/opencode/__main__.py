@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cancelmark.conformance.process import NotRunning
 from cancelmark.conformance.venue import AdapterError
-from examples.opencode.process import NotRunning, Process, free_port, install
+from examples.opencode.circumstances import InUse
 from examples.opencode.report import markdown
 from examples.opencode.trial import trial
 
@@ -27,27 +28,22 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     console = Console(stderr=True)
-    port = free_port()
+    InUse.place, InUse.version = options.install, options.version
     try:
-        with console.status("installing opencode") as status:
-            program = install(options.install.resolve(), options.version)
-
+        with console.status("installing and starting opencode") as status:
             def progress(what: str, done: int, of: int) -> None:
                 status.update(f"{what} {done + 1}" + (f" of {of}" if of else ""))
 
-            status.update("starting opencode")
-            with Process(program, f"http://127.0.0.1:{port}/v1") as server:
-                version = server.version
-                judged = trial(server, port, progress)
+            judged = trial(progress)
     except (NotRunning, AdapterError, OSError) as error:
         console.print(f"field: {error}", style="red", markup=False, highlight=False)
         return 2
     except KeyboardInterrupt:
         return 130
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(markdown(judged, version, date.today()))
+    options.output.write_text(markdown(judged, InUse.version, date.today()))
     print(judged.report.summary)
-    print(f"opencode {version} is judged in {options.output}")
+    print(f"opencode {InUse.version} is judged in {options.output}")
     return 0
 
 

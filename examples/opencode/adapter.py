@@ -96,13 +96,17 @@ class Opencode(Adapter):
     patience = 5.0
 
     def __init__(self, url: str) -> None:
-        self.http = httpx.AsyncClient(base_url=url, timeout=None, verify=False)
+        self.url = url
         self.names: dict[str, str] = {}  # of prompts, by their texts
         self.asked: dict[str, str] = {}  # names of prompts, by the ids of their messages
         self.texts: dict[str, str] = {}  # of messages, by their ids
         self.told: set[tuple[str, str]] = set()  # the messages whose end was told, and how
 
     async def open(self) -> None:
+        await self.subscribe()
+
+    async def subscribe(self) -> None:
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=None, verify=False)
         self.stream = await self.http.send(self.http.build_request("GET", "/event"), stream=True)
         lines = self.stream.aiter_lines()
         await anext(lines)  # the server says that it is connected: from now on nothing is missed
@@ -110,13 +114,13 @@ class Opencode(Adapter):
 
     async def close(self) -> None:
         await self.unsubscribe()
-        await self.http.aclose()
 
     async def unsubscribe(self) -> None:
         self.listening.cancel()
-        with suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError, httpx.HTTPError):
             await self.listening
         await self.stream.aclose()
+        await self.http.aclose()
 
     async def session(self) -> str:
         return str((await self._post("/session"))["id"])

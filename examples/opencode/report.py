@@ -9,7 +9,8 @@ from cancelmark.conformance.exchange import exchange_text
 from cancelmark.conformance.report import Status, Verdict
 from examples.opencode import adapter
 from examples.opencode.adapter import NOTES, PROMISES
-from examples.opencode.trial import IN_USE, KILLED, STARTED, TIMES, Shown, Trial
+from examples.opencode.circumstances import InUse, JustStarted, Killed
+from examples.opencode.trial import TIMES, Shown, Trial
 
 WIDTH = 120
 
@@ -37,11 +38,11 @@ does not hold."""
 QUOTES = """\
 The words in quotes are those of `GET /doc` of the server that was judged. The readings are ours."""
 
-CIRCUMSTANCES = {
-    IN_USE: "it has answered a prompt since it was started",
-    STARTED: "it was started for this history alone",
-    KILLED: "the process is killed and started again on the same data, which the histories call a restart",
-}
+EARLIER = """\
+An earlier trial, of opencode 1.18.33, found what follows. Each was played again, by the line that stands with it."""
+
+CIRCUMSTANCES = {kind.circumstances: (getdoc(kind) or "").partition(".")[0].lower()
+                 for kind in (InUse, JustStarted, Killed)}
 
 
 def markdown(trial: Trial, version: str, day: date) -> str:
@@ -70,6 +71,13 @@ def _lines(trial: Trial, version: str, day: date) -> Iterator[str]:
         for shown in trial.seldom:
             yield f"### {shown.guarantee}, perhaps\n"
             yield from _history(shown)
+    if trial.earlier:
+        yield "## What an earlier trial found\n"
+        yield from _text(EARLIER)
+        for guarantee, line, times, of in trial.earlier:
+            becomes = "shows again" if times else "is withdrawn, as it did not show"
+            yield f"- **{guarantee}** {becomes}, in {times} of {of} plays:\n  `{line}`"
+        yield ""
     yield "## What its description promises\n"
     yield from _text(QUOTES)
     for operation in dict.fromkeys(promise.operation for promise in PROMISES.values()):
@@ -88,7 +96,7 @@ def _seen(verdict: Verdict, trial: Trial) -> str:
         return f"{'**broken**' if verdict.guarantee in PROMISES else 'does not hold'}: {where}"
     if where := _where(verdict.guarantee, trial.seldom):
         return f"held, in nearly all histories; see below: {where}"
-    if verdict.status is Status.NOT_OBSERVABLE:
+    if verdict.status in (Status.NOT_OBSERVABLE, Status.NOT_TESTED):
         return f"not shown: {verdict.why}"
     return f"kept, in {verdict.shown} histories"
 
@@ -115,9 +123,11 @@ def _part(title: str, guarantees: list[str], trial: Trial) -> Iterator[str]:
 
 
 def _history(shown: Shown) -> Iterator[str]:
-    yield from _text(f"A server {shown.circumstances}. What was done: `{shown.finding.script}`. What was seen, in "
-                     f"{shown.times} of {shown.of} plays: {shown.finding.says(shown.guarantee)}")
+    done, says = shown.finding.script.steps, shown.finding.says(shown.guarantee)
+    yield from _text(f"A server {shown.circumstances}. What was done: `{done}`. What was seen, in {shown.times} of "
+                     f"{shown.of} plays: {says}")
     yield f"```text\n{exchange_text(shown.finding.history.observations)}\n```\n"
+    yield f"    {shown.finding.reproduce}\n"
 
 
 def _text(words: str, indent: str = "") -> list[str]:

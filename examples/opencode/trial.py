@@ -1,55 +1,33 @@
 """What is played on opencode, in which circumstances, and what showed how often."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
-from cancelmark.conformance.adapter import GUARANTEES
-from cancelmark.conformance.fake_llm import FakeModel
-from cancelmark.conformance.history import History
 from cancelmark.conformance.kit import Progress, judge
-from cancelmark.conformance.report import Finding, Report
+from cancelmark.conformance.report import Finding, Replay, Report
 from cancelmark.conformance.scenarios import SCENARIOS
 from cancelmark.conformance.script import Script, script
-from cancelmark.conformance.venue import Outside
-from examples.opencode.adapter import Opencode
-from examples.opencode.process import Process
+from examples.opencode.circumstances import InUse, JustStarted, Killed
 
 TIMES = 3  # that something has to show, to be reported as not holding
-PLAYS = 10  # that are made until it has, of what the kit has found
-TRIES = 5  # plays of what is tried in special circumstances
-IN_USE, STARTED, KILLED = "in use", "just started", "killed and started again"
+PLAYS = 5  # that are made for this
 AT_ONCE = tuple(dict.fromkeys(  # the first prompt is followed by something before anybody can know that it runs
     s.script for s in SCENARIOS if not s.script.batches[0].rest and s.needs <= {"messages"}))
 KILLS = (script("accept A; restart"), script("accept A; accept B; restart"))
-
-
-class Everything(Opencode):
-    """Judged by all guarantees, whether they are promised or not."""
-
-    claims = GUARANTEES
-
-
-class Slow(Everything):
-    """A server that has just started takes its time."""
-
-    patience = 20.0
-
-
-class Killed(Slow):
-    """Restarted by a kill, on the same data."""
-
-    def __init__(self, server: Process) -> None:
-        super().__init__(server.url)
-        self.server = server
-
-    async def restart(self) -> None:
-        await self.unsubscribe()
-        self.server.kill()
-        await self.server.start()
-        await self.open()
+EARLIER = (  # what an earlier trial found, of 1.18.33: the guarantee, the circumstances, and what was done
+    ("all-done", InUse, "accept A; accept B; fail"),
+    ("no-absorption", InUse, "accept A, accept B"),
+    ("some-terminal", InUse, "accept A, cancel"),
+    ("some-terminal", InUse, "accept A; accept B; cancel"),
+    ("no-lost-cancel", JustStarted, "accept A, cancel"),
+    ("no-lost-cancel", JustStarted, "accept A, accept B, cancel"),
+    ("no-lost-cancel", JustStarted, "accept A, cancel, accept B"),
+    ("no-absorption", JustStarted, "accept A, cancel, accept B"),
+    ("some-terminal", JustStarted, "accept A, accept B, cancel"),
+    ("no-loss", Killed, "accept A; restart"),
+    ("no-loss", Killed, "accept A; accept B; restart"),
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +51,9 @@ class Trial:
     all_shown: tuple[Shown, ...]
     description: dict[str, str]
     """By operation, as in `POST /session`."""
+    earlier: tuple[tuple[str, str, int, int], ...] = ()
+    """What an earlier trial found: the guarantee, the line that plays it again, how often it showed, and of how many
+    plays."""
 
     @property
     def shown(self) -> list[Shown]:
@@ -86,64 +67,42 @@ class Trial:
         return [shown for shown in self.all_shown if shown.guarantee not in broken]
 
 
-def trial(server: Process, port: int, progress: Progress) -> Trial:
+def trial(progress: Progress) -> Trial:
     """Judges a server in use and plays again what showed, then tries one that has just started, then kills it."""
-    def used() -> Everything:
-        return Everything(server.url)
-
-    def slow() -> Slow:
-        return Slow(server.url)
-
-    asyncio.run(server.start())
-    description = asyncio.run(server.description())
-    _stage(slow, port).close()  # it has sent a prompt, to see whether the model is asked: now the server is in use
-    report = judge(used, fake=lambda: FakeModel(port), progress=progress)
-    with closing(_stage(used, port)) as stage:
-        again = [*_again(report, _counted(stage.play, progress, IN_USE))]
-    with closing(_stage(slow, port)) as stage:
-        def started(script: Script) -> History:
-            server.kill()
-            asyncio.run(server.start())
-            return stage.play(script)
-
-        again += _tried(STARTED, AT_ONCE, _counted(started, progress, STARTED))
-    with closing(_stage(lambda: Killed(server), port)) as stage:
-        again += _tried(KILLED, KILLS, _counted(stage.play, progress, KILLED))
-    return Trial(report, tuple(again), description)
+    report = judge(InUse, progress=progress)
+    scripts = {InUse: [*list_found(report)], JustStarted: [*AT_ONCE], Killed: [*KILLS]}
+    for _, kind, done in EARLIER:
+        scripts[kind].append(script(done))
+    replays = {kind: judge(kind, scripts=[*dict.fromkeys(each)], times=PLAYS, progress=progress,
+                           reproduce=lambda s, kind=kind: reproduce(kind, s)).replays  # type: ignore[misc]
+               for kind, each in scripts.items()}
+    shown = [each for kind, played in replays.items() for each in list_shown(kind.circumstances, played)]
+    return Trial(report, tuple(shown), InUse.description, tuple(list_earlier(replays)))
 
 
-Play = Callable[[Script], History]
+def reproduce(kind: type[InUse], script: Script) -> str:
+    """The command that plays a script again in the same circumstances."""
+    adapter = f"{kind.__module__}:{kind.__name__}"
+    return f"cancelmark conform --adapter {adapter} --script {shlex.quote(str(script))} --times {PLAYS}"
 
 
-def _stage(make: Callable[[], Opencode], port: int) -> Outside:
-    return Outside(make, lambda: FakeModel(port))
+def list_found(report: Report) -> Iterator[Script]:
+    """What the kit has found: for each guarantee its shortest history, and those of known flaws."""
+    for verdict in report.verdicts:
+        if verdict.finding:
+            yield verdict.finding.script
+    for finding in report.scenarios.values():
+        if isinstance(finding, Finding):
+            yield finding.script
 
 
-def _counted(play: Play, progress: Progress, what: str) -> Play:
-    numbers = count()
-
-    def counted(script: Script) -> History:
-        progress(f"a server {what}, history", next(numbers), 0)
-        return play(script)
-
-    return counted
+def list_shown(circumstances: str, replays: Iterable[Replay]) -> Iterator[Shown]:
+    for replay in replays:
+        for guarantee, finding in replay.findings.items():
+            yield Shown(guarantee, circumstances, finding, replay.showed[guarantee], replay.times)
 
 
-def _again(report: Report, play: Play) -> Iterator[Shown]:
-    """What the kit has found, played again: for each guarantee its shortest history, and those of known flaws."""
-    guarantees = {scenario.name: scenario.guarantee for scenario in SCENARIOS}
-    found = [(v.guarantee, v.finding) for v in report.verdicts if v.finding]
-    found += [(guarantees[name], finding) for name, finding in report.scenarios.items() if isinstance(finding, Finding)]
-    for guarantee, finding in {(guarantee, each.script): (guarantee, each) for guarantee, each in found}.values():
-        times = of = 0
-        while times < TIMES and of < PLAYS:
-            times, of = times + (guarantee in play(finding.script).broken), of + 1
-        yield Shown(guarantee, IN_USE, finding, times, of)
-
-
-def _tried(circumstances: str, scripts: Iterable[Script], play: Play) -> Iterator[Shown]:
-    for each in scripts:
-        histories = [play(each) for _ in range(TRIES)]
-        for guarantee in sorted(frozenset().union(*(history.broken for history in histories))):
-            showing = [history for history in histories if guarantee in history.broken]
-            yield Shown(guarantee, circumstances, Finding(each, showing[0]), len(showing), TRIES)
+def list_earlier(replays: dict[type[InUse], tuple[Replay, ...]]) -> Iterator[tuple[str, str, int, int]]:
+    for guarantee, kind, done in EARLIER:
+        replay = next(each for each in replays[kind] if each.script == script(done))
+        yield guarantee, reproduce(kind, replay.script), replay.showed.get(guarantee, 0), replay.times

@@ -1,15 +1,24 @@
 """Our own runtime under the conformance kit, in this process: every schedule of it can be chosen and played again."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import ClassVar
 
-from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
+from cancelmark.conformance.adapter import Adapter, ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import REFERENCE, Protocol
 
 from ..models import Delta, Failure, Finish, FinishReason, Message, ModelError, Role, TextDelta, Tool
 from ..models.scripted import call
 from ..runtime import Refusal, Runtime
+from ..runtime.conversation import SUMMARIZE
 from ..runtime.events import Subscription
+from ..runtime.index import Record
+from ..runtime.places import Places
 from ..runtime.turn import ToolRunner
+from ..runtime.workspace import GRACE, QUEUE, Workspace
 from ..store import Answer, MemoryStore, Steps
 from ..store import Event as Published
 
@@ -30,9 +39,14 @@ class KitModel:
         taken_in = [record.text for record in await self.store.prompts(owner.session_id, finished=1000)
                     if record.outcome is Outcome.FOLDED and name_in(record.text) not in self.turns.taken_in]
         try:
-            answer = await self.turns.step(owner.text, *taken_in)
+            if messages[-1].text == SUMMARIZE:
+                answer: str | None = await self.turns.make_summary(owner.text)
+            else:
+                answer = await self.turns.step(owner.text, *taken_in)
         except TurnFailed as failed:
             raise ModelError(Failure.BAD_REQUEST, str(failed)) from None
+        except ContextFull as full:
+            raise ModelError(Failure.CONTEXT_TOO_LONG, str(full)) from None
         if answer is None:
             for delta in call("again", "wait", {}):
                 yield delta
@@ -74,32 +88,65 @@ async def nothing(_: str) -> str:
     return "done"
 
 
-class RuntimeAdapter(Adapter):
-    """`cancelmark.impl.runtime`, with a store in memory."""
+FAILS: ContextVar[bool] = ContextVar("fails", default=False)  # the prompt that is being accepted cannot start
 
-    folds = True
+
+async def fail_if_told(_: str) -> None:
+    if FAILS.get():
+        raise LookupError("the kit wants it to fail before it starts")
+
+
+class RuntimeAdapter(Adapter):
+    """`cancelmark.impl.runtime`: a workspace with a store in memory."""
+
+    folds = run_ids = fails_early = True
+    outgrows = "error"
+    grace = GRACE
+    protocol: ClassVar[Protocol] = REFERENCE
 
     async def open(self) -> None:
+        self.others, self.claim, self.calls = ExitStack(), ExitStack(), set[asyncio.Future[object]]()
         await self.start(Journal())
         self.subscription: Subscription = self.runtime.broker.subscribe()
 
     async def start(self, store: Journal) -> None:
         self.store = store
         tools = [ToolRunner(Tool("wait", "does nothing", {"type": "object"}), nothing)]
-        self.runtime = Runtime(KitModel(self.turns, store), store, tools=tools)
+        self.runtime = Runtime(KitModel(self.turns, store), store, tools=tools, ready=fail_if_told,
+                               protocol=self.protocol)
         await self.runtime.start()
+        self.workspace = Workspace(Record("kit", "/kit", "log", True, True), self.runtime,
+                                   Places(await store.lives(), "log"), await store.sessions(), GRACE, QUEUE,
+                                   lambda left: self.go_on_with(left.close()))
+        self.watch()
+
+    def watch(self) -> None:
+        """This client keeps the workspace open from now on. What it reads is its subscription."""
+        self.claim.enter_context(self.workspace.watch("kit", None)).rest()
+
+    def go_on_with(self, call: Awaitable[object]) -> None:
+        """Nobody waits for the call."""
+        going = asyncio.ensure_future(call)
+        self.calls.add(going)
+        going.add_done_callback(self.calls.discard)
 
     async def close(self) -> None:
         self.subscription.close()
-        await self.runtime.close()
+        self.claim.close()
+        self.others.close()
+        await self.workspace.close()
+        await asyncio.gather(*self.calls, return_exceptions=True)
 
     async def session(self) -> str:
-        id = await super().session()
-        await self.runtime.create_session(id)
-        return id
+        return (await self.workspace.create_session("conformance")).id
 
     async def accept(self, session: str, prompt: Sent) -> None:
-        await self.asked(self.runtime.accept(session, prompt.text, prompt.run_id))
+        FAILS.set(prompt.fails)
+        await self.asked(self.workspace.accept(session, prompt.text, prompt.run_id))
+
+    async def lose(self, session: str, prompt: Sent) -> None:
+        FAILS.set(prompt.fails)
+        self.go_on_with(self.workspace.accept(session, prompt.text, prompt.run_id))
 
     async def cancel(self, session: str) -> None:
         await self.asked(self.runtime.cancel(session))
@@ -121,7 +168,7 @@ class RuntimeAdapter(Adapter):
                 for m in await self.store.messages(session)]
 
     async def shut(self) -> None:
-        await self.runtime.close()
+        await self.workspace.close()
 
     async def events(self) -> AsyncIterator[Event]:
         async for notice in self.subscription:
@@ -141,15 +188,27 @@ class RuntimeAdapter(Adapter):
     async def leave(self) -> None:
         self.place = self.subscription.place
         self.subscription.close()
+        self.claim.close()
 
     async def come_back(self) -> None:
+        self.watch()
         self.subscription = self.runtime.broker.subscribe(after=self.place)
+
+    async def slow(self) -> None:
+        """The kit does not read `events`, and so nobody reads the subscription."""
+
+    async def attach(self) -> None:
+        self.others.enter_context(self.workspace.watch(f"another {len(self.workspace.clients)}", None)).rest()
+        for session in self.workspace.sessions():
+            await self.store.messages(session.id)
 
     async def restart(self) -> None:
         """The journal as it is at this moment is all that the next life knows. The old one is closed out of sight."""
         found = await self.store.found()
         place, old = self.subscription.place, self.runtime
         self.subscription.close()
+        self.claim.close()
+        self.others.close()
         await old.close(0)
         await self.start(found)
         self.subscription = self.runtime.broker.subscribe(after=place)

@@ -1,5 +1,7 @@
 """Any server that speaks the wire of specs/wire.md, under the conformance kit."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
@@ -7,17 +9,32 @@ from http import HTTPStatus
 import httpx2
 
 from cancelmark.conformance import adapter
-from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent, Spoken
+from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent, ServerGone, Spoken
 from cancelmark.model.wire import RunComplete
 
+from .. import wire
 from ..client import Client, ClientError
-from ..client.calls import path, refusal
-from ..client.errors import BadAnswer, Refusal
-from ..client.results import Notice
+from ..client.calls import of_session, path, refusal
+from ..client.errors import BadAnswer, Refusal, Unreachable
+from ..client.results import Notice, read
 from ..client.sse import Parser
 from ..wire import AgentEvent
+from .connections import Connections
 
+WINDOW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)]  # bytes on their way to a subscriber that does not read
+ANSWER = 5.0  # seconds in which the answer to a prompt comes whose end has come
+LATEST = 4  # sessions that one more client looks at
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+class JudgedClient(Client):
+    """A client for which a server that cannot be reached any more is gone."""
+
+    async def _ask(self, method: str, url: str, sent: wire.Request | None = None) -> httpx2.Response:
+        try:
+            return await super()._ask(method, url, sent)
+        except Unreachable as error:
+            raise ServerGone(str(error)) from error
 
 
 class OpenWireAdapter(Adapter):
@@ -26,19 +43,38 @@ class OpenWireAdapter(Adapter):
     Events are read as they come: unlike `client.Events`, which shows no end twice, this must see if one comes twice.
     """
 
-    outside = True
+    outside = run_ids = True
+    outgrows = "error"
 
-    def __init__(self, server: str, token: str | None = None, workspace: str = "/cancelmark-conform") -> None:
+    def __init__(self, server: str, token: str | None = None, workspace: str = "/cancelmark-conform", *,
+                 names_seqs: bool = True, grace: float | None = None) -> None:
+        """`names_seqs`: its events say which prompt they speak of, though it has no run id. `grace`: see `Adapter`."""
         self.server, self.token, self.place = server, token, workspace
+        self.folds, self.grace = names_seqs, grace
         self.after = ""
+        self.names: dict[int, str] = {}  # of prompts without a run id, by seq
+        self.named = asyncio.Event()
         self.closed = False
         self.stack, self.watching = AsyncExitStack(), AsyncExitStack()
 
     async def open(self) -> None:
-        self.client = await self.stack.enter_async_context(Client(self.server, token=self.token))
+        self.client = await self.stack.enter_async_context(JudgedClient(self.server, token=self.token))
+        self.connections = Connections(self.server, self.token)
+        self.stack.push_async_callback(self.connections.close)
+        self.http = self.client.http
+        if self.server.startswith("http:"):
+            transport = httpx2.AsyncHTTPTransport(verify=False, socket_options=WINDOW)
+            self.http = await self.stack.enter_async_context(
+                httpx2.AsyncClient(base_url=self.server, transport=transport, headers=self.client.http.headers))
+        await self.open_workspace()
+        await self.come_back()
+
+    async def open_workspace(self) -> None:
         self.id = (await self.client.open_workspace(self.place)).id
         await self.client.init_agent(self.id, interactive=False)
-        await self.come_back()
+
+    async def warm(self, n: int) -> None:
+        await self.connections.warm(n)
 
     async def close(self) -> None:
         await self.leave()
@@ -49,17 +85,32 @@ class OpenWireAdapter(Adapter):
 
     async def accept(self, session: str, prompt: Sent) -> None:
         try:
-            await self.client.send(self.id, session, prompt.text, prompt.run_id or "")
+            answer = await self.post(
+                path("workspaces", self.id, "agent"), wire.SendPrompt(session, prompt.text, prompt.run_id))
         except Refusal as no:
             if no.status in NO or (self.closed and no.status == HTTPStatus.NOT_FOUND):
                 raise Refused(str(no)) from no
             raise
+        if prompt.run_id is None:
+            self.names[read(wire.Accepted, answer.json()).seq] = prompt.name
+            self.named.set()
+
+    async def lose(self, session: str, prompt: Sent) -> None:
+        sent = wire.SendPrompt(session, prompt.text, prompt.run_id)
+        await self.connections.send_and_leave("POST", path("workspaces", self.id, "agent"), wire.to_json(sent))
 
     async def cancel(self, session: str) -> None:
-        await self.client.cancel(self.id, session)
+        await self.post(of_session(self.id, session, "cancel"))
 
     async def clear(self, session: str) -> None:
-        await self.client.clear_queue(self.id, session)
+        await self.post(of_session(self.id, session, "prompts", "clear"))
+
+    async def post(self, url: str, sent: wire.Request | None = None) -> httpx2.Response:
+        """A call that may race with others: on a connection that is open already, in one write."""
+        answer = await self.connections.ask("POST", url, wire.to_json(sent) if sent else None)
+        if not answer.is_success:
+            raise refusal(answer)
+        return answer
 
     async def queued(self, session: str) -> int:
         return await self.client.queued(self.id, session)
@@ -75,37 +126,79 @@ class OpenWireAdapter(Adapter):
             async for piece in self.stream.aiter_bytes():
                 for event in parser.feed(piece):
                     self.after = event.id or self.after
-                    if event.data is not None and (told := self.read(event.id, event.data)):
+                    if event.data is not None and (told := await self.tell_event(event.id, event.data)):
                         yield told
-        if not self.closed:  # what should have come on it would be taken for missing
-            raise ClientError(f"{self.server} has ended its stream of events")
+        raise ServerGone(f"{self.server} has ended its stream of events")
 
-    def read(self, id: str, data: str) -> Event | None:
+    async def tell_event(self, id: str, data: str) -> Event | None:
         try:
             payload = Notice.read(id, data).payload
         except BadAnswer as error:
             raise ClientError(f"{self.server} sends what cannot be read: {error}") from error
         if isinstance(payload, RunComplete):
-            return Ended(payload.run_id, payload.outcome, payload.text or None, payload.error or None)
+            name = payload.run_id or await self.name_of(payload)
+            return Ended(name, payload.outcome, payload.text or None, payload.error or None)
         if isinstance(payload, AgentEvent) and payload.error:
             return adapter.Notice(payload.run_id, payload.error)
         return None
+
+    async def name_of(self, end: RunComplete) -> str:
+        """The name of a prompt without a run id. Its end may come before the answer that says its seq."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER):
+                while end.seq not in self.names:
+                    self.named.clear()
+                    await self.named.wait()
+        return self.names.get(end.seq, f"the prompt {end.seq}")
+
+    @property
+    def has_place(self) -> bool:
+        return bool(self.after)
 
     async def leave(self) -> None:
         await self.watching.aclose()
 
     async def come_back(self) -> None:
         self.watching = AsyncExitStack()
+        try:
+            self.stream = await self.watch(self.client, self.watching)
+        except Refusal as no:
+            if no.status != HTTPStatus.NOT_FOUND or self.grace is None:
+                raise
+            await self.open_workspace()  # it was closed, because nobody watched: what became of its prompts is judged
+            self.stream = await self.watch(self.client, self.watching)
+
+    async def watch(self, client: Client, until: AsyncExitStack) -> httpx2.Response:
+        """The stream of events for this client, from where it was."""
         headers = {"accept": "text/event-stream", **({"last-event-id": self.after} if self.after else {})}
         try:
-            self.stream = await self.watching.enter_async_context(self.client.http.stream(
-                "GET", path("workspaces", self.id, "events"), params={"client_id": self.client.client_id},
+            stream = await until.enter_async_context(self.http.stream(
+                "GET", path("workspaces", self.id, "events"), params={"client_id": client.client_id},
                 headers=headers, timeout=httpx2.Timeout(120, connect=5)))
         except httpx2.TransportError as error:
-            raise ClientError(f"{self.server} broke the connection") from error
-        if self.stream.status_code != HTTPStatus.OK:
-            await self.stream.aread()
-            raise refusal(self.stream)
+            raise ServerGone(f"{self.server} broke the connection") from error
+        if stream.status_code != HTTPStatus.OK:
+            await stream.aread()
+            raise refusal(stream)
+        return stream
+
+    async def slow(self) -> None:
+        """The kit does not read `events`, and so nobody reads the stream."""
+
+    async def attach(self) -> None:
+        """Another client opens the workspace, looks around, and reads events until the end."""
+        other = await self.stack.enter_async_context(JudgedClient(self.server, token=self.token))
+        await other.open_workspace(self.place)
+        for session in await other.sessions(self.id, latest=LATEST):
+            await other.messages(self.id, session.id)
+        watching = await self.stack.enter_async_context(AsyncExitStack())
+        reading = asyncio.create_task(self.read_all(await self.watch(other, watching)), name="another client")
+        watching.callback(reading.cancel)
+
+    async def read_all(self, stream: httpx2.Response) -> None:
+        with suppress(httpx2.TransportError):
+            async for _ in stream.aiter_bytes():
+                """It is another's to judge."""
 
 
 class WireAdapter(OpenWireAdapter):

@@ -1,31 +1,35 @@
 """`cancelmark conform`: which of the guarantees does a server keep?"""
 
 import argparse
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..files import UsageError, write
+from .target import find_target
 from .terminal import output, progress_bar
 
 if TYPE_CHECKING:
     from cancelmark.conformance.kit import Progress
     from cancelmark.conformance.report import Report
 
-DESCRIPTION = """\
-Judge a server that speaks the wire of specs/wire.md: several clients send it prompts, cancel, clear and watch, and what
-they see is held against the guarantees of specs/protocol.md. A guarantee is kept (no history broke it), broken (the
-shortest history found is shown), not observable on this server (and why), or not claimed.
+    from .target import Target
 
-Exit 0: nothing is broken. 1: something is. 2: the server cannot be judged, and nothing is claimed.
+DESCRIPTION = """\
+Judge a server that speaks the wire of specs/wire.md, or with --adapter any other: several clients send it prompts,
+cancel, clear and watch, and what they see is held against the guarantees of specs/protocol.md. A guarantee is kept
+(enough histories could have broken it, and none did), broken (the shortest history found is shown, with the command
+that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed.
+
+Exit 0: something is kept, and nothing is broken. 1: something is broken. 2: nothing was tested, something that is
+required was not, or the server cannot be judged.
 """
 
 EPILOG = """\
@@ -39,109 +43,126 @@ how turns are steered:
   Without it the server's own turns are waited for, and what cannot be seen that way is reported as not observable.
 
 other servers:
-  Another wire takes an adapter, about a dozen lines of Python, and `judge(MyAdapter)`, or a test class for pytest:
-  python -m pydoc cancelmark.conformance.adapter
+  Another wire takes an adapter, a Python class that the kit makes without arguments: --adapter mine:MyAdapter or
+  --adapter mine.py:MyAdapter. docs/adapters.md has a whole one; python -m pydoc cancelmark.conformance.adapter.
 
-The server gets one workspace, /cancelmark-conform-…, with a session or two for each history. Its other workspaces are
+again:
+  --script "accept A; cancel" --times 5 plays what a finding says, and counts what shows. In a script, `;` waits until
+  the server is quiet, `,` does not, and `+` is at the same time: python -m pydoc cancelmark.conformance.script.
+
+A server that speaks our wire gets one workspace, with sessions of its own for each history: an empty directory, removed
+afterwards, if the server is on this machine, and otherwise the path /cancelmark-conform-…. Its other workspaces are
 left alone; --keep-open spares it the histories that close that workspace.
 """
 
-STYLE = {"kept": "green", "broken": "bold red", "not observable": "yellow", "not claimed": "dim"}
+STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not observable": "yellow",
+         "not claimed": "dim"}
+EXITS = {"conforms": 0, "broken": 1, "unknown": 2}
 PROFILES = ("quick", "deep")
-ANSWER = 10.0  # seconds for the first answer
-PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "conform", help="judge a server: which guarantees does it keep?", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", metavar="URL", help="http://HOST:PORT, https://HOST or unix:PATH")
+    parser.add_argument("url", metavar="URL", nargs="?", help="http://HOST:PORT, https://HOST or unix:PATH")
+    parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
     parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
+    parser.add_argument("--workspace", metavar="PATH", help="the server's workspace to use (default: see below)")
     parser.add_argument("--llm-port", type=int, metavar="PORT", help="serve the kit's language model here; see below")
     parser.add_argument("--profile", default="quick", choices=PROFILES,
                         help="quick: under a minute (default); deep: thousands of histories, some minutes")
     parser.add_argument("--only", action="append", metavar="GUARANTEE",
                         help="judge only this one; can be given more than once")
+    parser.add_argument("--scenario", action="append", metavar="NAME",
+                        help="try only this one; can be given more than once")
+    parser.add_argument("--script", action="append", metavar="TEXT",
+                        help="play only this, and count what shows; can be given more than once")
+    parser.add_argument("--times", type=int, metavar="N", help="how often to play each --script (default: 5)")
+    parser.add_argument("--list", action="store_true", help="list guarantees and scenarios, and judge nothing")
+    parser.add_argument("--require", action="append", metavar="GUARANTEE,…", default=[],
+                        help="exit 2 if nobody knows whether the server keeps these")
+    parser.add_argument("--grace", type=float, metavar="SECONDS",
+                        help="how long the server waits when nobody watches (serve --grace): watchers leave for longer")
     parser.add_argument("--keep-open", action="store_true", help="never close the workspace that the kit uses")
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures too")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from cancelmark.conformance.adapter import GUARANTEES
-    from cancelmark.conformance.kit import judge
-    from cancelmark.conformance.venue import AdapterError, NotSteered
-
-    from ..adapters.wire import OpenWireAdapter, WireAdapter
-    from ..client import ClientError
     from .junit import junit
 
-    if unknown := set(arguments.only or ()) - GUARANTEES:
-        raise UsageError(f"--only {sorted(unknown)[0]}: there is no such guarantee; choose from "
-                         f"{', '.join(sorted(GUARANTEES))}")
-    if arguments.llm_port is not None and not 0 < arguments.llm_port < 65536:
+    if arguments.list:
+        show_list()
+        return 0
+    check_options(arguments)
+    with find_target(arguments) as target:
+        report = judge_target(target, arguments)
+    if arguments.junit:
+        write(arguments.junit, junit(report))
+    if arguments.html:
+        from cancelmark.conformance.report_page import report_page
+
+        write(arguments.html, report_page(report))
+    if arguments.json:
+        print(json.dumps(report.json(), indent=2))
+    else:
+        show(report)
+    return EXITS[report.decision.value]
+
+
+def required(arguments: argparse.Namespace) -> list[str]:
+    return [name.strip() for names in arguments.require for name in names.split(",")]
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """What can be wrong with the options whatever is judged."""
+    from cancelmark.conformance.adapter import GUARANTEES
+    from cancelmark.conformance.scenarios import check_names
+    from cancelmark.conformance.script import read_scripts
+
+    for option, names in (("--only", arguments.only or ()), ("--require", required(arguments))):
+        if unknown := set(names) - GUARANTEES:
+            raise UsageError(f"{option} {sorted(unknown)[0]}: there is no such guarantee; choose from "
+                             f"{', '.join(sorted(GUARANTEES))}")
+    if arguments.only and (unasked := set(required(arguments)) - set(arguments.only)):
+        raise UsageError(f"--require {sorted(unasked)[0]}: --only leaves it out")
+    if arguments.llm_port is not None and not (arguments.adapter is None) <= arguments.llm_port < 65536:
         raise UsageError(f"--llm-port {arguments.llm_port}: give a port that the server is told, from 1 to 65535")
-    url, token = arguments.url.rstrip("/"), token_of(arguments)
-    asyncio.run(look(url, token))
-    workspace = f"/cancelmark-conform-{uuid4()}"
-    kind = OpenWireAdapter if arguments.keep_open else WireAdapter
-    kind.patience = PATIENCE
+    if arguments.script and arguments.scenario:
+        raise UsageError("give --script or --scenario, not both")
+    if arguments.times is not None and not arguments.script:
+        raise UsageError(f"--times {arguments.times} is for --script; for more of everything, --profile deep")
+    if arguments.times is not None and arguments.times < 1:
+        raise UsageError(f"--times {arguments.times}: play a script at least once")
+    try:
+        check_names(arguments.scenario or ())
+        if arguments.script:
+            read_scripts(arguments.script)
+    except ValueError as error:
+        option = "--scenario" if arguments.scenario else "--script"
+        raise UsageError(f"{option}: {error}; cancelmark conform --list has what there is") from error
+
+
+def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
+    from cancelmark.conformance.kit import TIMES, judge
+    from cancelmark.conformance.venue import AdapterError, NotSteered
+
     try:
         with progress() as bar:
-            report = judge(lambda: kind(url, token, workspace), profile=arguments.profile, only=arguments.only,
-                           llm_port=arguments.llm_port, progress=bar)
+            report = judge(target.make, profile=arguments.profile, only=arguments.only, llm_port=arguments.llm_port,
+                           scenarios=arguments.scenario, scripts=arguments.script, times=arguments.times or TIMES,
+                           progress=bar, reproduce=target.reproduce, require=required(arguments))
     except NotSteered as error:
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
     except AdapterError as error:
-        cause = error.__cause__
-        raise UsageError(f"{cause if isinstance(cause, ClientError) else error}; nothing is claimed") from error
-    if arguments.junit:
-        write(arguments.junit, junit(report))
-    if arguments.json:
-        print(json.dumps(report.json() | {"server": url}, indent=2))
-    else:
-        show(url, report)
-    return 0 if report.ok else 1
-
-
-def token_of(arguments: argparse.Namespace) -> str | None:
-    if arguments.token_file is None:
-        return str(arguments.token) if arguments.token else None
-    try:
-        return str(arguments.token_file.read_text().strip())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {arguments.token_file}: {getattr(error, 'strerror', None) or 'it is not text'}"
-                         ) from error
-
-
-async def look(url: str, token: str | None) -> None:
-    """Whether there is a server to judge."""
-    from ..client import BadAnswer, Client, ClientError, Refusal
-
-    try:
-        client = Client(url, token=token)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    async with client:
-        try:
-            async with asyncio.timeout(ANSWER):
-                await client.health()
-                await client.workspaces()
-        except TimeoutError:
-            raise UsageError(f"{url} does not answer within {ANSWER:g} s; is it a server of this wire?") from None
-        except Refusal as error:
-            if error.status in (401, 403):
-                wrong = "the token is not the right one" if token else "it wants a token; give it with --token"
-                raise UsageError(f"{error}; {wrong}") from error
-            raise UsageError(f"{url} answers {error.status}, which no server of this wire does: something else runs "
-                             "there. For another wire write an adapter; see --help") from error
-        except BadAnswer as error:
-            raise UsageError(f"{error}. For another wire write an adapter; see --help") from error
-        except ClientError as error:
-            raise UsageError(f"{error}; check the address, or start the server") from error
+        if error.report is None or not error.report.broken:
+            raise UsageError(f"{target.explain(error)}; nothing is claimed") from error
+        report = error.report
+    return replace(report, name=target.name)
 
 
 @contextmanager
@@ -153,11 +174,27 @@ def progress() -> "Iterator[Progress]":
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
-def show(url: str, report: "Report") -> None:
+def show_list() -> None:
+    from cancelmark.conformance.guarantees import ORDER
+    from cancelmark.conformance.scenarios import SCENARIOS
+
+    lists: dict[str, list[tuple[str, ...]]] = {
+        "guarantees": [(p.id, p.sentence) for p in ORDER],
+        "scenarios": [(s.name, s.guarantee, s.text) for s in SCENARIOS],
+    }
+    for title, rows in lists.items():
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        output().print(f"{title}:", markup=False)
+        for row in rows:
+            words = "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths))
+            output().print(f"  {words.rstrip()}", markup=False)
+
+
+def show(report: "Report") -> None:
     from cancelmark.conformance.report import LEGEND
 
     console = output()
-    console.print(f"{url}, {report.histories} histories\n", markup=False)
+    console.print(f"{report.name}, {report.histories} histories\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("guarantee", "verdict", ""):
         table.add_column(heading, no_wrap=bool(heading))
@@ -165,8 +202,8 @@ def show(url: str, report: "Report") -> None:
         status = verdict.status.value
         table.add_row(verdict.guarantee, f"[{STYLE[status]}]{status}[/]", escape(verdict.about))
     console.print(table, soft_wrap=False)
-    for note in report.notes:
-        console.print(note, markup=False)
+    for said in (*report.replays, *report.notes):
+        console.print(str(said), markup=False)
     for verdict in report.verdicts:
         if verdict.finding:
             console.print(f"\n{verdict.story}", markup=False)

@@ -6,15 +6,15 @@ from cancelmark.conformance.report import Report, Status
 
 
 def junit(report: Report) -> str:
-    """Broken is a failure, with its history; what is not observable or not claimed is skipped, with the reason."""
-    skipped = [v for v in report.verdicts if v.status in (Status.NOT_OBSERVABLE, Status.NOT_CLAIMED)]
+    """Broken is a failure, with its history; what is neither broken nor kept is skipped, with the reason."""
+    skipped = [v for v in report.verdicts if v.status not in (Status.KEPT, Status.BROKEN)]
     counts = {"tests": str(len(report.verdicts)), "failures": str(len(report.broken)), "errors": "0",
               "skipped": str(len(skipped)), "time": f"{report.seconds:.3f}"}
     suites = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "cancelmark conform", **counts})
     for verdict in report.verdicts:
         case = ElementTree.SubElement(suite, "testcase", {"classname": "guarantees", "name": verdict.guarantee,
-                                                          "time": "0"})
+                                                          "time": f"{verdict.seconds:.3f}"})
         if verdict.finding:
             failure = ElementTree.SubElement(case, "failure", {"message": verdict.finding.says(verdict.guarantee)})
             failure.text = verdict.story

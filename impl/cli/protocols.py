@@ -1,14 +1,10 @@
 """Protocols by name: the reference, the revisions of the original, seeded bugs, and anybody's own."""
 
 import argparse
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 
 from cancelmark.model.check.explore import StoppedError
@@ -60,27 +56,12 @@ def _seeded(name: str) -> Protocol:
 
 
 def _loaded(name: str, where: str) -> ModuleType:
-    """The module of that name, or the file, as this directory has it."""
-    kept, sys.path[:0] = sys.path[:], [str(Path.cwd()), str(Path(where).resolve().parent)]
-    try:
-        return _file(where) if where.endswith(".py") else import_module(where)
-    except (Exception, SystemExit) as error:  # whatever somebody's module does when it is loaded
-        raise UsageError(f"--protocol {name}: cannot load {where}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path[:] = kept
+    from cancelmark.conformance.loading import CannotLoad, load_module  # for those who name a module
 
-
-def _file(path: str) -> ModuleType:
-    spec = spec_from_file_location(f"cancelmark_protocol_{Path(path).stem}", path)  # no name of another module
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)  # where its own dataclasses look for it
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[spec.name]
-        raise
-    return module
+        return load_module(where)
+    except CannotLoad as error:
+        raise UsageError(f"--protocol {name}: {error}") from error
 
 
 REMEDY = "Mend the action, its `subject`, or the rows."

@@ -4,7 +4,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -13,10 +13,11 @@ from rich.table import Table
 from cancelmark.model.properties import PROPERTIES
 
 from ..files import UsageError
+from .solver import open_solver
 from .terminal import output, progress_bar
 
 if TYPE_CHECKING:
-    from cancelmark.model.proof.prover import Judged, Prover
+    from cancelmark.model.proof.prover import Hollow, Judged, Prover
 
 DESCRIPTION = """\
 Prove the guarantees without a bound: for any number of prompts, cancels, sessions and crashes. A solver shows that an
@@ -24,9 +25,10 @@ invariant holds at the start, that every action keeps it, and that each guarante
 what that means and what it leaves out.
 
 The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
-  proved        every obligation is met, and the proof is not empty
+  proved        every obligation is met, every guarantee follows, and the proof is not empty
   broken        some obligation fails (a smallest counterexample to induction is printed), or the proof is empty; exit 1
-  unknown       the solver did not answer in time: nothing is claimed; exit 2
+  unknown       the solver did not answer in time, or a guarantee lacks a claim: nothing is claimed; exit 2
+Ctrl-C ends it at once: nothing is claimed; exit 130.
 """
 
 EPILOG = """\
@@ -67,10 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     prover = Prover(invariant=[claim for claim in INVARIANT if claim.name not in arguments.without],
                     timeout=arguments.timeout)
     started = time.perf_counter()
-    judged = list(judging(prover))
-    empty = [*(f"never happens: {move}" for move in prover.impossible_moves()),
-             *(f"holds of anything: {claim}" for claim in prover.irrefutable())]
-    told = report(prover, judged, empty, time.perf_counter() - started)
+    judged, hollows = ask_solver(prover)
+    told = report(prover, prover.complete(judged), hollows, time.perf_counter() - started)
     if arguments.json:
         print(json.dumps(told, indent=2, ensure_ascii=False))
     else:
@@ -78,27 +78,32 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT[told["verdict"]]
 
 
-def judging(prover: "Prover") -> Iterator["Judged"]:
-    """Every obligation judged, with a bar on a terminal. The bar has no thread of its own: Python might free terms of
-    z3 in it, and z3 must not be called from two threads."""
+def ask_solver(prover: "Prover") -> tuple[list["Judged"], list["Hollow"]]:
+    """Every obligation judged, and what makes the proof an empty one, with a bar on a terminal."""
+    from cancelmark.model.proof.prover import Judged
+
     obligations = prover.obligations()
+    judged: list[Judged] = []
     bar = progress_bar(TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                       TextColumn("{task.fields[now]}"), auto_refresh=False)
-    with bar:
+                       TextColumn("{task.fields[now]}"))
+    with bar, open_solver([claim.name for claim in prover.invariant], prover.timeout) as answers:
         task = bar.add_task("proving", total=len(obligations), now="")
         for obligation in obligations:
-            bar.update(task, now=str(obligation), refresh=True)
-            yield prover.judge(obligation)
+            bar.update(task, now=str(obligation))
+            judged.append(Judged(obligation, *next(answers)))
             bar.advance(task)
+        bar.update(task, now="whether the proof is empty")
+        return judged, next(answers)
 
 
-def report(prover: "Prover", judged: Sequence["Judged"], empty: Sequence[str], seconds: float) -> dict[str, Any]:
+def report(prover: "Prover", judged: Sequence["Judged"], hollows: Sequence["Hollow"], seconds: float) -> dict[str, Any]:
     """The result for programs."""
     from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, REMARKS, STEPS, UNPROVED
 
     counts = Counter(one.verdict.value for one in judged)
-    verdict = "broken" if counts["broken"] or empty else "unknown" if counts["unknown"] else "proved"
     guarantees = prover.guarantees(judged)
+    found = {*counts, *(one.verdict.value for one in hollows), *(v.value for v in guarantees.values())}
+    verdict = "broken" if "broken" in found else "proved" if found == {"proved"} else "unknown"
 
     def claims(chosen: Sequence[Any]) -> list[dict[str, str]]:
         return [{"name": c.name, "sentence": c.sentence, "verdict": claim_verdict(c.name, judged)} for c in chosen]
@@ -109,7 +114,8 @@ def report(prover: "Prover", judged: Sequence["Judged"], empty: Sequence[str], s
         "invariant": claims(prover.invariant), "steps": claims(STEPS), "consequences": claims(CONSEQUENCES),
         "guarantees": [{"id": p.id, "sentence": p.sentence, "verdict": guarantees[p.id].value,
                         "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)} for p in PROPERTIES],
-        "not_proved": dict(UNPROVED), "empty": list(empty),
+        "not_proved": dict(UNPROVED), "empty": [one.what for one in hollows if one.verdict.value == "broken"],
+        "perhaps_empty": [one.what for one in hollows if one.verdict.value != "broken"],
         "counterexamples": [
             {"obligation": str(one.obligation), "action": c.action, "before": picture(c.before),
              "after": picture(c.after), "asked": list(c.asked)} for one in judged if (c := one.counterexample)],
@@ -147,10 +153,11 @@ def show(judged: Sequence["Judged"], told: dict[str, Any]) -> None:
             console.print(f"{row['id']}: {row['remark']}")
     for id, reason in told["not_proved"].items():
         console.print(f"not proved: {id}: {reason}")
-    if told["empty"]:
-        for line in told["empty"]:
-            console.print(f"[bold red]the proof is empty:[/] {line}", markup=True)
-    else:
+    for line in told["empty"]:
+        console.print(f"[bold red]the proof is empty:[/] {line}", markup=True)
+    for line in told["perhaps_empty"]:
+        console.print(f"[yellow]no answer whether the proof is empty:[/] {line}", markup=True)
+    if not told["empty"] and not told["perhaps_empty"]:
         console.print("not empty: every action and every move happens in some state that the invariant allows, and "
                       "every claim can fail")
     for one in judged:

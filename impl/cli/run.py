@@ -77,6 +77,8 @@ async def wait_for_run(arguments: argparse.Namespace, prompt: str, view: "View")
                         return EXIT["error"]
                     assert stream.result
                     interrupts.over()
+                    if stream.recorded:
+                        view.say("the server keeps only how this run ended; the answer is in the session's messages")
                     view.end(stream.result)
                     return EXIT.get(stream.result.outcome, EXIT["error"])
     except asyncio.CancelledError:

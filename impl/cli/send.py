@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import Any
 
+from ..files import UsageError
 from .connect import add_place, carry_out, connect_place, prompt_of
 
 DESCRIPTION = """\
@@ -40,11 +41,19 @@ def run(arguments: argparse.Namespace) -> int:
 async def send(arguments: argparse.Namespace, prompt: str) -> int:
     from uuid import uuid4
 
+    from ..client import Refusal, Unreachable
+
     run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
     async with connect_place(arguments) as place:
         session = await place.session(arguments.session, create=True)
         assert session
-        await place.client.send(place.workspace.id, session.id, prompt, run_id)
+        try:
+            await place.client.send(place.workspace.id, session.id, prompt, run_id)
+        except (Refusal, Unreachable) as error:
+            if run_id and (error.unknown if isinstance(error, Refusal) else error.sent):
+                raise UsageError(f"{error}; nobody knows whether it was accepted: send the same again with "
+                                 f"--run-id {run_id}, and it is accepted once") from error
+            raise
     if arguments.json:
         print(json.dumps({"run_id": run_id or None, "session_id": session.id, "workspace_id": place.workspace.id}))
     else:

@@ -3,21 +3,24 @@
 import argparse
 import asyncio
 import os
+import sys
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..discovery import Running, announce, data_directory, withdraw
+from ..discovery import Running, announce, data_directory, find, withdraw
 from ..files import UsageError
 
 if TYPE_CHECKING:
     import socket
 
     from ..models import Model
+    from ..runtime.retention import Retention
 
 PORT = 4343
+HOW = "the latest 10000, or for 30d (s, m, h, d, w); default: all, for ever"
 LEVELS = ("debug", "info", "warning", "error")
 
 DESCRIPTION = """\
@@ -68,6 +71,9 @@ def add_parser(commands: Any) -> None:
     keep.add_argument("--trace", type=Path, metavar="DIR",
                       help="a trace of every workspace, in this directory, for `cancelmark trace check`: a line for "
                            "each action, without texts; it grows until you delete it")
+    keep.add_argument("--keep-events", metavar="HOW", help=f"how much of each workspace's log of events: {HOW}")
+    keep.add_argument("--keep-prompts", metavar="HOW",
+                      help=f"prompts of each workspace that are done: {HOW}; their messages and run ids stay")
     keep.add_argument("--grace", type=float, default=300.0, metavar="SECONDS",
                       help="a workspace that no client is attached to closes after so long (%(default)g)")
     keep.add_argument("--drain", type=float, default=10.0, metavar="SECONDS",
@@ -99,6 +105,7 @@ def check(arguments: argparse.Namespace) -> None:
     for name in ("grace", "drain", "pace"):
         if not 0 <= getattr(arguments, name) < 1e9:
             raise UsageError(f"--{name} {getattr(arguments, name)}: give a number of seconds, 0 or more")
+    retention_of(arguments)
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
         raise UsageError(f"--port {arguments.port}: give a number from 0 to 65535")
     if arguments.log_level not in LEVELS:
@@ -109,6 +116,18 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--unix and --port: choose one of them")
     if not arguments.unix and not is_loopback(arguments.host) and not arguments.token_file:
         raise UsageError(f"--host {arguments.host}: others than this machine can connect there; give a --token-file")
+
+
+def retention_of(arguments: argparse.Namespace) -> "Retention":
+    from ..runtime.retention import Keep, Retention, parse_keep
+
+    def read(name: str, text: str | None) -> Keep | None:
+        try:
+            return None if text is None else parse_keep(text)
+        except ValueError as error:
+            raise UsageError(f"{name} {text!r:.80}: {error}") from None
+
+    return Retention(read("--keep-events", arguments.keep_events), read("--keep-prompts", arguments.keep_prompts))
 
 
 def is_loopback(host: str) -> bool:
@@ -126,8 +145,12 @@ def token_in(file: Path) -> str:
         with suppress(FileExistsError), open(file, "x", opener=partial(os.open, mode=0o600)) as new:
             new.write(secrets.token_urlsafe(32) + "\n")
         token = file.read_text().strip()
+        others = file.stat().st_mode & 0o077
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', error)}") from error
+    if others:
+        raise UsageError(f"--token-file {file}: others than its user can read or change it; chmod 600 {file}, and "
+                         "choose a new token if anybody has")
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise UsageError(f"--token-file {file}: a token has at least 16 characters and no spaces; delete the file, and "
                          "one is made")
@@ -147,7 +170,7 @@ def model_of(arguments: argparse.Namespace) -> "Model":
 def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str] | None]":
     """Where it listens, the address that clients call it by, and the names that they may call it by, if not any."""
     from ..server.guard import LOOPBACK
-    from ..server.serving import bind, bind_unix
+    from ..server.listening import bind, bind_unix
 
     if arguments.unix:
         return bind_unix(arguments.unix), "http://localhost", None
@@ -168,10 +191,12 @@ async def serve(arguments: argparse.Namespace) -> None:
     from ..runtime.workspace import Workspaces
     from ..server.app import application
     from ..server.calls import VERSION
-    from ..server.serving import raise_file_limit, run_server, set_on_signal
+    from ..server.listening import plan_files
+    from ..server.serving import run_server, set_on_signal
     from ..server.site import Limits, Site
 
-    limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=arguments.max_connections)
+    connections, most = plan_files(arguments.max_connections, arguments.max_workspaces)
+    limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=connections)
     token = token_in(arguments.token_file) if arguments.token_file else None
     directory = data_directory(arguments.data_dir)
     model = model_of(arguments)
@@ -181,16 +206,15 @@ async def serve(arguments: argparse.Namespace) -> None:
     asked = asyncio.Event()
     with listener:
         workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
-                                queue=arguments.max_queue, limit=arguments.max_workspaces, traces=arguments.trace)
-        raise_file_limit(limits.connections)
+                                queue=arguments.max_queue, limit=most, traces=arguments.trace,
+                                retention=retention_of(arguments))
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:
             await workspaces.start()
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with set_on_signal(asked):
                 async with run_server(app, listener, limits.connections):
-                    announce(directory, running)
-                    print(f"serving at {running.unix or url + '/'} (Ctrl-C stops)", flush=True)
+                    say_where(directory, running, arguments.memory)
                     await asked.wait()
                     await workspaces.close(arguments.drain)
         finally:
@@ -199,3 +223,16 @@ async def serve(arguments: argparse.Namespace) -> None:
             await model.aclose()
             if arguments.unix:
                 arguments.unix.unlink(missing_ok=True)
+
+
+def say_where(directory: Path, running: Running, memory: bool) -> None:
+    """Tells clients and the user where the server is. One that keeps nothing has not locked the data directory, and
+    leaves the announcement of another to that other."""
+    where = f"unix:{running.unix}" if running.unix else running.url
+    other = find(directory) if memory else None
+    if other is None:
+        announce(directory, running)
+    else:
+        print(f"cancelmark: another server (process {other.pid}) is found in {directory}; call this one with "
+              f"--server {where}", file=sys.stderr)
+    print(f"serving at {running.unix or running.url + '/'} (Ctrl-C stops)", flush=True)

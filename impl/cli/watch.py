@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .board import Board
 
 PAUSE = 0.05  # seconds between two pictures
+RECENT = 100  # sessions whose prompts are shown even if they are all done
 
 DESCRIPTION = """\
 Watch a workspace: its prompts as they move from accepted through queued and active to done, whoever sends them. q or
@@ -105,7 +106,7 @@ async def _catch_up(place: Place, board: "Board", view: "View", connected_again:
         with suppress(Refusal, Unreachable):  # the original has no such list; and who is cut off is told elsewhere
             sessions = await place.client.sessions(place.workspace.id)
             board.fill(sessions, [])
-            for session in sessions:
+            for session in [s for s in sessions[:-RECENT] if s.is_busy] + [*sessions[-RECENT:]]:
                 board.fill([], await place.client.prompts(place.workspace.id, session.id))
         view.changed()
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from contextlib import suppress
 from typing import Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
 
 import httpx2
@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 TIMEOUT = httpx2.Timeout(30, connect=5)
 LAST_CALL = 2.0  # seconds
+PAGE = 1000  # items of a list that are asked for at a time
 UNIX = "unix:"
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
@@ -75,20 +76,23 @@ class Client:
     async def workspace(self, id: str) -> Workspace:
         return await self._get(Workspace, path("workspaces", id))
 
-    async def delete_workspace(self, id: str) -> None:
-        await self._ask("DELETE", path("workspaces", id))
+    async def delete_workspace(self, id: str, *, forget: bool = False) -> None:
+        """Closes the workspace; with `forget`, deletes everything that the server keeps of it."""
+        await self._ask("DELETE", path("workspaces", id) + ("?forget=true" if forget else ""))
 
     async def create_session(self, workspace: str, title: str) -> Session:
         return await self._post(Session, path("workspaces", workspace, "sessions"), wire.CreateSession(title))
 
-    async def sessions(self, workspace: str) -> tuple[Session, ...]:
-        return await self._get(tuple[Session, ...], path("workspaces", workspace, "sessions"))
+    async def sessions(self, workspace: str, *, latest: int | None = None) -> tuple[Session, ...]:
+        """The sessions, in the order in which they were made: all of them, or only the latest."""
+        return await self._get_pages(Session, path("workspaces", workspace, "sessions"), latest)
 
     async def session(self, workspace: str, id: str) -> Session:
         return await self._get(Session, path("workspaces", workspace, "sessions", id))
 
-    async def messages(self, workspace: str, session: str) -> tuple[Message, ...]:
-        return await self._get(tuple[Message, ...], path("workspaces", workspace, "sessions", session, "messages"))
+    async def messages(self, workspace: str, session: str, *, latest: int | None = None) -> tuple[Message, ...]:
+        """The messages, in order: all of them, or only the latest."""
+        return await self._get_pages(Message, path("workspaces", workspace, "sessions", session, "messages"), latest)
 
     # --- prompts
 
@@ -117,6 +121,12 @@ class Client:
         """The prompts that are not done, and those that were done last, in order of acceptance."""
         return await self._get(tuple[Prompt, ...], of_session(workspace, session, "prompts"))
 
+    async def prompt(self, workspace: str, session: str, run_id: str) -> Prompt | None:
+        """The prompt with that run id, if the server still knows of it; of one that was forgotten, without its text."""
+        url = of_session(workspace, session, "prompts")
+        found = await self._get(tuple[Prompt, ...], f"{url}?{urlencode({'run_id': run_id})}")
+        return next((prompt for prompt in found if prompt.run_id == run_id), None)  # some servers list others, too
+
     async def queued(self, workspace: str, session: str) -> int:
         """How many prompts are queued."""
         return await self._get(int, of_session(workspace, session, "prompts", "queued"))
@@ -136,6 +146,17 @@ class Client:
 
     async def _get(self, kind: type[T], url: str) -> T:
         return self._read(kind, await self._ask("GET", url))
+
+    async def _get_pages(self, kind: type[T], url: str, latest: int | None) -> tuple[T, ...]:
+        """The items of a list, page by page, or the latest of them. A server that knows no pages gives all at once."""
+        backwards: list[T] = []
+        query: str | None = urlencode({} if latest is None else {"limit": min(latest, PAGE)})
+        while query is not None and (latest is None or len(backwards) < latest):
+            response = await self._ask("GET", f"{url}?{query}" if query else url)
+            page: tuple[T, ...] = self._read(tuple[kind, ...], response)  # type: ignore[valid-type]
+            backwards += reversed(page)
+            query = earlier(response) if page else None
+        return tuple(reversed(backwards[:latest]))
 
     async def _post(self, kind: type[T], url: str, sent: wire.Request) -> T:
         return self._read(kind, await self._ask("POST", url, sent))
@@ -191,6 +212,12 @@ def path(*segments: str) -> str:
 
 def of_session(workspace: str, session: str, *segments: str) -> str:
     return path("workspaces", workspace, "agent", "sessions", session, *segments)
+
+
+def earlier(response: httpx2.Response) -> str | None:
+    """The query that asks for the page before this one, if there is one."""
+    link = response.links.get("prev", {}).get("url")
+    return None if link is None else urlsplit(link).query
 
 
 def refusal(response: httpx2.Response) -> Refusal:

@@ -16,7 +16,7 @@ class Unreachable(ClientError):
 
 
 class Refusal(ClientError):
-    """The server answered with an error. Nothing was done."""
+    """The server answered with an error. Nothing was done, unless it is `unknown`."""
 
     def __init__(self, status: int, message: str = "", retry_after: float | None = None) -> None:
         phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "unknown status"
@@ -27,6 +27,11 @@ class Refusal(ClientError):
     def passes(self) -> bool:
         """Whether it is worth asking again later."""
         return self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS) or self.status >= 500
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the server failed in the middle: nobody knows whether it did what was asked (R1d)."""
+        return self.status == HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class BadAnswer(ClientError):

@@ -12,7 +12,7 @@ from cancelmark.model.wire import RunComplete
 
 from ..wire import AgentEvent, Prompt
 from .calls import Client
-from .errors import EndUnknown, Unreachable
+from .errors import BadAnswer, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
 from .stream import Changed, Events, Patience
 
@@ -28,8 +28,9 @@ class RunStream:
     event follows and the session has nothing left to do, that error is the end.
 
     An end may have been published before we could listen: if the prompt was sent before under the same run id, or if
-    the stream broke before it had told a place. Then, when the session has nothing left to do, the end is looked for in
-    the server's log; `EndUnknown` if the server keeps none (R28b).
+    the stream broke before it had told a place, or for so long that the server's log does not reach back. Then, when
+    the session has nothing left to do, the end is looked for in the log, and then in the server's record of the prompt,
+    which has the outcome alone; `EndUnknown` if the server keeps neither (R28b, R29e).
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class RunStream:
         self._perhaps_over = run_id is not None  # as far as we know
         self.result: RunComplete | None = None
         """How it ended, once that is known."""
+        self.recorded = False
+        """Only the outcome is known: the terminal event is not kept any more."""
         self._client, self._patience = client, patience or Patience()
         self._events = Events(client, workspace, patience=self._patience, changed=changed)
         self._error = ""
@@ -62,16 +65,20 @@ class RunStream:
         await self._events.__aexit__()
 
     async def _post(self) -> None:
-        """Posts until there is an answer. A prompt that may have arrived is posted again only to a server that tells
-        places, for that one also knows run ids, and runs nothing twice."""
-        attempt, deadline = 0, self._patience.total
+        """Posts until there is an answer that says what came of it. A prompt that may have been accepted is posted
+        again only to a server that tells places, for that one also knows run ids, and runs nothing twice. Once it may
+        have been accepted, a refusal that passes says nothing of the first post, and is no answer (R1d, R22b)."""
+        attempt, deadline, in_doubt = 0, self._patience.total, False
         while True:
             try:
                 return await self._client.send(self.workspace, self.session, self.prompt, self.run_id)
-            except Unreachable as error:
-                waiting = self._patience.delay(attempt)
+            except (Unreachable, Refusal) as error:
+                waiting = self._patience.delay(attempt, error)
                 deadline = None if deadline is None else deadline - waiting
-                if (error.sent and not await self._tells_places()) or (deadline is not None and deadline < 0):
+                in_doubt = in_doubt or (error.sent if isinstance(error, Unreachable) else error.unknown)
+                final = isinstance(error, Refusal) and not (in_doubt and error.passes)
+                late = deadline is not None and deadline < 0
+                if final or late or (in_doubt and not await self._tells_places()):
                     raise
                 attempt += 1
                 await asyncio.sleep(waiting)
@@ -118,15 +125,29 @@ class RunStream:
         return bool(self._error) or self._perhaps_over or self._events.gap or self._looked_back
 
     async def _look_back(self) -> None:
-        """Looks for the end in the log, once; if that cannot help, ends in the error that counts, or gives up."""
+        """Looks for the end in the log, once; if that cannot help, ends in the error that counts, or as the record
+        says, or gives up."""
         if self._events.place and (self._perhaps_over or self._events.gap) and not self._looked_back:
             self._looked_back = True
             await self._stop_reading()
             await self._events.rewind()
         elif self._error:
             self.result = RunComplete(self.session, outcome=Outcome.ERROR.value, run_id=self.run_id, error=self._error)
+        elif record := await self._find_record():
+            self.recorded = True
+            failed, canceled = (record.outcome == outcome.value for outcome in (Outcome.ERROR, Outcome.CANCELED))
+            self.result = RunComplete(self.session, record.seq, record.outcome, self.run_id, cancelled=canceled,
+                                      error="the server does not keep what went wrong" if failed else "")
         else:
             raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
+
+    async def _find_record(self) -> Prompt | None:
+        """The server's record of the prompt, if it keeps one, and if the prompt is done."""
+        try:
+            record = await self._client.prompt(self.workspace, self.session, self.run_id)
+        except (Refusal, BadAnswer):
+            return None
+        return record if record and record.outcome else None
 
     async def _stop_reading(self) -> None:
         if self._next:

@@ -65,7 +65,8 @@ class Events:
         self.connections = 0
         """How often it has connected."""
         self.gap = False
-        """It had to come back without a place: something may have been published meanwhile that it does not know."""
+        """It had to come back without a place, or to one that the server's log does not reach back to: something may
+        have been published meanwhile that it does not know (R29e)."""
         self.trouble: ClientError | None = None
         """Why it is not connected, while it is not."""
         self._arrived: deque[Notice] = deque()
@@ -127,7 +128,9 @@ class Events:
 
     def _take_event(self, event: ServerEvent) -> None:
         if event.data is not None:
-            self._arrived.append(Notice.read(event.id, event.data))
+            notice = Notice.read(event.id, event.data)
+            self.gap = self.gap or notice.type == "gap"
+            self._arrived.append(notice)
         self.place = event.id
 
     def _was_seen(self, notice: Notice) -> bool:

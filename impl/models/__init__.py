@@ -202,7 +202,8 @@ class Model(Protocol):
 
     @property
     def hears(self) -> int | None:
-        """How many of the latest messages it looks at. None: everything that was said since the last summary."""
+        """How many of the latest messages it looks at. None: everything that was said since the last summary, which
+        takes the place of what becomes too long (`runtime.conversation`)."""
 
     def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         """Asks for one step. The module's docstring says what is guaranteed of the deltas."""

@@ -16,7 +16,7 @@ PACE = 0.4  # seconds between two pieces of an answer
 
 def demo_model(pace: float = PACE) -> ScriptedModel:
     """A model that pauses for so long between two pieces of its answer."""
-    return ScriptedModel(lambda request: tuple(_scene(request, pace)))
+    return ScriptedModel(lambda request: tuple(_scene(request, pace)), hears=1)  # the prompt
 
 
 def _scene(request: Request, pace: float) -> Iterator[Beat]:

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, urlsplit
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..files import UsageError
 from ..models import (
@@ -27,16 +27,15 @@ from ..models import (
     Message,
     ModelError,
     ReasoningDelta,
-    Role,
     TextDelta,
     Tool,
-    ToolCall,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
-    ToolResult,
     Usage,
 )
+from .chat_request import encode_request
+from .secrets import Secrets
 
 if TYPE_CHECKING:
     import openai
@@ -95,16 +94,15 @@ class OpenAIModel:
         if not (key.isascii() and key.isprintable()) or " " in key:
             raise UsageError("the key has characters that no key has: look for a stray space, line end or quote in it")
         url = url or DEFAULT_BASE_URL
-        self._url, self._secrets = _shown(url)
-        self._secrets.update({key} - {""})
+        self._url, secrets = _shown(url)
+        self._secrets = Secrets({key, *secrets})
         self._timeout = timeout
         self._client = openai.AsyncOpenAI(api_key=key or "none", base_url=url, timeout=timeout, max_retries=0)
-        self._completions = self._client.chat.completions  # this imports much: better now than during a step
 
     def __repr__(self) -> str:
         return f"OpenAIModel({self.name!r}, base_url={self._url!r})"
 
-    hears = None  # everything
+    hears = None  # everything since the last summary
 
     async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         answer = _Answer()
@@ -121,21 +119,19 @@ class OpenAIModel:
         """Closes the connections that are kept for the next step. No step can follow."""
         await self._client.close()
 
-    async def _ask(self, messages: Sequence[Message], tools: Sequence[Tool]) -> "openai.AsyncStream[Any]":
+    async def _ask(self, messages: Sequence[Message], tools: Sequence[Tool]) -> "openai.AsyncStream[object]":
         """The answer's stream, once its head has come."""
         import openai
-        offered: dict[str, Any] = {"tools": [_tool(tool) for tool in tools]} if tools else {}
-        sent: list[Any] = list(_conversation(messages))
+        body = await encode_request(self.name, messages, tools)
         try:
-            stream: openai.AsyncStream[Any] = await self._completions.create(
-                model=self.name, messages=sent, stream=True, stream_options={"include_usage": True}, **offered,
-            )
-            return stream
+            return await self._client.post(  # `chat.completions.create` walks the types of every message on each call
+                "/chat/completions", content=body, cast_to=object, stream=True, stream_cls=openai.AsyncStream[object],
+                options={"security": {"bearer_auth": True}})
         except openai.APIError as error:
             failure = self._failure(error)
         raise failure
 
-    async def _next(self, stream: "openai.AsyncStream[Any]", answer: "_Answer") -> object:
+    async def _next(self, stream: "openai.AsyncStream[object]", answer: "_Answer") -> object:
         """The next chunk, or `_END`. What goes wrong after the finish reason is an end like any other."""
         import openai
         try:
@@ -180,9 +176,7 @@ class OpenAIModel:
 
     def _error(self, kind: Failure, what: str, said: str = "", retry_after: float | None = None) -> ModelError:
         """An error that names the endpoint and quotes what the server said, as one line and without secrets."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            said = said.replace(secret, "***")
-        said = " ".join("".join(c if c.isprintable() else " " for c in said).split())
+        said = " ".join("".join(c if c.isprintable() else " " for c in self._secrets.hide(said)).split())
         if len(said) > QUOTE_LENGTH:
             said = said[:QUOTE_LENGTH] + "…"
         return ModelError(kind, f"{self._url}: {what}" + (f": {said}" if said else ""), retry_after=retry_after)
@@ -276,7 +270,7 @@ class _Utf16:
 
 def _field(thing: object, name: str, kind: type[T]) -> T | None:
     """A field of the answer; None if it is missing or null."""
-    value = getattr(thing, name, None)
+    value = thing.get(name) if isinstance(thing, dict) else None
     if value is None or isinstance(value, kind):
         return value
     what = f"the answer's {name} is of type {type(value).__name__}, where {kind.__name__} is expected"
@@ -298,47 +292,10 @@ def _shown(url: str) -> tuple[str, set[str]]:
     if not valid:
         raise UsageError("the base URL is not one: it starts with http:// or https:// and a host, and ends as in /v1")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    secrets = {parts.username, parts.password, *(value for _, value in parse_qsl(parts.query))}
-    return f"{parts.scheme}://{host}{port}{parts.path}", {secret for secret in secrets if secret}
-
-
-def _tool(tool: Tool) -> dict[str, object]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
-
-
-def _conversation(messages: Sequence[Message]) -> Iterator[dict[str, object]]:
-    """The messages as the wire has them. It wants the results of tool calls right after the calls, where the message of
-    another prompt may stand. A canceled turn leaves tool calls without results, and messages in which nothing is said:
-    the wire refuses both, so they are left out. Reasoning is never sent."""
-    for message, results in zip(messages, _results(messages)):
-        content = _clean(message.text)
-        calls = [
-            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": _clean(part.input)}}
-            for part in message.parts if isinstance(part, ToolCall) and part.id in results
-        ]
-        if calls:
-            yield {"role": "assistant", "content": content or None, "tool_calls": calls}
-            for id, result in results.items():
-                yield {"role": "tool", "tool_call_id": id, "content": _clean(result.content)}
-        elif content and message.role is not Role.TOOL:
-            yield {"role": message.role.value, "content": content}
-
-
-def _results(messages: Sequence[Message]) -> list[dict[str, ToolResult]]:
-    """For each message, the results of the calls in it by their ids: of each, the first that follows."""
-    following: dict[str, ToolResult] = {}
-    found: list[dict[str, ToolResult]] = []
-    for message in reversed(messages):
-        following |= {part.tool_call_id: part for part in reversed(message.parts) if isinstance(part, ToolResult)}
-        called = [part.id for part in message.parts if isinstance(part, ToolCall)]
-        found.append({id: following.pop(id) for id in called if id in following})
-    return found[::-1]
-
-
-def _clean(text: str) -> str:
-    """The text without halves of characters, which cannot be sent."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    name, password = parts.username or "", parts.password or ""
+    pair = f"{name}:{password}" if password else ""
+    secrets = {name, password, pair, *(value for _, value in parse_qsl(parts.query))}
+    return f"{parts.scheme}://{host}{port}{parts.path}", secrets | {unquote(secret) for secret in secrets}
 
 
 def _status(error: "openai.APIError") -> tuple[int | None, Mapping[str, str]]:

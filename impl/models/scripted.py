@@ -145,13 +145,18 @@ class ScriptedModel:
 
     A prompt for which there is no script is echoed. A function is asked at every call and gives the scene for that call
     alone; None means the echo. Between any two deltas other tasks run, so that a step can be canceled anywhere.
+
+    Everything but a function goes by the prompt alone, and hears nothing else, however long the session is. A function
+    may look at all that was said, unless `hears` says how much of it the function looks at.
     """
 
     name = "scripted"
     provider = "cancelmark"
-    hears = None  # everything: a script may depend on it
 
-    def __init__(self, script: Script | None = None, *, sleep: Sleep = asyncio.sleep) -> None:
+    def __init__(
+        self, script: Script | None = None, *, sleep: Sleep = asyncio.sleep, hears: int | None = None,
+    ) -> None:
+        self.hears = hears if callable(script) else 1
         self.calls = 0
         """How many steps were asked for. Counted when `step` is called, even if nobody takes a delta."""
         self.running = 0

@@ -33,7 +33,7 @@ from .refusals import TOO_LATE, Moved, Refusal, Stuck
 from .result import Result
 from .run import STATE, Run
 from .session import Effects, Prompt
-from .tasks import has_succeeded
+from .tasks import has_succeeded, outlast
 from .trace import TraceWriter
 from .turn import ToolRunner, Turn
 from .writer import UNSTORABLE, Commit, Writer
@@ -377,11 +377,13 @@ class Dispatcher:
     def _make_turn(self, lane: Lane, run: Run) -> Turn:
         prompt, session = run.prompt, lane.session
 
-        async def follow_ups() -> list[Message]:
+        async def follow_ups() -> tuple[list[Message], asyncio.CancelledError | None]:
             if not session.can("step", run.prompt):
-                return []
-            effects = await self._carry_out(lane, session.take("step", run.prompt))
-            return [self._runs[effect.seq].message for effect in effects if isinstance(effect, Fold)]
+                return [], None
+            folding = self._begin_to_carry_out(lane, session.take("step", run.prompt))
+            canceled = await outlast(folding)
+            guests = [self._runs.get(e.seq) for e in folding.result() if isinstance(e, Fold)]
+            return [guest.message for guest in guests if guest], canceled  # who is not there ended with its host
 
         return Turn(
             seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
@@ -411,7 +413,8 @@ class Dispatcher:
         told = isinstance(error, StoreError)
         log.critical("session %s stands still until the server is restarted: %s", session.id, error,
                      exc_info=None if told else error)
-        lane.stuck = Stuck(f"session {session.id} cannot go on: {error if told else repr(error)}; restart the server")
+        why = f"{error.problem}; {error.remedy}" if isinstance(error, StoreError) else repr(error)  # not where it is
+        lane.stuck = Stuck(f"session {session.id} cannot go on: {why}; restart the server")
         self._leave_behind(lane, lane.stuck)
 
     def _leave_behind(self, lane: Lane, why: Refusal) -> None:

@@ -16,6 +16,12 @@ left out:
 - no update of a prompt after its terminal event: the prompt's `Feed` is closed before that event is written, so the
   place of each of its updates is below the event's id. This also holds when the event is heard of late, and when a
   later event of the same commit is heard of first.
+
+**The floor.** A log that is not kept for ever loses its oldest events. The broker raises its floor first, to the last
+event that may go, and only then are events up to there deleted. The floor is never above the place of a subscription
+that is open or rests, so that whoever watches misses nothing, and never at the latest event. Whoever comes back to a
+place below the floor is told so first, by a gap, and goes on from the floor. Its place is the old one until it has
+taken the gap: if it leaves before that, it is told again.
 """
 
 import asyncio
@@ -28,6 +34,7 @@ from ..store import Event, Json, Store
 
 BUFFER = 256  # updates that wait for one subscriber
 PAGE = 64  # events that are read from the log at a time
+GAP = "gap"  # the type of a notice that says how many events are missing before the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +67,31 @@ class Broker:
             raise ValueError(f"a subscription needs room for at least one update, not {buffer}")
         self.store, self.buffer = store, buffer
         self.latest = 0  # the highest event id heard of
+        self.floor = 0  # events up to this id are gone, or about to be
         self.closed = False
         self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is gone by itself
+        self._resting: WeakSet[Subscription] = WeakSet()
         self._published = self._skipped = 0
         self._unwatch = store.watch(self._hear)
 
     async def start(self) -> None:
         """Hears of what is in the log already. Call it before anybody subscribes."""
         self._hear(await self.store.latest_event())
+        self.floor = await self.store.first_event() - 1
+
+    def raise_floor(self, wanted: int) -> int:
+        """Raises the floor to that event, or as far as those who watch allow, and returns it. What is not above the
+        floor may be deleted (R18c)."""
+        held = (subscription.needed for held in (self._subscriptions, self._resting) for subscription in held)
+        self.floor = max(self.floor, min(wanted, self.latest - 1, *held))
+        return self.floor
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
         """All notices from now on; with `after`, also all events above that id. With `session`, only that session's.
 
-        A place that the log has not reached yet cannot be from this log, and means from now on.
+        A place that the log has not reached yet cannot be from this log, and means from the beginning (R29c).
         """
-        place = self.latest if after is None else max(0, min(after, self.latest))
+        place = self.latest if after is None else after if 0 < after <= self.latest else 0
         subscription = Subscription(self, place, session)
         if not self.closed:
             self._subscriptions.add(subscription)
@@ -113,6 +130,12 @@ class Broker:
     def leave(self, subscription: "Subscription") -> None:
         """The subscription gets nothing any more."""
         self._subscriptions.discard(subscription)
+        self._resting.discard(subscription)
+
+    def let_rest(self, subscription: "Subscription") -> None:
+        """The subscription gets nothing any more, but what it has not seen is kept."""
+        self._subscriptions.discard(subscription)
+        self._resting.add(subscription)
 
     def _hear(self, latest: int) -> None:
         """The log has events up to this id."""
@@ -154,15 +177,16 @@ class Subscription:
     events while it is being read (R18a).
     """
 
-    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_page", "_read", "_updates", "place", "session",
-                 "skipped")
+    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_read", "_updates", "place",
+                 "session", "skipped")
 
     def __init__(self, broker: Broker, place: int, session: str | None) -> None:
         self.session = session
         self.place = place  # what to come back with: every event up to this id has been seen
         self.skipped = 0  # updates that were published too fast for this subscriber
         self._broker = broker
-        self._read = place  # how far the log has been read
+        self._read = max(place, broker.floor)  # how far the log has been read
+        self._gap = self._read - place  # events that are gone, and not yet told of
         self._page: deque[Event] = deque()  # what was read and not yet seen
         self._updates: deque[tuple[int, Update]] = deque()  # each with its place
         self._awake = asyncio.Event()
@@ -173,7 +197,7 @@ class Subscription:
 
     async def __anext__(self) -> Notice:
         while not self._closed:
-            if not self._page and self._read < self._readable():
+            if not self._gap and not self._page and self._read < self._readable():
                 await self._turn_page()
                 await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
             elif (notice := self._next()) is not None:
@@ -193,16 +217,30 @@ class Subscription:
 
     def close(self) -> None:
         """Ends the subscription, also for a reader that waits. Closing twice is closing once."""
-        self._closed = True
+        self._end()
         self._broker.leave(self)
+
+    def rest(self) -> None:
+        """Ends the subscription like `close`; but until that is called, what it has not seen stays in the log."""
+        if not self._closed:
+            self._end()
+            self._broker.let_rest(self)
+
+    def _end(self) -> None:
+        self._closed = True
         self._updates.clear()
         self._page.clear()
         self.wake()
 
     @property
+    def needed(self) -> int:
+        """Every event above this id has to be kept for it."""
+        return self._read if self._gap else self.place
+
+    @property
     def held(self) -> int:
         """How many notices it holds in memory."""
-        return len(self._updates) + len(self._page)
+        return bool(self._gap) + len(self._updates) + len(self._page)
 
     def offer(self, update: Update) -> bool:
         """Adds the update to those that wait. True if the oldest of them had to go."""
@@ -229,6 +267,9 @@ class Subscription:
 
     def _next(self) -> Notice | None:
         """The next notice, if it is here. Taking it and returning it is one step that no cancel can come between."""
+        if self._gap:
+            gap, self._gap, self.place = Update("", GAP, {"missed": self._gap}), 0, self._read
+            return gap
         if self._page:
             event = self._page.popleft()
             self.place = event.id

@@ -62,6 +62,11 @@ class Lane:
         self.working = False
         self.stuck: Refusal | None = None
 
+    @property
+    def idle(self) -> bool:
+        """Whether the session has no prompt that is not done, and nothing is to be carried out in it."""
+        return not (self.session.prompts or self.accepting or self.steps or self.working)
+
     def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
         session_id, operations = self.session.id, list[Operation]()

@@ -7,7 +7,7 @@ from functools import cached_property
 from cancelmark.model.lifecycle import Outcome
 
 from ..store import Event, Message
-from .events import Broker, Feed, Notice, Subscription
+from .events import GAP, Broker, Feed, Notice, Subscription
 from .messages import user_message
 from .result import Result
 from .session import Prompt
@@ -93,7 +93,7 @@ class Handle:
 
     async def events(self) -> AsyncIterator[Notice]:
         """The prompt's messages from now on, and its terminal event, which is the last. A prompt that is folded has
-        none of its own: its events end there."""
+        none of its own: its events end there, and so do those of a prompt whose terminal event is not kept any more."""
         with self._broker.subscribe(self._run.place, self.session_id) as subscription:
             self._subscriptions.add(subscription)
             waiter = self._run.wait()
@@ -102,6 +102,8 @@ class Handle:
                 if self._released:
                     return
                 async for notice in subscription:
+                    if notice.type == GAP and await self._is_gone(subscription.place):
+                        return
                     if notice.payload.get("seq") == self.seq and notice.type != STATE:
                         yield notice
                         if isinstance(notice, Event) and notice.terminal:
@@ -110,6 +112,12 @@ class Handle:
                 self._subscriptions.discard(subscription)
                 waiter.cancel()
         _ = self.result  # raises if it could not be written
+
+    async def _is_gone(self, floor: int) -> bool:
+        """Whether the terminal event was published, and is not in the log any more."""
+        over = self._run.end is not None
+        kept = await self._broker.store.events(floor, session=self.session_id, terminal=True)
+        return over and all(event.payload.get("seq") != self.seq for event in kept)
 
     def release(self) -> None:
         """Ends the events that are being watched through this handle. The second time has no effect."""

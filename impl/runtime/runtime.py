@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import time
 
@@ -10,20 +10,21 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import REFERENCE, Protocol
 
 from ..models import Model
-from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store, StoreError
+from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store
 from .dispatcher import Dispatcher, Ready
 from .events import Broker
 from .lane import Lane
 from .refusals import TOO_LATE, Closing, NoSession, Refusal, RunIdInUse
 from .run import Handle, Run
-from .session import Counter, Prompt, Session
-from .tasks import outlast
+from .session import Counter, Effects, Prompt, Session
+from .tasks import SHARE, in_shares, outlast
 from .trace import TraceWriter, describe_sessions
 from .turn import ToolRunner
 
 log = logging.getLogger("cancelmark")
 
 INTERRUPTED = "interrupted by a restart of the server"
+START = 2.0  # seconds for what the last life has left to be written
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
 
 
@@ -58,22 +59,27 @@ class Runtime(Dispatcher):
         """Takes up what a crash or a restart has left: nothing that was accepted is lost, and no end comes
         twice (R17e, R21)."""
         await self.broker.start()
+        sessions = await self.store.load_all()
         self._counter.latest = await self.store.latest_seq()
-        for known in await self.store.load_all():
+        async for known in in_shares(sessions):
             self._lanes[known.session_id] = Lane(Session.restored(
                 known.session_id, self._counter, known.mark,
                 ((r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol),
                 known.version, known.epoch)
         lanes = list(self._lanes.values())
-        runs = [await self._take_up(lane, prompt) for lane in lanes for prompt in lane.session.prompts.values()]
+        left = ((lane, prompt) for lane in lanes for prompt in lane.session.prompts.values())
+        runs = [await self._take_up(lane, prompt) async for lane, prompt in in_shares(left)]
         found = describe_sessions(lane.session for lane in lanes) if self.trace else None
-        steps = [lane.session.take("recover") for lane in lanes]
+        steps = [lane.session.take("recover") async for lane in in_shares(lanes)]  # nobody has reached them yet
         if self.trace:
             self.trace.everywhere("recover", steps, found)
         recovering = [self._begin_to_carry_out(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
         for run in runs:
             self._settle_if_canceled(self._lanes[run.prompt.session.id], run.prompt)
-        await asyncio.gather(*recovering, return_exceptions=True)  # a session that stands still has said so
+        for future in recovering:
+            future.add_done_callback(lambda done: done.exception())  # a session that stands still has said so
+        if recovering:  # what cannot be written yet is waited for by its session, and not by the others
+            await asyncio.wait(recovering, timeout=START)
 
     async def _take_up(self, lane: Lane, prompt: Prompt) -> Run:
         """A prompt that the last life has left."""
@@ -88,7 +94,7 @@ class Runtime(Dispatcher):
         try:
             await turn.look_back()
             run.said, run.messages = turn.end(Outcome.ERROR, INTERRUPTED), turn.unwritten
-        except StoreError as error:  # what its turn has written cannot be read: it ends all the same
+        except Exception as error:  # what its turn has written cannot be read: it ends all the same
             log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
             run.said = run.fail(INTERRUPTED)
 
@@ -161,16 +167,19 @@ class Runtime(Dispatcher):
         """The texts of the queued prompts, the next one first."""
         return [prompt.text for prompt in self._lane(session_id).session.queue]
 
-    def unfinished(self, session_id: str) -> int:
-        """How many prompts of the session are not done."""
+    def unfinished(self, session_id: str | None = None) -> int:
+        """How many prompts of the session are not done; without an id, of all sessions."""
+        if session_id is None:
+            return len(self._runs) - sum(len(run.guests) for run in self._runs.values())
         return len(self._lane(session_id).session.prompts)
 
     def is_busy(self, session_id: str | None = None) -> bool:
-        """Whether the session has a prompt whose end has not been published; without an id, whether any has."""
+        """Whether the session has a prompt whose end has not been published; without an id, whether any has. One that
+        stands still is busy: it has something to write."""
         if session_id is None:
             return bool(self._runs)
-        lane = self._lane(session_id)
-        return bool(lane.session.prompts) or any(step.effects.moved for step in lane.steps)
+        lane = self._find_lane(session_id)
+        return bool(lane.stuck or lane.session.prompts) or any(step.effects.moved for step in lane.steps)
 
     async def status(self, run_id: str) -> PromptRecord | None:
         """Where the prompt with that run id is, or how it ended."""
@@ -186,10 +195,26 @@ class Runtime(Dispatcher):
             steps = [lane.session.take("close") for lane in lanes]
             if self.trace:
                 self.trace.everywhere("close", steps)
-            for lane, effects in zip(lanes, steps):
-                self._carry(lane, effects)
+            self._carry_close(list(zip(lanes, steps)))
             self._close = asyncio.ensure_future(self._close_down(self.grace if deadline is None else deadline))
         await asyncio.shield(self._close)
+
+    def _carry_close(self, steps: Sequence[tuple[Lane, Effects]]) -> None:
+        """Has the close carried out in every session. Where many are idle, they follow a share at a time: nothing more
+        can happen in them than that the mark is written."""
+        idle = [lane for lane, effects in steps if lane.idle and not effects]
+        later = set(idle[SHARE:])
+        self._steps += len(later)  # it is not quiet before these are done
+        for lane, effects in steps:
+            if lane not in later:
+                self._carry(lane, effects)
+        if later:
+            self._spawn(self._carry_later([step for step in steps if step[0] in later]))
+
+    async def _carry_later(self, steps: Sequence[tuple[Lane, Effects]]) -> None:
+        async for lane, effects in in_shares(steps):
+            self._steps -= 1
+            self._carry(lane, effects)
 
     async def _close_down(self, deadline: float) -> None:
         if not await self._quiet_within(deadline):
@@ -222,13 +247,21 @@ class Runtime(Dispatcher):
 
     # --- machinery
 
+    def refuse_if_stuck(self, session_id: str) -> None:
+        """Raises `Stuck` if the session stands still until the server is restarted (R25b)."""
+        self._lane(session_id)
+
     def _lane(self, session_id: str) -> Lane:
-        lane = self._lanes.get(session_id)
-        if lane is None:
-            raise NoSession(f"there is no session {session_id}; create it first")
+        lane = self._find_lane(session_id)
         if lane.stuck:
             raise lane.stuck
         return lane
+
+    def _find_lane(self, session_id: str) -> Lane:
+        try:
+            return self._lanes[session_id]
+        except KeyError:
+            raise NoSession(f"there is no session {session_id}; create it first") from None
 
     def _refuse_if_closing(self) -> None:
         if self.closing:

@@ -1,7 +1,20 @@
-"""Work that is done to its end, whatever is asked of whoever waits for it."""
+"""Work that is done to its end, whatever is asked of whoever waits for it, and work that leaves room for others."""
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SHARE = 100  # things that are done before others run
+
+
+async def in_shares(things: Iterable[T]) -> AsyncIterator[T]:
+    """The things, one after the other. Others run after each `SHARE` of them."""
+    for number, thing in enumerate(things, 1):
+        yield thing
+        if number % SHARE == 0:
+            await asyncio.sleep(0)
 
 
 async def outlast(work: "asyncio.Future[Any]") -> asyncio.CancelledError | None:

@@ -12,6 +12,7 @@ which this is the complete case, and `cancelmark trace check` judges both.
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import SEEK_END, PathLike
@@ -83,7 +84,8 @@ class TraceWriter:
         self.path = Path(path)
         self.n = 0  # lines written
         torn = _torn(self.path)
-        self._file: TextIO | None = self.path.open("a", encoding="utf-8", buffering=1)
+        handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._file: TextIO | None = os.fdopen(handle, "a", encoding="utf-8", buffering=1)
         if torn:
             self._file.write("\n")
 

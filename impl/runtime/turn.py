@@ -16,20 +16,21 @@ from typing import Any
 
 from cancelmark.model.lifecycle import Outcome
 
-from ..models import Draft, Failure, FinishReason, Model, ModelError, Role, Text, Tool, ToolCall, ToolResult
+from ..models import Draft, Failure, FinishReason, Model, ModelError, Role, Tool, ToolCall, ToolResult
 from ..models import Message as Said
 from ..models import Part as SaidPart
 from ..store import Message
-from .conversation import Read, read_back
+from .conversation import LONGEST, Read, read_back, summarize
 from .events import Feed
-from .messages import SUMMARY, finished, said, saying, since_summary, text_of, wire_message, wire_part
+from .messages import finished, said, saying, since_summary, text_of, wire_message, wire_part
 from .result import Result
 from .tasks import outlast
 
 # Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
 Say = Callable[[Sequence[Message], Callable[[], bool]], "asyncio.Future[Any]"]
 
-SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
+# The messages of the prompts that fold into the turn now, and the request to cancel that came meanwhile.
+FollowUps = Callable[[], Awaitable[tuple[Sequence[Message], asyncio.CancelledError | None]]]
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Turn:
         tools: Mapping[str, ToolRunner],
         history: Read,
         say: Say,
-        follow_ups: Callable[[], Awaitable[Sequence[Message]]],
+        follow_ups: FollowUps,
         feed: Feed,
         goes_on: bool = False,
     ) -> None:
@@ -66,7 +67,7 @@ class Turn:
         self._history, self._say, self._follow_ups, self._feed = history, say, follow_ups, feed
         self._prompt, self._goes_on = prompt, goes_on
         self._messages: dict[str, Message] = {}  # of the session, from the user's message on
-        self._found = 0  # how many of these were there when it went on
+        self._found = 0  # how many of these were there when it went on, or was summarized
         self._unwritten: dict[str, Message] = {}
         self._earlier: list[Said] | None = None  # what was said before, as far as the model looks back
         self._task: asyncio.Task[object] | None = None  # that runs it
@@ -78,6 +79,8 @@ class Turn:
     async def run(self) -> Result | None:
         """Does the turn, in the task of the caller, and returns its result; None if it must go on after a summary. Only
         if somebody else cancels that task is there none either."""
+        if not self._goes_on:
+            self._show(self._prompt)
         await self.look_back()
         self._task = asyncio.current_task()
         try:
@@ -144,12 +147,8 @@ class Turn:
             return self.end(Outcome.ERROR, f"{type(failed).__name__}: {failed}")
 
     async def _work(self) -> Result:
-        if not self._goes_on:
-            self._show(self._prompt)
         while True:
-            for message in await self._follow_ups():
-                self._messages[message.id] = message
-                self._show(message)
+            await self._take_in()
             answer = await self._step()
             if answer.finish_reason != FinishReason.TOOL_USE:
                 return self._finish(Outcome.END_TURN, answer)
@@ -162,10 +161,19 @@ class Turn:
             if self._stopping:
                 raise asyncio.CancelledError
 
+    async def _take_in(self) -> None:
+        """Takes in the follow-ups that there are, and shows them, even if the turn is stopped meanwhile."""
+        messages, canceled = await self._follow_ups()
+        for message in messages:
+            self._messages[message.id] = message
+            self._show(message)
+        if canceled:
+            raise canceled
+
     async def _step(self) -> Message:
         """One answer of the model, streamed to whoever watches. It has its place before it is complete."""
+        conversation = await self._short_conversation()
         message = self._new(Role.ASSISTANT, [])
-        conversation = await self._conversation()
         self._put(message)
         await self._save()
         self._draft = draft = Draft()
@@ -192,18 +200,14 @@ class Turn:
 
     async def _summarize(self, failed: ModelError) -> Result | None:
         """The conversation no longer fits: a summary takes its place, and the turn goes on from there."""
-        draft = Draft()
         try:
-            request = Said(Role.USER, (Text(SUMMARIZE),))
-            async with aclosing(self.model.step([*await self._conversation(), request])) as deltas:
-                async for delta in deltas:
-                    draft.add(delta)
+            summary = await summarize(self.model, await self._conversation())
         except asyncio.CancelledError:
             return self._canceled()
         except Exception:
             return self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)")
         self.end(Outcome.ERROR, failed.message)
-        self._put(self._new(Role.SYSTEM, [Text(SUMMARY + draft.message.text)]))
+        self._put(self._new(Role.SYSTEM, [summary]))
         self._show_unwritten()
         return None
 
@@ -224,6 +228,16 @@ class Turn:
             self._show(message)
 
     # --- messages
+
+    async def _short_conversation(self) -> list[Said]:
+        """What the model is to hear. If that has become long, a summary takes its place, and the turn goes on."""
+        conversation = await self._conversation()
+        if len(conversation) > LONGEST and self.model.hears is None:
+            self._put(self._new(Role.SYSTEM, [await summarize(self.model, conversation)]))
+            await self._save()
+            self._found = len(self._messages)
+            conversation = await self._conversation()
+        return conversation
 
     async def _conversation(self) -> list[Said]:
         """What the model is to hear: everything since the last summary, as far as it looks back. If the prompt came

@@ -1,10 +1,10 @@
 """Workspaces: what a server keeps for a path. Each is a runtime with its sessions, in a file of its own.
 
 A run belongs to its workspace, never to a request or a connection. A workspace lives while a client is attached to it,
-and for a grace period after the last one has left or the last call has named it; then it closes as a server does that
-shuts down: nothing more is accepted, every session is canceled, every run is waited for, the store is closed. Opening
-the same path again finds the same workspace, with its sessions. Workspaces that a crash has left open are open again
-after the restart, and go on.
+and for a grace period after the last one has left or the last call has named it, and in any case until its prompts are
+done (R26); then it closes as a server does that shuts down: nothing more is accepted, every session is canceled, every
+run is waited for, the store is closed. Opening the same path again finds the same workspace, with its sessions.
+Workspaces that a crash has left open are open again after the restart, and go on.
 
 A data directory belongs to one server at a time:
 
@@ -12,33 +12,35 @@ A data directory belongs to one server at a time:
     workspaces/ID.db    the sessions, messages, prompts and events of one, with SQLite's files beside it
     server.json         where the server listens, while it runs (`discovery`)
 
-The id of a workspace follows from its path. Its `log` names the series of its event ids: a place in one log means
-nothing in another, so a client that comes back to a new log is shown all of it.
+The id of a workspace follows from its path. Its `log` names what was written to its log of events before lives had
+names (`places`).
 """
 
 import asyncio
 import logging
-import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from os.path import realpath
 from pathlib import Path
 from time import time
-from typing import NamedTuple
 from uuid import NAMESPACE_URL, uuid4, uuid5
+from weakref import WeakValueDictionary
 
 from ..files import UsageError
-from ..models import Draft, Model, Role, Text
-from ..models import Message as Said
-from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, StoreError
+from ..models import Model, Role
+from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, Store, StoreError
+from .conversation import read_back, summarize
 from .events import Broker, Notice, Update
-from .messages import SUMMARY, said, since_summary, wire_message, wire_part
-from .refusals import Closing, NoSession, Refusal, RunIdInUse
+from .index import Index, Record, make_private
+from .messages import wire_message, wire_part
+from .places import Places
+from .refusals import Closing, NoSession, Refusal, RunIdInUse, Stuck
+from .retention import EVERYTHING, Retention
 from .runtime import Runtime
 from .trace import TraceWriter
-from .turn import SUMMARIZE
 
 log = logging.getLogger("cancelmark.workspace")
 
@@ -63,50 +65,6 @@ class Full(Refusal):
     """A limit is reached; later there may be room."""
 
 
-class Record(NamedTuple):
-    """A workspace as the index has it."""
-
-    id: str
-    path: str
-    log: str
-    open: bool
-    ready: bool
-
-
-class Index:
-    """The workspaces of a data directory; without one, of this process. The file is locked while it is open."""
-
-    def __init__(self, directory: Path | None) -> None:
-        where = ":memory:" if directory is None else str(directory / "index.db")
-        self._database = sqlite3.connect(where, isolation_level=None, check_same_thread=False, timeout=0)
-        try:
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("BEGIN EXCLUSIVE")
-            if self._database.execute("PRAGMA user_version").fetchone()[0]:  # today's index has 0
-                raise sqlite3.DatabaseError("a newer Cancelmark has written it")
-            self._database.execute("CREATE TABLE IF NOT EXISTS workspaces (id TEXT PRIMARY KEY, path TEXT NOT NULL,"
-                                   " log TEXT NOT NULL, open INTEGER NOT NULL, ready INTEGER NOT NULL)")
-            self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            self._database.close()
-            if "locked" in str(error):
-                raise UsageError(f"another server uses {directory}; use that one, or choose another --data-dir"
-                                 ) from error
-            raise UsageError(f"{where}: {error}; choose another --data-dir, or move the file out of the way"
-                             ) from error
-
-    def all(self) -> dict[str, Record]:
-        rows = self._database.execute("SELECT id, path, log, open, ready FROM workspaces ORDER BY rowid").fetchall()
-        return {row[0]: Record(row[0], row[1], row[2], bool(row[3]), bool(row[4])) for row in rows}
-
-    def put(self, record: Record) -> None:
-        self._database.execute("INSERT INTO workspaces VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-                               " log = excluded.log, open = excluded.open, ready = excluded.ready", record)
-
-    def close(self) -> None:
-        self._database.close()
-
-
 class Watch:
     """The notices of a workspace for one reader, as an async iterator. It can rest: until it resumes nobody has to care
     for it, and it misses updates, but no events."""
@@ -129,10 +87,11 @@ class Watch:
         return self._subscription.held > 0
 
     def rest(self) -> None:
-        self._subscription.close()
+        self._subscription.rest()
 
     def resume(self) -> None:
-        self._subscription = self._broker.subscribe(self.place)
+        resting, self._subscription = self._subscription, self._broker.subscribe(self.place)
+        resting.close()
         if self._closed:
             self._subscription.close()
 
@@ -145,16 +104,20 @@ class Watch:
 class Workspace:
     """One open workspace."""
 
-    def __init__(self, record: Record, runtime: Runtime, sessions: Iterable[SessionRecord], grace: float, queue: int,
-                 left: Callable[["Workspace"], None]) -> None:
+    def __init__(self, record: Record, runtime: Runtime, places: Places, sessions: Iterable[SessionRecord],
+                 grace: float, queue: int, left: Callable[["Workspace"], None],
+                 retention: Retention = EVERYTHING) -> None:
         self.id, self.path, self.log, self.ready = record.id, record.path, record.log, record.ready
-        self.runtime, self.grace, self.queue = runtime, grace, queue
+        self.runtime, self.places, self.grace, self.queue = runtime, places, grace, queue
         self._sessions = {session.id: session for session in sessions}
+        self._order = list(self._sessions)
+        self._places = {id: place for place, id in enumerate(self._order)}
         self._accepting: Counter[str] = Counter()  # prompts of a session that are being written
         self._claims: dict[str, float] = {}  # until when, by client; for ever while it is attached
         self._watches: dict[str, set[Watch]] = {}  # by client
         self.attached = 0  # how many watch
         self._left, self._alarm = left, asyncio.get_running_loop().call_later(grace, self._look)
+        self._letting_go = asyncio.ensure_future(retention.apply_for_ever(runtime.store, runtime.broker))
 
     # --- who keeps it open
 
@@ -198,14 +161,16 @@ class Workspace:
         return known
 
     def wanted(self) -> bool:
-        """Whether anybody has a claim. Sees to it that somebody asks again when the last claim may be over."""
+        """Whether anybody has a claim, or a prompt is not done: prompts outlive those who watch them (R26). Sees to it
+        that somebody asks again when that may be over."""
         loop = asyncio.get_running_loop()
         self._claims = {client: until for client, until in self._claims.items() if until > loop.time()}
-        if self._claims:
-            wait = max(self._claims.values()) - loop.time()
+        wanted = bool(self._claims) or self.runtime.is_busy()
+        if wanted:
+            wait = max(self._claims.values(), default=inf) - loop.time()
             self._alarm.cancel()
             self._alarm = loop.call_later(min(wait, self.grace), self._look)
-        return bool(self._claims)
+        return wanted
 
     def _look(self) -> None:
         if not self.wanted():
@@ -217,11 +182,22 @@ class Workspace:
         id = str(uuid4())
         await self.runtime.create_session(id, title)
         session = self._sessions[id] = SessionRecord(id, title, 0, int(time()))
+        self._places[id] = len(self._order)
+        self._order.append(id)
         self.runtime.broker.publish(Update(id, "session", {"id": id, "title": title, "created_at": session.created_at}))
         return session
 
-    def sessions(self) -> list[SessionRecord]:
-        return list(self._sessions.values())
+    @property
+    def number_of_sessions(self) -> int:
+        return len(self._sessions)
+
+    def sessions(self, before: str | None = None) -> Iterator[SessionRecord]:
+        """The sessions, or those that were made before that one, the latest first."""
+        end = len(self._order) if before is None else self._places[before]
+        return (self._sessions[self._order[place]] for place in range(end - 1, -1, -1))
+
+    def has_session(self, id: str) -> bool:
+        return id in self._sessions
 
     def session(self, id: str) -> SessionRecord:
         try:
@@ -247,11 +223,11 @@ class Workspace:
                 return (await self.runtime.accept(session_id, text, run_id)).seq
             finally:
                 self._accepting[session_id] -= 1
-        except (RunIdInUse, Closing, Full):
+        except (RunIdInUse, Closing, Full, Stuck, StoreError):  # what was accepted before is, whatever fails now
             known = await self._find(run_id)
             if known is None:
                 raise
-            if (known.session_id, known.text) != (session_id, text):
+            if known.session_id != session_id or not known.was(text):
                 raise RunIdInUse(f"run_id: {run_id!r:.80} is in use by another prompt; choose a new one") from None
             return known.seq
 
@@ -268,17 +244,14 @@ class Workspace:
         self.session(session_id)
         self._refuse_if_busy(session_id)
         runtime = self.runtime
-        history = since_summary(await runtime.store.messages(session_id))
-        if not any(message.role != Role.SYSTEM for message in history):
+        conversation = await read_back(partial(runtime.store.messages, session_id))
+        if all(heard.role is Role.SYSTEM for heard in conversation):
             return
-        conversation = [heard for heard in map(said, history) if heard.parts]
-        draft = Draft()
-        async for delta in runtime.model.step([*conversation, Said(Role.USER, (Text(SUMMARIZE),))]):
-            draft.add(delta)
+        summary = await summarize(runtime.model, conversation)
         self._refuse_if_busy(session_id)
         now = int(time())
         message = Message(f"summary-{uuid4()}", session_id, Role.SYSTEM.value,
-                          (wire_part(Text(SUMMARY + draft.message.text)),), created_at=now, updated_at=now)
+                          (wire_part(summary),), created_at=now, updated_at=now)
         await runtime.store.begin_say(session_id, [message])
         runtime.broker.publish(Update(session_id, "message", wire_message(message)))
 
@@ -289,6 +262,7 @@ class Workspace:
     async def close(self, deadline: float | None = None) -> None:
         """Accepts nothing more, cancels every session, waits for every run, and closes the store."""
         self._alarm.cancel()
+        self._letting_go.cancel()
         await self.runtime.close(deadline)
         if self.runtime.trace:
             self.runtime.trace.close()
@@ -299,12 +273,14 @@ class Workspaces:
     writes its trace to a file of its own."""
 
     def __init__(self, model: Model, directory: Path | None = None, *, grace: float = GRACE, stop: float = 5.0,
-                 queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None) -> None:
-        self.model, self.directory, self.traces = model, directory, traces
+                 queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None,
+                 retention: Retention = EVERYTHING) -> None:
+        self.model, self.directory, self.traces, self.retention = model, directory, traces, retention
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
         self._open: dict[str, Workspace] = {}
-        self._locks: dict[str, asyncio.Lock] = {}  # of those that are being opened or closed
+        self._opening = 0  # of those that are not open yet
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who holds one keeps it
         self._tasks: set[asyncio.Task[None]] = set()
         if directory is not None:
             try:
@@ -318,6 +294,8 @@ class Workspaces:
             except OSError as error:
                 raise UsageError(f"cannot make {traces}: {error.strerror}; choose another --trace") from error
         self._index = Index(directory)
+        if directory is not None:
+            make_private(directory)
 
     async def start(self) -> None:
         """Opens the workspaces that the last life has left open, each of which goes on where it was."""
@@ -325,25 +303,39 @@ class Workspaces:
             if record.open:
                 try:
                     self._open[record.id] = await self._opened(record)
-                except StoreError as error:  # the others are not to wait for this one
-                    log.error("a workspace cannot be opened", extra={"workspace": record.id, "problem": error})
+                except Exception as error:  # the others are not to wait for this one
+                    log.error("a workspace cannot be opened", extra={"workspace": record.id, "problem": error},
+                              exc_info=None if isinstance(error, StoreError) else error)
 
     async def open(self, path: str, client: str = "") -> Workspace:
         """The workspace of this path, wherever links in it lead. It is opened if it is not open."""
-        resolved = await asyncio.to_thread(realpath, path)  # it may ask a disk that is slow
+        try:
+            resolved = await asyncio.to_thread(realpath, path)  # it may ask a disk that is slow
+        except OSError as error:
+            raise Refusal(f"path: {path!r:.200} cannot be followed: {error.strerror}; choose another") from None
         id = str(uuid5(NAMESPACE_URL, f"file://{resolved}"))
         async with self._lock(id):
             workspace = self._open.get(id)
             if workspace is None:
                 if self.closing:
                     raise Closing("the server is closing; ask another, or this one when it is back")
-                if len(self._open) >= self.limit:
-                    raise Full(f"{self.limit} workspaces are open; delete one, or wait until its clients leave one")
                 record = self._index.all().get(id) or Record(id, resolved, "", True, False)
-                workspace = self._open[id] = await self._opened(record._replace(open=True))
+                with self._place():
+                    workspace = self._open[id] = await self._opened(record._replace(open=True))
                 log.info("workspace opened", extra={"workspace": id})
             workspace.claim(client)
         return workspace
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place for a workspace that is being opened, from now on: nobody else can take it meanwhile."""
+        if len(self._open) + self._opening >= self.limit:
+            raise Full(f"{self.limit} workspaces are open; delete one, or wait until its clients leave one")
+        self._opening += 1
+        try:
+            yield
+        finally:
+            self._opening -= 1
 
     def __iter__(self) -> Iterator[Workspace]:
         return iter(list(self._open.values()))
@@ -362,12 +354,29 @@ class Workspaces:
             await self._put(Record(workspace.id, workspace.path, workspace.log, True, True))
             workspace.ready = True
 
-    async def delete(self, id: str, deadline: float | None = None) -> None:
-        """Closes the workspace. Its file is kept: opening the path again finds what was there."""
+    async def delete(self, id: str, deadline: float | None = None, *, forget: bool = False) -> None:
+        """Closes the workspace. Its file is kept: opening the path again finds what was there. With `forget` the file
+        is deleted, and opening the path again makes a new workspace."""
         workspace = self.get(id)
         async with self._lock(id):
             if self._open.get(id) is workspace:
                 await self._closed(workspace, deadline)
+                if forget:
+                    await asyncio.to_thread(self._forget, id)
+                    log.info("workspace forgotten", extra={"workspace": id})
+
+    def _forget(self, id: str) -> None:
+        """Deletes the files before the record: if that is interrupted, no file is left that nobody knows of. SQLite's
+        files beside the database go first, or the next database would find them."""
+        if self.directory is not None:
+            file = self.directory / "workspaces" / f"{id}.db"
+            beside = sorted(file.parent.glob(f"{id}.db-*"), reverse=True)  # -wal, -v3, -shm, -lock
+            try:
+                for path in (*beside, file):
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreError(file, f"it cannot be deleted: {error.strerror}", "delete it by hand") from error
+        self._index.remove(id)
 
     def release(self, client: str) -> int:
         """Takes back the client's claims, and says how many."""
@@ -393,6 +402,13 @@ class Workspaces:
             return SqliteStore(file), record._replace(log=uuid4().hex[:8]) if fresh else record
 
         store, record = await asyncio.to_thread(make)
+        try:
+            return await self._started(store, record)
+        except BaseException:
+            store.close()
+            raise
+
+    async def _started(self, store: Store, record: Record) -> Workspace:
         await self._put(record)
         trace = None
         if self.traces:
@@ -402,7 +418,9 @@ class Workspaces:
                 log.error("no trace is written", extra={"workspace": record.id, "problem": error})
         runtime = Runtime(self.model, store, grace=self.stop, trace=trace)
         await runtime.start()
-        return Workspace(record, runtime, await store.sessions(), self.grace, self.queue, self._left)
+        places = Places(await store.lives(), record.log)
+        return Workspace(record, runtime, places, await store.sessions(), self.grace, self.queue, self._left,
+                         self.retention)
 
     async def _put(self, record: Record) -> None:
         await asyncio.to_thread(self._index.put, record)

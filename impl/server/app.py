@@ -14,12 +14,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import wire
 from ..models import ModelError
-from ..runtime import Closing, Refusal, RunIdInUse
+from ..runtime import Closing, Moved, Refusal, RunIdInUse, Stuck
 from ..runtime.workspace import Busy, Full, Unknown
-from ..store import StoreError
+from ..store import StoreError, Unconfirmed
 from . import calls, page
 from .answers import Answer, problem
-from .guard import Guard, TooLarge, TooSlow, read_body
+from .guard import Guard, TooLarge, TooSlow, drop_body, read_body
+from .lists import LIMIT
 from .schemas import BadInput, check_request, model_of, parse_body
 from .site import Site
 
@@ -39,6 +40,8 @@ class Call:
     sent: type[wire.Request] | None = None
     status: int = 200
     refusals: tuple[int, ...] = ()  # beyond those that any call may give
+    before: str = ""  # what a list is asked for before, page by page
+    query: tuple[tuple[str, str, str], ...] = ()  # what else may be asked: name, type, what it means
 
     @property
     def name(self) -> str:
@@ -58,31 +61,40 @@ CALLS: Sequence[Call] = (
     Call("POST", "/v1/workspaces", calls.open_workspace, wire.Workspace, wire.OpenWorkspace, refusals=(409, 429, 503)),
     Call("GET", "/v1/workspaces", calls.list_workspaces, list[wire.Workspace]),
     Call("GET", _W, calls.get_workspace, wire.Workspace, refusals=(404,)),
-    Call("DELETE", _W, calls.delete_workspace, wire.Done, refusals=(404,)),
+    Call("DELETE", _W, calls.delete_workspace, wire.Done, refusals=(400, 404, 503),
+         query=(("forget", "boolean", "Delete everything that the server keeps of it"),)),
     Call("GET", _W + "/events", calls.events, refusals=(400, 404)),
     Call("DELETE", "/v1/clients/{client_id}", calls.release_client, wire.Released, refusals=(400,)),
-    Call("POST", _W + "/sessions", calls.create_session, wire.Session, wire.CreateSession, refusals=(404, 409, 503)),
-    Call("GET", _W + "/sessions", calls.list_sessions, list[wire.Session], refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}", calls.get_session, wire.Session, refusals=(404,)),
-    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[wire.Message], refusals=(404,)),
+    Call("POST", _W + "/sessions", calls.create_session, wire.Session, wire.CreateSession,
+         refusals=(404, 409, 500, 503)),
+    Call("GET", _W + "/sessions", calls.list_sessions, list[wire.Session], refusals=(400, 404),
+         before="the id of a session"),
+    Call("GET", _W + "/sessions/{sid}", calls.get_session, wire.Session, refusals=(404, 503)),
+    Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[wire.Message], refusals=(400, 404, 503),
+         before="the id of a message"),
     Call("POST", _W + "/agent/init", calls.init_agent, wire.Agent, wire.InitAgent, refusals=(404,)),
     Call("GET", _W + "/agent", calls.get_agent, wire.Agent, refusals=(404,)),
-    Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202, refusals=(404, 409, 429, 503)),
-    Call("GET", _S, calls.get_session, wire.Session, refusals=(404,)),
-    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(404,)),
-    Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(404,)),
-    Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404,)),
-    Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404,)),
-    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(404,)),
+    Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202,
+         refusals=(404, 409, 429, 500, 503)),
+    Call("GET", _S, calls.get_session, wire.Session, refusals=(404, 503)),
+    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(404, 503)),
+    Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(400, 404, 503),
+         before="a seq: only prompts that are done",
+         query=(("run_id", "string", "Only the prompt with this run id"),)),
+    Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404, 503)),
+    Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404, 503)),
+    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(404, 503)),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
 )
 
+METHODS = {"HEAD", *(call.method for call in CALLS)}  # that figures tell apart: strangers can make up any number
+
 # Which status says what went wrong: the first that fits.
 STATUS: Sequence[tuple[type[Exception], int]] = (
     (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409), (Closing, 409),
-    (Busy, 409), (Refusal, 400), (ModelError, 502),
+    (Busy, 409), (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
 
@@ -94,7 +106,7 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
 
     def note_answer(scope: Scope, status: int, seconds: float) -> None:
         call = scope.get("cancelmark.call", "none")
-        site.metrics.requests.labels(scope["method"] if call != "none" else "any", call, status).inc()
+        site.metrics.requests.labels(scope["method"] if scope["method"] in METHODS else "other", call, status).inc()
         if call != "events":
             site.metrics.seconds.observe(seconds)
         if log.isEnabledFor(logging.DEBUG):
@@ -128,6 +140,8 @@ class Endpoint:
 
     async def _answer(self, call: Call, request: Request) -> ASGIApp:
         if call.sent is None:
+            if call.method != "GET":
+                await drop_body(request)
             return await call.handle(self._site, request)
         data = await read_body(request, self._site.limits.body)
         return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
@@ -144,7 +158,8 @@ def _problem(error: Exception, call: Call) -> Answer:
     """What went wrong, as a status and a message (R27b)."""
     if isinstance(error, StoreError):
         log.error("the store failed", extra={"call": call.name, "problem": error})
-        return problem(503, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are
+        status = 500 if isinstance(error, Unconfirmed) else 503  # which say that nobody knows, and that nothing is kept
+        return problem(status, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are
     for kind, status in STATUS:
         if isinstance(error, kind):
             return problem(status, str(error), RETRY if status == 429 else None)
@@ -213,11 +228,21 @@ def _operation(call: Call) -> dict[str, Any]:
              "description": "Who watches: made up by the client"},
             {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"},
              "description": "The id of the last event that was seen, to go on from there"}]
+    parameters += [
+        {"name": name, "in": "query", "required": False, "schema": {"type": type}, "description": description}
+        for name, type, description in call.query]
+    if call.before:
+        parameters += [
+            {"name": "limit", "in": "query", "required": False,
+             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT}, "description": "How many, at most"},
+            {"name": "before", "in": "query", "required": False, "schema": {"type": "string"},
+             "description": f"Only what came before: {call.before}"}]
     content = {"schema": _schema(call.answer)} if call.answer else {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "operationId": call.name if call.path != _S else "get_agent_session", "summary": call.summary,
         **({"parameters": parameters} if parameters else {}),
         "responses": {str(call.status): {"description": "It is done" if call.status == 200 else "Accepted",
+                                         **({"headers": {"Link": LINK}} if call.before else {}),
                                          "content": {kind: content}}}}
     refusals = {401, 403, *call.refusals, *((400, 408, 413) if call.sent else ())}
     for status in sorted(refusals):
@@ -229,6 +254,8 @@ def _operation(call: Call) -> dict[str, Any]:
     return operation
 
 
+LINK = {"description": 'Only if there are earlier ones: <?QUERY>; rel="prev" asks for the page before this one',
+        "schema": {"type": "string"}}
 REFUSALS = {
     400: "What was sent cannot be taken; the message names the field",
     401: "A token is required",
@@ -238,6 +265,8 @@ REFUSALS = {
     409: "The workspace is closing, the run id is in use by another prompt, or the session is busy",
     413: "The body is too large",
     429: "A limit is reached; Retry-After says when to try again",
+    500: "The server failed, and it is not known whether it did what was asked; a prompt can be posted again under the "
+         "same run id",
     502: "The language model failed",
-    503: "The store cannot be written to at present; Retry-After says when to try again",
+    503: "The store cannot be written to or read at present, and nothing was done; if Retry-After is there, try again",
 }

@@ -1,14 +1,17 @@
 """What each call does. A call gets the server and the request, and returns what is to be answered."""
 
+from collections.abc import AsyncIterator
 from importlib.metadata import version
+from typing import Any
 
 from starlette.requests import Request
 
 from .. import wire
 from ..runtime.messages import wire_message
 from ..runtime.workspace import Workspace
-from ..store import PromptRecord, SessionRecord
+from ..store import PromptRecord, SessionRecord, Store
 from .answers import Answer, answer
+from .lists import PIECE, Listing, list_all, read_page
 from .schemas import BadInput
 from .site import Site
 from .stream import EventStream
@@ -60,9 +63,13 @@ async def get_workspace(site: Site, request: Request) -> Answer:
 
 
 async def delete_workspace(site: Site, request: Request) -> Answer:
-    """Close a workspace: every run is canceled and waited for. Its sessions are kept; its path opens it again"""
+    """Close a workspace: every run is canceled and waited for. Its sessions are kept, and its path opens it again; with
+    `forget`, everything is deleted that the server keeps of it"""
     workspace = workspace_of(site, request)
-    await site.workspaces.delete(workspace.id)
+    forget = request.query_params.get("forget", "false")
+    if forget not in ("true", "false"):
+        raise BadInput(f"forget: {forget!r:.80} is neither true nor false; say which")
+    await site.workspaces.delete(workspace.id, forget=forget == "true")
     return answer(wire.Done())
 
 
@@ -87,21 +94,35 @@ async def create_session(site: Site, request: Request, sent: wire.CreateSession)
 
 
 async def list_sessions(site: Site, request: Request) -> Answer:
-    """The sessions of a workspace"""
+    """The sessions of a workspace: the latest, or the latest before one"""
     workspace = workspace_of(site, request)
-    return answer([describe_session(workspace, session) for session in workspace.sessions()])
+    page = read_page(request)
+    if page.before is not None and not workspace.has_session(page.before):
+        raise BadInput(f"before: there is no session {page.before!r:.80}; give the id of one")
+
+    async def latest_first() -> AsyncIterator[tuple[str, Any]]:
+        for session in workspace.sessions(page.before):
+            yield session.id, describe_session(workspace, session)
+
+    listing = Listing()
+    return listing.answer(page, await listing.add_page(page, latest_first()))
 
 
 async def get_session(site: Site, request: Request) -> Answer:
     """One session, and whether it is busy"""
     workspace, session = session_of(site, request)
+    workspace.runtime.refuse_if_stuck(session.id)
     return answer(describe_session(workspace, session))
 
 
 async def list_messages(site: Site, request: Request) -> Answer:
-    """The messages of a session"""
+    """The messages of a session: the latest, or the latest before one"""
     workspace, session = session_of(site, request)
-    return answer([wire_message(message) for message in await workspace.runtime.store.messages(session.id)])
+    page, store = read_page(request), workspace.runtime.store
+    if page.before is not None and not await store.messages(session.id, since=page.before, last=1):
+        raise BadInput(f"before: the session has no message {page.before!r:.80}; give the id of one")
+    listing = Listing()
+    return listing.answer(page, await listing.add_page(page, messages_before(store, session.id, page.before)))
 
 
 # --- the agent
@@ -144,7 +165,7 @@ async def count_queued(site: Site, request: Request) -> Answer:
 async def list_queued(site: Site, request: Request) -> Answer:
     """The texts of the queued prompts, the next one first"""
     workspace, session = session_of(site, request)
-    return answer(workspace.runtime.queued(session.id))
+    return await list_all(workspace.runtime.queued(session.id))
 
 
 async def clear_queue(site: Site, request: Request) -> Answer:
@@ -155,9 +176,29 @@ async def clear_queue(site: Site, request: Request) -> Answer:
 
 
 async def list_prompts(site: Site, request: Request) -> Answer:
-    """The prompts that are not done, and those that were done last, by order of acceptance"""
+    """The prompts that are not done, and those that were done last, by order of acceptance; with `before`, those that
+    were done earlier; with `run_id`, that prompt alone, also if its text is forgotten"""
     workspace, session = session_of(site, request)
-    return answer([describe_prompt(prompt) for prompt in await workspace.runtime.store.prompts(session.id, RECENT)])
+    page, store = read_page(request, RECENT), workspace.runtime.store
+    if (run_id := request.query_params.get("run_id")) is not None:
+        found = await store.prompt(run_id) if store.is_storable(run_id) else None
+        return answer([describe_prompt(found)] if found and found.session_id == session.id else [])
+    recent = await store.prompts(session.id, PIECE, before=seq_of(page.before))
+    waiting = {prompt.seq: prompt for prompt in recent if not prompt.outcome}
+    unfinished, listing = list(waiting.values()), Listing()
+    number, earlier = 0, None
+    async for prompt in done_before(store, session.id, [prompt for prompt in recent if prompt.outcome]):
+        if number == page.limit or listing.full:
+            earlier = str(prompt.seq + 1)
+            break
+        while unfinished and unfinished[-1].seq > prompt.seq:
+            await listing.add(describe_prompt(unfinished.pop()))
+        if prompt.seq not in waiting:  # done since they were read
+            await listing.add(describe_prompt(prompt))
+            number += 1
+    for prompt in reversed(unfinished):
+        await listing.add(describe_prompt(prompt))
+    return listing.answer(page, earlier)
 
 
 async def summarize(site: Site, request: Request) -> Answer:
@@ -185,6 +226,31 @@ def client_of(text: str) -> str:
         raise BadInput(f"client_id: {error}") from None
 
 
+def seq_of(text: str | None) -> int | None:
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadInput(f"before: {text!r:.80} is no seq; give that of a prompt")
+    return None if text is None else int(text)
+
+
+# --- lists, the latest first
+
+async def messages_before(store: Store, session_id: str, before: str | None) -> AsyncIterator[tuple[str, Any]]:
+    """The messages with their ids."""
+    piece = await store.messages(session_id, before=before, last=PIECE)
+    while piece:
+        for message in reversed(piece):
+            yield message.id, wire_message(message)
+        piece = await store.messages(session_id, before=piece[0].id, last=PIECE) if len(piece) == PIECE else []
+
+
+async def done_before(store: Store, session_id: str, piece: list[PromptRecord]) -> AsyncIterator[PromptRecord]:
+    """The prompts that are done, given the latest."""
+    while piece:
+        for prompt in reversed(piece):
+            yield prompt
+        piece = await store.prompts(session_id, PIECE, before=piece[0].seq) if len(piece) == PIECE else []
+
+
 # --- what is told of things
 
 def describe_workspace(workspace: Workspace) -> wire.Workspace:
@@ -197,8 +263,8 @@ def describe_session(workspace: Workspace, session: SessionRecord) -> wire.Sessi
 
 def describe_agent(workspace: Workspace) -> wire.Agent:
     runtime = workspace.runtime
-    return wire.Agent(any(runtime.is_busy(session.id) for session in workspace.sessions()),
-                      workspace.ready and not runtime.closing, runtime.model.name, runtime.model.provider)
+    return wire.Agent(runtime.is_busy(), workspace.ready and not runtime.closing, runtime.model.name,
+                      runtime.model.provider)
 
 
 def describe_prompt(prompt: PromptRecord) -> wire.Prompt:

@@ -8,9 +8,9 @@ token is required as well.
 
 import asyncio
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from time import perf_counter
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,7 +68,7 @@ class Guard:
             return problem(403, f"the Host {host[:80]!r} is not this server's; call it by {names}")
         page = scope["path"] in self._public
         origin = headers.get(b"origin")
-        if origin is not None and not _is_same_origin(origin.decode("latin-1").lower(), scope, host):
+        if origin is not None and not _is_own_origin(origin.decode("latin-1").lower(), host):
             return problem(403, "the request comes from a page of another origin; only this server's own page may call")
         site = headers.get(b"sec-fetch-site", b"none")
         if not page and site not in (b"none", b"same-origin"):
@@ -90,17 +90,29 @@ def _host_name(host: str) -> str:
     return name if colon and (port.isdigit() or not port) else host
 
 
-def _is_same_origin(origin: str, scope: Scope, host: str) -> bool:
-    parts = urlsplit(origin)
-    return parts.scheme in ("http", "https") and bool(host) and parts.netloc == host
+def _is_own_origin(origin: str, host: str) -> bool:
+    return bool(host) and origin in (f"http://{host}", f"https://{host}")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The whole body, if it is not too large and comes in time."""
     said = request.headers.get("content-length", "0")
+    async with _in_time():
+        return await _read_body(request, limit, int(said) if said.isascii() and said.isdigit() else 0)
+
+
+async def drop_body(request: Request) -> None:
+    """Waits for a body that nobody wants: nothing is done for a request before all of it is there."""
+    async with _in_time():
+        async for _ in request.stream():
+            pass
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(PATIENCE):
-            return await _read_body(request, limit, int(said) if said.isdigit() else 0)
+            yield
     except TimeoutError:
         raise TooSlow(f"the body did not arrive within {PATIENCE:g} seconds") from None
 

@@ -1,11 +1,13 @@
 """Logs as lines of key=value on standard error: a time, a level, what happened, and to what.
 
-Ids and figures only: no header, no query, no text of a prompt or answer, so no secret either.
+Ids and figures only: no header, no query, no text of a prompt or answer, so no secret either. What strangers can cause
+as often as they like is written once a second.
 """
 
 import json
 import logging
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
@@ -21,6 +23,27 @@ class Line(logging.Formatter):
         return " ".join(f"{key}={_value(value)}" for key, value in fields.items())
 
 
+class Once(logging.Filter):
+    """Lets the same message of a library pass once a second; `more` says how many it has held back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, float] = {}
+        self._held: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.msg if isinstance(record.msg, str) else ""
+        if record.name.startswith("cancelmark") or record.exc_info:
+            return True
+        if record.created - self._passed.get(message, 0.0) < 1.0:
+            self._held[message] += 1
+            return False
+        self._passed[message] = record.created
+        if more := self._held.pop(message, 0):
+            record.more = more
+        return True
+
+
 def _value(value: object) -> str:
     text = str(value)
     plain = text and text.isprintable() and not set(text) & set(' "=\\')
@@ -31,5 +54,6 @@ def start(level: str) -> None:
     """From now on everything from this level on is written."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Line())
+    handler.addFilter(Once())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("cancelmark").setLevel(level.upper())

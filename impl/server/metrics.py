@@ -37,11 +37,10 @@ class Now(Collector):
     def collect(self) -> Iterator[Metric]:
         open_now = list(self._workspaces)
         brokers = [workspace.runtime.broker.statistics() for workspace in open_now]
-        unfinished = sum(workspace.runtime.unfinished(session.id) for workspace in open_now
-                         for session in workspace.sessions())
+        unfinished = sum(workspace.runtime.unfinished() for workspace in open_now)
         yield GaugeMetricFamily("cancelmark_workspaces", "Workspaces that are open", len(open_now))
         yield GaugeMetricFamily("cancelmark_sessions", "Sessions of the open workspaces",
-                                sum(len(workspace.sessions()) for workspace in open_now))
+                                sum(workspace.number_of_sessions for workspace in open_now))
         yield GaugeMetricFamily("cancelmark_prompts_unfinished", "Prompts that are not done", unfinished)
         ended = CounterMetricFamily("cancelmark_prompts_ended", "Ends in the open workspaces, by outcome",
                                     labels=["outcome"])

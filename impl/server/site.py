@@ -37,6 +37,6 @@ class Site:
 
     def stream(self, workspace: Workspace, client: str, last_event_id: str | None) -> EventStream:
         """Everything that happens in the workspace from now on, or from the place that the client has come to."""
-        encoder = self.encoders.setdefault(workspace, Encoder(workspace.log))
-        return EventStream(workspace, encoder, client, encoder.parse_place(last_event_id),
-                           heartbeat=self.limits.heartbeat, stall=self.limits.stall)
+        encoder = self.encoders.setdefault(workspace, Encoder(workspace.places))
+        after = encoder.parse_place(last_event_id, workspace.runtime.broker.latest)
+        return EventStream(workspace, encoder, client, after, heartbeat=self.limits.heartbeat, stall=self.limits.stall)

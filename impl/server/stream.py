@@ -15,6 +15,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from ..runtime.events import Notice
+from ..runtime.places import Places
 from ..runtime.workspace import Watch, Workspace
 from ..store import Event, StoreError
 from .answers import encode
@@ -39,8 +40,8 @@ HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 class Encoder:
     """Turns the notices of one workspace into envelopes, once for all who watch (R29a)."""
 
-    def __init__(self, log: str) -> None:
-        self._log = log
+    def __init__(self, places: Places) -> None:
+        self._places = places
         self._shown: OrderedDict[str, None] = OrderedDict()  # messages, the latest last
         self._ready: OrderedDict[int, tuple[Notice, bytes]] = OrderedDict()  # events by id, updates by identity
         self._size = 0  # of those
@@ -48,15 +49,12 @@ class Encoder:
 
     def place(self, event: int) -> bytes:
         """The line that says where a client is (R29b)."""
-        return b"id: %s-%d\n" % (self._log.encode(), event)
+        return f"id: {self._places.name(event)}\n".encode()
 
-    def parse_place(self, last_event_id: str | None) -> int | None:
+    def parse_place(self, last_event_id: str | None, latest: int) -> int | None:
         """The event after which a client wants to go on; None if it says nothing. One that comes from another log has
-        seen nothing of this one (R29c)."""
-        if not last_event_id:
-            return None
-        log, _, number = last_event_id.partition("-")
-        return int(number) if log == self._log and number.isascii() and number.isdigit() and len(number) < 19 else 0
+        seen nothing of this one, whose last event is `latest` (R29c)."""
+        return (self._places.find(last_event_id, latest) or 0) if last_event_id else None
 
     def encode(self, notice: Notice) -> bytes:
         key = notice.id if isinstance(notice, Event) else -id(notice)  # which is its own as long as it is held here
@@ -121,7 +119,7 @@ class EventStream:
             self._resting = loop.call_later(self._stall - BRIEF, cut_off)
 
         def cut_off() -> None:
-            log.info("a reader took nothing and was cut off")
+            log.debug("a reader took nothing and was cut off")  # as often as readers like
             abort()
 
         loop = asyncio.get_running_loop()

@@ -15,17 +15,30 @@ refuses what would break the journal itself, such as a second end. More would hu
 full disk, a prompt must still be able to end.
 """
 
-from .interface import Broken, Refused, Store, StoreError, Unstorable
+from .interface import Broken, Refused, Store, StoreError, Unconfirmed, Unstorable
 from .memory import MemoryStore
-from .operations import AcceptPrompt, AppendEvent, Batch, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
-from .records import TERMINAL, Event, Json, Message, PromptRecord, SessionRecord, Transition
+from .operations import (
+    AcceptPrompt,
+    AppendEvent,
+    Batch,
+    DropEvent,
+    ForgetPrompt,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+)
+from .records import TERMINAL, Event, Json, Life, Message, PromptRecord, SessionRecord, Transition, make_digest
 from .schema import MIGRATIONS
 from .sqlite import SqliteStore, StoreStatistics
 from .steps import EPOCH, Answer, Committed, Conflict, Lost, Snapshot, Steps
+from .troubles import explain
 
 __all__ = [
     "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "Committed",
-    "Conflict", "Event", "Json", "Lost", "MemoryStore", "Message", "MovePrompt", "NewSession", "Operation",
-    "PromptRecord", "PutMessage", "RaiseMark", "Refused", "SessionRecord", "Snapshot", "SqliteStore", "Steps", "Store",
-    "StoreError", "StoreStatistics", "Transition", "Unstorable",
+    "Conflict", "DropEvent", "Event", "ForgetPrompt", "Json", "Life", "Lost", "MemoryStore", "Message", "MovePrompt",
+    "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused", "SessionRecord", "Snapshot",
+    "SqliteStore", "Steps", "Store", "StoreError", "StoreStatistics", "Transition", "Unconfirmed", "Unstorable",
+    "explain", "make_digest",
 ]

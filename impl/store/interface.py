@@ -5,9 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import ClassVar, TypeVar
+from uuid import uuid4
 
 from .operations import NEEDS, Batch, Operation, PutMessage
-from .records import Event, Message, PromptRecord, SessionRecord, Transition
+from .records import Event, Life, Message, PromptRecord, SessionRecord, Transition
 from .steps import Answer, Committed, Snapshot, Steps
 
 V = TypeVar("V")
@@ -40,6 +41,11 @@ class Unstorable(StoreError):
     retry = False
 
 
+class Unconfirmed(StoreError):
+    """The disk failed while it confirmed a batch. For this process nothing of the batch is kept, and it can be written
+    again; but until something else is durable in its place, a restart may find it, as a whole."""
+
+
 class Broken(StoreError):
     """The store is damaged or closed, or fails in a way that is not known to pass. Nothing can be written any more."""
 
@@ -63,9 +69,9 @@ class Store(ABC):
         and get the first answer; a store remembers the latest `REMEMBERED` ids at least.
 
         Commits are applied in the order in which the calls were made. When the future raises `StoreError` nothing is
-        kept, and the store can be used on. When it is canceled the steps may or may not be kept, but never a part of
-        them. (A disk that fails while it confirms a commit can leave one that was reported as failed to be found after
-        a crash that follows at once; it is then found as a whole.) (R16a, R16b)
+        kept, also not for a restart to find, and the store can be used on. `Unconfirmed` is the exception: nobody knows
+        whether a restart will find the steps. When the future is canceled the steps may or may not be kept. They are
+        never kept in part (R1c, R1d, R16a, R16b).
         """
 
     async def commit(self, steps: Steps) -> Answer:
@@ -105,12 +111,20 @@ class Store(ABC):
         """The prompt with that run id, or that seq, done or not (R22a)."""
 
     @abstractmethod
-    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
-        """The session's prompts that are not done, and so many of those that are, the latest, all by seq."""
+    async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
+        """The session's prompts that are not done, and so many of those that are, the latest, all by seq. With
+        `before`, a page of what came earlier: only those that are done, with a lower seq. Without those that are
+        forgotten."""
+
+    @abstractmethod
+    async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
+        """At most `limit` of the oldest prompts that can be forgotten, up to seq `until`: those that are done, but not
+        the latest prompt. With `before`, only those that come before the first that was done at that time or later."""
 
     @abstractmethod
     async def transitions(self, seq: int) -> list[Transition]:
-        """Every state that the prompt has come to, in order, the first being that of its acceptance."""
+        """Every state that the prompt has come to, in order, the first being that of its acceptance. Of one that is
+        forgotten, none."""
 
     @abstractmethod
     async def latest_seq(self) -> int:
@@ -139,6 +153,17 @@ class Store(ABC):
         """The highest id in the log, or 0."""
 
     @abstractmethod
+    async def first_event(self, since: int = 0) -> int:
+        """The lowest id in the log of an event that was made at that time or later. If there is none, one above the
+        highest. Events are taken to be made in the order of their ids."""
+
+    @abstractmethod
+    async def lives(self) -> list[Life]:
+        """Who has written the log, in order. The last life is this one, from the next event that it had not found when
+        it was opened. If it finds less of the log than the life before has told, the events that get the same ids are
+        of another life (R29c)."""
+
+    @abstractmethod
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         """From now on calls `listener` with the highest id in the log after each commit that appended events, in the
         running event loop and before the writers are told. Returns a function that ends this."""
@@ -151,3 +176,8 @@ class Store(ABC):
 def discard(listeners: list[V], listener: V) -> None:
     with suppress(ValueError):
         listeners.remove(listener)
+
+
+def draw_name() -> str:
+    """A name for a life of a store, which no other has."""
+    return uuid4().hex[:12]

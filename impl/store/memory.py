@@ -1,15 +1,30 @@
 """A store in memory."""
 
 import asyncio
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from functools import partial
+from heapq import merge
+from itertools import islice, takewhile
+from time import time
 from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL, State
 
-from .interface import Refused, Store, closed, discard
-from .operations import AcceptPrompt, AppendEvent, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
-from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
+from .interface import Refused, Store, closed, discard, draw_name
+from .operations import (
+    AcceptPrompt,
+    AppendEvent,
+    Batch,
+    DropEvent,
+    ForgetPrompt,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+)
+from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
 from .steps import Answer, Ledger, Snapshot, Steps, snapshots
 
 K = TypeVar("K")
@@ -30,16 +45,23 @@ class MemoryStore(Store):
         self._prompts: dict[int, AcceptPrompt] = {}
         self._moves: dict[int, tuple[MovePrompt, ...]] = {}
         self._by_run_id: dict[str, int] = {}
+        self._seqs: dict[str, list[int]] = {}  # of each session's prompts, in order
+        self._unfinished: dict[str, set[int]] = {}  # of each session's prompts that are not done
         self._messages: dict[str, dict[int, Message]] = {}  # by session and place, counted from 0
         self._places: dict[str, tuple[str, int]] = {}  # of a message, by its id
-        self._events: list[AppendEvent] = []  # the event with id n is at n - 1
+        self._done_at: dict[int, int] = {}
+        self._digests: dict[int, str] = {}  # of texts that are forgotten
+        self._events: dict[int, tuple[AppendEvent, int]] = {}  # by id, each with its time
+        self._latest = 0  # the highest id
         self._listeners: list[Callable[[int], None]] = []
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._ledger = Ledger()
+        self._life = Life(1, draw_name())
         self._open = True
         self._apply: dict[type[Operation], Callable[[Any], bool]] = {
             NewSession: self._new_session, RaiseMark: self._raise_mark, AcceptPrompt: self._accept_prompt,
             MovePrompt: self._move_prompt, PutMessage: self._put_message, AppendEvent: self._append_event,
+            DropEvent: self._drop_event, ForgetPrompt: self._forget_prompt,
         }
 
     def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
@@ -54,13 +76,14 @@ class MemoryStore(Store):
         self._check_open()
         if not self._ledger.fits(steps):
             return self._ledger.refuse(steps, partial(self._load, steps.session_id))
-        before = len(self._events)
+        before = self._latest
         self._undo.clear()
         for operation in steps.operations:
             if not self._apply[type(operation)](operation):
                 self._take_back(before)
                 raise Refused(self.WHERE, operation)
-        latest = len(self._events)
+        self._index(steps.operations)
+        latest = self._latest
         answer = self._ledger.keep(steps, tuple(range(before + 1, latest + 1)))
         if latest > before:
             for listener in self._listeners:
@@ -73,36 +96,65 @@ class MemoryStore(Store):
 
     async def load_all(self) -> list[Snapshot]:
         self._check_open()
-        unfinished = [self._record(seq) for seq in sorted(self._prompts) if not self._is_done(seq)]
-        return snapshots(self._ledger.settled(), ((s.id, s.mark) for s in self._sessions.values()), unfinished)
+        unfinished = sorted(seq for seqs in self._unfinished.values() for seq in seqs)
+        return snapshots(self._ledger.settled(), ((s.id, s.mark) for s in self._sessions.values()),
+                         map(self._record, unfinished))
 
     def _load(self, session_id: str, versions: Mapping[str, int]) -> Snapshot:
-        mine = sorted(seq for seq, prompt in self._prompts.items() if prompt.session_id == session_id)
-        unfinished = [self._record(seq) for seq in mine if not self._is_done(seq)]
+        unfinished = map(self._record, sorted(self._unfinished.get(session_id, ())))
         return snapshots(versions, [(session_id, self._sessions[session_id].mark)], unfinished)[0]
+
+    def _index(self, operations: Batch) -> None:
+        """Notes which prompts each session has, now that the operations are kept."""
+        for op in operations:
+            if isinstance(op, AcceptPrompt):
+                insort(self._seqs.setdefault(op.session_id, []), op.seq)
+                self._unfinished.setdefault(op.session_id, set()).add(op.seq)
+            elif isinstance(op, MovePrompt) and op.state is State.DONE:
+                self._unfinished[self._prompts[op.seq].session_id].discard(op.seq)
+                self._done_at[op.seq] = int(time())
+            elif isinstance(op, ForgetPrompt):
+                self._forget(op.seq)
+
+    def _forget(self, seq: int) -> None:
+        prompt = self._prompts[seq]
+        seqs = self._seqs[prompt.session_id]
+        del seqs[bisect_left(seqs, seq)], self._done_at[seq]
+        if prompt.run_id is None:
+            del self._prompts[seq], self._moves[seq], self._digests[seq]
+        else:
+            self._prompts[seq] = prompt._replace(text="")
 
     async def prompt(self, key: str | int) -> PromptRecord | None:
         self._check_open()
         seq = key if isinstance(key, int) else self._by_run_id.get(key, 0)
         return self._record(seq) if seq in self._prompts else None
 
-    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
+    async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
         self._check_open()
-        mine = sorted(seq for seq, prompt in self._prompts.items() if prompt.session_id == session_id)
-        done = [seq for seq in mine if self._is_done(seq)]
-        left_out = set(done[:max(0, len(done) - finished)])
-        return [self._record(seq) for seq in mine if seq not in left_out]
+        seqs, unfinished = self._seqs.get(session_id, []), self._unfinished.get(session_id, set())
+        end = len(seqs) if before is None else bisect_left(seqs, before)
+        earlier = (seqs[place] for place in range(end - 1, -1, -1))  # the latest first
+        done = islice((seq for seq in earlier if seq in self._done_at), finished)
+        return [self._record(seq) for seq in sorted({*done, *(unfinished if before is None else ())})]
+
+    async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
+        self._check_open()
+        highest = max((seqs[-1] for seqs in self._seqs.values() if seqs), default=0)
+        seqs = takewhile(lambda seq: seq <= until and seq < highest, merge(*self._seqs.values()))
+        oldest = islice((seq for seq in seqs if seq in self._done_at), limit)
+        return list(map(self._record, takewhile(lambda seq: before is None or self._done_at[seq] < before, oldest)))
 
     async def transitions(self, seq: int) -> list[Transition]:
         self._check_open()
-        if seq not in self._prompts:
+        if seq not in self._prompts or seq in self._digests:
             return []
         return [Transition(seq, INITIAL, None), *(Transition(*move) for move in self._moves[seq])]
 
     def _record(self, seq: int) -> PromptRecord:
         prompt = self._prompts[seq]
         _, state, outcome = self._moves[seq][-1] if self._moves[seq] else (seq, INITIAL, None)
-        return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome)
+        return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome, self._digests.get(seq))
 
     def _is_done(self, seq: int) -> bool:
         moves = self._moves[seq]
@@ -136,18 +188,32 @@ class MemoryStore(Store):
                      terminal: bool = False, limit: int | None = None) -> list[Event]:
         self._check_open()
         found: list[Event] = []
-        end = len(self._events) if until is None else min(until, len(self._events))
-        for index in range(max(after, 0), end):  # a slice would copy the whole rest for each page of a long log
+        end = self._latest if until is None else min(until, self._latest)
+        for id in range(max(after + 1, self._first), end + 1):
             if len(found) == limit:
                 break
-            event = self._events[index]
+            event, _ = self._events[id]
             if (session is None or event.session_id == session) and (event.type == TERMINAL or not terminal):
-                found.append(Event(index + 1, event.session_id, event.run_id, event.type, event.payload))
+                found.append(Event(id, event.session_id, event.run_id, event.type, event.payload))
         return found
 
     async def latest_event(self) -> int:
         self._check_open()
-        return len(self._events)
+        return self._latest
+
+    async def first_event(self, since: int = 0) -> int:
+        self._check_open()
+        ids = range(self._first, self._latest + 1)
+        return self._first + bisect_left(ids, since, key=lambda id: self._events[id][1])
+
+    @property
+    def _first(self) -> int:
+        """The lowest id in the log."""
+        return self._latest - len(self._events) + 1
+
+    async def lives(self) -> list[Life]:
+        self._check_open()
+        return [self._life]
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -204,7 +270,23 @@ class MemoryStore(Store):
     def _append_event(self, op: AppendEvent) -> bool:
         if op.session_id not in self._sessions:
             return False
-        self._events.append(op)
+        self._latest += 1
+        self._put(self._events, self._latest, (op, int(time())))
+        return True
+
+    def _drop_event(self, op: DropEvent) -> bool:
+        if op.id != self._first or op.id >= self._latest:
+            return False
+        self._undo.append((self._events, op.id, self._events.pop(op.id)))
+        return True
+
+    def _forget_prompt(self, op: ForgetPrompt) -> bool:
+        prompt = self._prompts.get(op.seq)
+        if (prompt is None or not self._is_done(op.seq) or op.seq in self._digests
+                or (prompt.run_id is None) != (op.digest is None)
+                or not any(seq > op.seq for seq in reversed(self._prompts))):
+            return False
+        self._put(self._digests, op.seq, op.digest or "")
         return True
 
     def _put(self, table: dict[K, V], key: K, value: V) -> None:
@@ -214,7 +296,7 @@ class MemoryStore(Store):
 
     def _take_back(self, events: int) -> None:
         """Makes everything as it was before the batch, when there were so many events."""
-        del self._events[events:]
+        self._latest = events
         for table, key, value in reversed(self._undo):
             if value is None:
                 del table[key]

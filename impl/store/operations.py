@@ -55,7 +55,22 @@ class AppendEvent(NamedTuple):
     run_id: str | None = None
 
 
-Operation: TypeAlias = NewSession | RaiseMark | AcceptPrompt | MovePrompt | PutMessage | AppendEvent
+class DropEvent(NamedTuple):
+    """The oldest event leaves the log."""
+
+    id: int
+
+
+class ForgetPrompt(NamedTuple):
+    """A prompt that is done leaves the journal, if it has no run id. With one it stays, so that its run id does, and
+    its digest takes the place of its text."""
+
+    seq: int
+    digest: str | None = None
+
+
+Operation: TypeAlias = (
+    NewSession | RaiseMark | AcceptPrompt | MovePrompt | PutMessage | AppendEvent | DropEvent | ForgetPrompt)
 Batch: TypeAlias = Sequence[Operation]
 
 # What each needs in order not to be refused.
@@ -66,4 +81,7 @@ NEEDS: Mapping[type[Operation], str] = {
     MovePrompt: "a prompt that exists and is not done, and an outcome if and only if the new state is done",
     PutMessage: "a session that exists, and an id that no other session's message has",
     AppendEvent: "a session that exists",
+    DropEvent: "the oldest event, and a later one",
+    ForgetPrompt: "a prompt that is done and not forgotten, a prompt with a higher seq, and a digest if and only if it "
+                  "has a run id",
 }

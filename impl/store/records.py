@@ -1,12 +1,18 @@
 """What is read from a store. These are tuples because many are made, and a frozen dataclass is three times as slow."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from cancelmark.model.lifecycle import Outcome, State
 
 TERMINAL = "run_complete"  # the type of a terminal event
 Json: TypeAlias = Mapping[str, Any]  # a JSON object; it must not be changed once it was handed over
+
+
+def make_digest(text: str) -> str:
+    """What is kept of a text that is forgotten."""
+    return sha256(text.encode()).hexdigest()
 
 
 class SessionRecord(NamedTuple):
@@ -27,6 +33,11 @@ class PromptRecord(NamedTuple):
     run_id: str | None
     state: State
     outcome: Outcome | None
+    digest: str | None = None  # of its text, once that is forgotten
+
+    def was(self, text: str) -> bool:
+        """Whether that was its text."""
+        return self.text == text if self.digest is None else self.digest == make_digest(text)
 
 
 class Transition(NamedTuple):
@@ -53,6 +64,13 @@ class Message(NamedTuple):
     def finish_reason(self) -> str | None:
         """The reason in its finish part, or None while it has none."""
         return next((part["data"]["reason"] for part in self.parts if part["type"] == "finish"), None)
+
+
+class Life(NamedTuple):
+    """From which event on a life of the store has written the log, and the name of that life."""
+
+    first: int
+    name: str
 
 
 class Event(NamedTuple):

@@ -1,13 +1,16 @@
 """The schema of a database file: whose it is, which version it has, and how it becomes the next one."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from shutil import copymode
 
 from .interface import StoreError
+from .opening import make_private
 
 APPLICATION_ID = 0x434D_524B  # says in the file's header whose database it is: CMRK
+
+INCREMENTAL = 2  # SQLite gives space back when it is asked to
 
 # The script at index n takes a database from version n to n + 1. A script that was released is never changed.
 MIGRATIONS: tuple[str, ...] = (
@@ -69,6 +72,28 @@ MIGRATIONS: tuple[str, ...] = (
     DELETE FROM transitions WHERE state = 'accepted';
     CREATE INDEX prompts_of_session ON prompts (session_id, seq);
     """,
+    """
+    CREATE TABLE lives (
+        first INTEGER PRIMARY KEY,
+        name TEXT NOT NULL
+    );
+    """,
+    """
+    -- When it was, in seconds. Of what is older than these columns nobody knows: it counts from now on.
+    ALTER TABLE events ADD COLUMN made_at INTEGER NOT NULL DEFAULT 0;
+    UPDATE events SET made_at = CAST(strftime('%s', 'now') AS INTEGER);
+    ALTER TABLE prompts ADD COLUMN done_at INTEGER;
+    UPDATE prompts SET done_at = CAST(strftime('%s', 'now') AS INTEGER) WHERE state = 'done';
+    -- Of the text of a prompt whose text is forgotten.
+    ALTER TABLE prompts ADD COLUMN digest TEXT;
+    CREATE INDEX remembered ON prompts (seq) WHERE state = 'done' AND digest IS NULL;
+    CREATE TRIGGER forget_prompt BEFORE DELETE ON prompts BEGIN
+        DELETE FROM transitions WHERE seq = old.seq;
+    END;
+    CREATE TRIGGER forget_text AFTER UPDATE OF digest ON prompts BEGIN
+        DELETE FROM transitions WHERE seq = new.seq;
+    END;
+    """,
 )
 
 
@@ -95,6 +120,10 @@ def migrate(path: Path, db: sqlite3.Connection) -> None:
         _copy(path, db, Path(f"{path}-v{version}"))
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
+    if db.execute("PRAGMA auto_vacuum").fetchone()[0] != INCREMENTAL:
+        with suppress(sqlite3.OperationalError):  # no room: it uses its space again, and the next start tries again
+            db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+            db.execute("VACUUM")
 
 
 def _copy(path: Path, db: sqlite3.Connection, copy: Path) -> None:
@@ -102,6 +131,7 @@ def _copy(path: Path, db: sqlite3.Connection, copy: Path) -> None:
     incomplete = Path(f"{copy}-incomplete")
     incomplete.unlink(missing_ok=True)
     try:
+        make_private(incomplete)
         with closing(sqlite3.connect(incomplete)) as target:
             copymode(path, incomplete)
             db.backup(target)

@@ -5,73 +5,71 @@ gathered go into the next transaction together and share its one fsync. If one o
 each in a savepoint of its own, and that one fails alone. A refusal is true only of what was committed before it: when
 the commit fails, the refused batches of its group fail with it, or a caller could be told that a run id is in use by a
 prompt that was never kept.
+
+**A commit that fails is not over.** SQLite writes a commit to its log, then has the disk confirm it. If the disk fails
+to confirm, the commit is still in the log, where a restart finds it: on the disk or in the page cache, nobody knows. So
+a refusal is told only when something else is durable in its place: an empty commit, which is written over the one that
+failed, and whose checksums make the rest of that one unreadable. If the disk does not confirm the empty one either, the
+callers are told that nobody knows (`Unconfirmed`). Whoever comes after them is refused before anything of theirs is
+written, until the disk confirms again.
 """
 
 import asyncio
 import json
+import logging
 import sqlite3
 import threading
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice, starmap
+from itertools import groupby, islice, takewhile
 from os import PathLike
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple, TypeVar
 
-from cancelmark.model.lifecycle import INITIAL, Outcome, State
+from cancelmark.model.lifecycle import INITIAL
 
-from .interface import Broken, Refused, Store, StoreError, Unstorable, closed, discard
-from .operations import AcceptPrompt, AppendEvent, MovePrompt, NewSession, Operation, PutMessage, RaiseMark
-from .records import TERMINAL, Event, Message, PromptRecord, SessionRecord, Transition
+from .interface import Broken, Refused, Store, Unconfirmed, closed, discard, draw_name
+from .opening import confirm, connect, hold, make_private, prepare
+from .operations import (
+    AcceptPrompt,
+    AppendEvent,
+    DropEvent,
+    ForgetPrompt,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+)
+from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
+from .rows import (
+    make_event,
+    make_life,
+    make_mark,
+    make_message,
+    make_prompt,
+    make_records,
+    make_session,
+    make_transition,
+)
 from .schema import check_identity, migrate
 from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
+from .troubles import DAMAGED, explain, leaves_doubt
+
+log = logging.getLogger("cancelmark.store")
 
 V = TypeVar("V")
 
-# What may pass: a batch that met it can be written again.
-_TROUBLES: Mapping[int, tuple[str, str]] = {
-    sqlite3.SQLITE_BUSY: ("the database is locked by another program", "end that program, or wait until it is done"),
-    sqlite3.SQLITE_READONLY: ("the database is read-only", "make the file and its directory writable"),
-    sqlite3.SQLITE_FULL: ("the disk is full", "make room and try again; nothing of the batch was kept"),
-    sqlite3.SQLITE_IOERR: ("the disk could not be read or written",
-                           "check its space, its limits and its health, and try again"),
-    sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened",
-                              "choose a file, in a directory that exists and may be written"),
-    sqlite3.SQLITE_NOMEM: ("there is not enough memory", "end other programs and try again"),
-}
-# What does not.
-_NOT_A_DATABASE = ("the file is not a database", "choose another file, or move this one out of the way")
-_DAMAGED = ("the database is damaged", "restore a backup, or save what is left: sqlite3 FILE .recover")
-
-
-def _explained(where: object, error: Exception) -> StoreError:
-    """The error that a caller gets for one that SQLite, or the conversion to and from it, has raised."""
-    if isinstance(error, StoreError):
-        return error
-    explained = _explanation(where, error)
-    explained.__cause__ = error
-    return explained
-
-
-def _explanation(where: object, error: Exception) -> StoreError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
-    if code in _TROUBLES:
-        return StoreError(where, *_TROUBLES[code])
-    if code == sqlite3.SQLITE_NOTADB:
-        return Broken(where, *_NOT_A_DATABASE)
-    if code == sqlite3.SQLITE_CORRUPT:
-        return Broken(where, *_DAMAGED)
-    if code == sqlite3.SQLITE_TOOBIG or not code:  # without a code it is not the database that failed
-        return Unstorable(where, f"the batch has a value that cannot be stored: {error}", "nothing of it was kept")
-    return Broken(where, f"the database failed: {error}", "nothing of the batch was kept")
-
+DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
 
 _NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
 _RAISE_MARK = "UPDATE sessions SET mark = max(mark, ?) WHERE id = ?"
 _ACCEPT_PROMPT = "INSERT INTO prompts (seq, session_id, text, run_id, state) VALUES (?, ?, ?, ?, ?)"
-_MOVE_PROMPT = "UPDATE prompts SET state = ?, outcome = ? WHERE seq = ? AND state <> 'done'"
+_MOVE_PROMPT = "UPDATE prompts SET state = ?, outcome = ?, done_at = ? WHERE seq = ? AND state <> 'done'"
 _PUT_MESSAGE = """
     INSERT INTO messages (id, session_id, role, parts, model, provider, created_at, updated_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -80,7 +78,15 @@ _PUT_MESSAGE = """
         created_at = excluded.created_at, updated_at = excluded.updated_at
         WHERE session_id = excluded.session_id
 """
-_APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id) VALUES (?, ?, ?, ?)"
+_APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id, made_at) VALUES (?, ?, ?, ?, ?)"
+_DROP_EVENT = """
+    DELETE FROM events WHERE id = ? AND id = (SELECT min(id) FROM events) AND id < (SELECT max(id) FROM events)
+"""
+_FORGETTABLE = "seq = ? AND state = 'done' AND digest IS NULL AND seq < (SELECT max(seq) FROM prompts)"
+_FORGET_PROMPT = f"DELETE FROM prompts WHERE {_FORGETTABLE} AND run_id IS NULL"
+_FORGET_TEXT = f"UPDATE prompts SET text = '', digest = ? WHERE {_FORGETTABLE} AND run_id IS NOT NULL"
+_FREEING = (_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT)
+GIVEN_BACK = 4096  # pages that one commit gives back to the disk, at most
 
 
 class _Statement(NamedTuple):
@@ -100,12 +106,19 @@ def _statement(op: Operation) -> _Statement:
         case AcceptPrompt():
             return _Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value))
         case MovePrompt():
-            return _Statement(op, _MOVE_PROMPT, (op.state.value, op.outcome and op.outcome.value, op.seq))
+            return _Statement(op, _MOVE_PROMPT, (op.state.value, op.outcome and op.outcome.value,
+                                                 int(time()) if op.outcome else None, op.seq))
         case PutMessage(m):
             return _Statement(op, _PUT_MESSAGE, (m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider,
                                                  m.created_at, m.updated_at))
         case AppendEvent():
-            return _Statement(op, _APPEND_EVENT, (op.session_id, op.type, _dumps(op.payload), op.run_id))
+            return _Statement(op, _APPEND_EVENT, (op.session_id, op.type, _dumps(op.payload), op.run_id, int(time())))
+        case DropEvent():
+            return _Statement(op, _DROP_EVENT, (op.id,))
+        case ForgetPrompt(digest=None):
+            return _Statement(op, _FORGET_PROMPT, (op.seq,))
+        case ForgetPrompt():
+            return _Statement(op, _FORGET_TEXT, (op.digest, op.seq))
 
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
@@ -121,6 +134,11 @@ class _Job:
     future: asyncio.Future[Answer]
     answer: Answer | None = None
     error: Exception | None = None
+
+    @property
+    def events(self) -> tuple[int, ...]:
+        """The ids of what it adds to the log."""
+        return self.answer.events if self.error is None and isinstance(self.answer, Committed) else ()
 
 
 class _TransactionLost(Exception):
@@ -149,23 +167,30 @@ class SqliteStore(Store):
         self.path = Path(path).resolve()
         try:
             with ExitStack() as connections:
-                self._writer = connections.enter_context(closing(_connect(self.path, timeout)))
+                make_private(self.path)
+                self._writer = connections.enter_context(closing(connect(self.path, timeout)))
                 check_identity(self.path, self._writer)
-                lock = connections.enter_context(closing(_connect(Path(f"{self.path}-lock"), timeout=0)))
-                _hold(self.path, lock)
-                _prepare(self._writer)
+                make_private(Path(f"{self.path}-lock"))
+                lock = connections.enter_context(closing(connect(Path(f"{self.path}-lock"), timeout=0)))
+                hold(self.path, lock)
+                prepare(self._writer)
+                confirm(self.path, self._writer)
                 migrate(self.path, self._writer)
-                self._reader = connections.enter_context(closing(_connect(self.path, timeout)))
+                self._version: int = self._writer.execute("PRAGMA user_version").fetchone()[0]
+                self._reader = connections.enter_context(closing(connect(self.path, timeout)))
                 self._reader.execute("PRAGMA query_only = ON")
                 self._connections = connections.pop_all()
         except sqlite3.Error as error:
-            raise _explained(self.path, error) from error
+            raise explain(self.path, error) from error
         self._ledger = Ledger()  # the writing thread's, except for what is settled
         self._reading = threading.Lock()
         self._changed = threading.Condition()  # guards the three below
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
         self._open = True
+        self._life = draw_name()
+        self._named = False  # the writing thread's: this life is in the file
+        self._doubtful = False  # the writing thread's: a restart may find a commit that failed
         self._batches = self._commits = 0
         # A daemon, so that a program which ends without closing ends all the same: for the file that is a crash.
         self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)
@@ -186,28 +211,40 @@ class SqliteStore(Store):
     async def load(self, session_id: str) -> Snapshot:
         versions = self._ledger.settled()
         with self._borrow_reader() as reader:
-            return _load(reader, session_id, versions)
+            return _load(self.path, reader, session_id, versions)
 
     async def load_all(self) -> list[Snapshot]:
         versions = self._ledger.settled()
         with self._borrow_reader() as reader:
-            return _load_all(reader, versions)
+            return _load_all(self.path, reader, versions)
 
     async def prompt(self, key: str | int) -> PromptRecord | None:
         column = "seq" if isinstance(key, int) else "run_id"
-        found = self._read(_prompt, f"SELECT {_PROMPT} FROM prompts WHERE {column} = ?", key)
+        found = self._read(make_prompt, f"SELECT {_PROMPT} FROM prompts WHERE {column} = ?", key)
         return found[0] if found else None
 
-    async def prompts(self, session_id: str, finished: int) -> list[PromptRecord]:
-        return self._read(
-            _prompt, f"SELECT {_PROMPT} FROM prompts WHERE session_id = ? AND (state <> 'done' OR seq IN"
-                     " (SELECT seq FROM prompts WHERE session_id = ? AND state = 'done' ORDER BY seq DESC LIMIT ?))"
-                     " ORDER BY seq", session_id, session_id, finished)
+    async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
+        done = (f"SELECT {_PROMPT} FROM prompts WHERE session_id = ? AND {_REMEMBERED} AND seq < ?"
+                " ORDER BY seq DESC LIMIT ?")
+        if before is not None:
+            return self._read(make_prompt, done, session_id, before, finished)[::-1]
+        return self._read(make_prompt, f"SELECT * FROM ({_UNFINISHED_OF_SESSION}) UNION ALL SELECT * FROM ({done})"
+                                   " ORDER BY seq", session_id, session_id, _HIGHEST, finished)
+
+    async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
+        found = (f"SELECT {_PROMPT}, done_at FROM prompts WHERE {_REMEMBERED} AND seq <= ?"
+                 " AND seq < (SELECT max(seq) FROM prompts) ORDER BY seq LIMIT ?")
+        with self._borrow_reader() as reader:
+            rows = reader.execute(found, (until, limit)).fetchall()
+        old = takewhile(lambda row: before is None or row[-1] < before, rows)
+        return make_records(self.path, make_prompt, (row[:-1] for row in old))
 
     async def transitions(self, seq: int) -> list[Transition]:
         return self._read(
-            _transition, "SELECT seq, ? AS state, NULL AS outcome, 0 AS position FROM prompts WHERE seq = ? UNION ALL"
-                         " SELECT seq, state, outcome, position FROM transitions WHERE seq = ? ORDER BY position",
+            make_transition,
+            "SELECT seq, ? AS state, NULL AS outcome, 0 AS position FROM prompts WHERE seq = ? AND digest IS NULL"
+            " UNION ALL"
+            " SELECT seq, state, outcome, position FROM transitions WHERE seq = ? ORDER BY position",
             INITIAL.value, seq, seq)
 
     async def latest_seq(self) -> int:
@@ -215,7 +252,7 @@ class SqliteStore(Store):
                                    " UNION ALL SELECT coalesce(max(mark), 0) FROM sessions"))
 
     async def sessions(self) -> list[SessionRecord]:
-        return self._read(SessionRecord, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
+        return self._read(make_session, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
 
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
                        last: int | None = None) -> list[Message]:
@@ -225,7 +262,7 @@ class SqliteStore(Store):
                 where.append(f"position {relation} (SELECT position FROM messages WHERE id = ? AND session_id = ?)")
                 values += [id, session_id]
         found = self._read(
-            _message, "SELECT id, session_id, role, parts, model, provider, created_at, updated_at"
+            make_message, "SELECT id, session_id, role, parts, model, provider, created_at, updated_at"
                       f" FROM messages WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?",
             *values, -1 if last is None else last)
         return found[::-1]
@@ -239,11 +276,22 @@ class SqliteStore(Store):
                 where.append(condition)
                 values.append(value)
         return self._read(
-            _event, f"SELECT id, session_id, run_id, type, payload FROM events WHERE {' AND '.join(where)}"
+            make_event, f"SELECT id, session_id, run_id, type, payload FROM events WHERE {' AND '.join(where)}"
                     " ORDER BY id LIMIT ?", *values, -1 if limit is None else limit)
 
     async def latest_event(self) -> int:
         return self._read(int, "SELECT coalesce(max(id), 0) FROM events")[0]
+
+    async def first_event(self, since: int = 0) -> int:
+        first, latest = self._read(int, "SELECT coalesce(min(id), 1) FROM events"
+                                        " UNION ALL SELECT coalesce(max(id), 0) FROM events")
+        made_at = partial(self._read, int, "SELECT made_at FROM events WHERE id = ?")
+        ids = range(first, latest + 1)
+        return first + bisect_left(ids, [since], key=made_at)
+
+    async def lives(self) -> list[Life]:
+        with self._borrow_reader() as reader:
+            return _list_lives(self.path, reader, self._life)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         entry = (asyncio.get_running_loop(), listener)
@@ -270,7 +318,7 @@ class SqliteStore(Store):
 
     def _read(self, make: Callable[..., V], sql: str, *values: Any) -> list[V]:
         with self._borrow_reader() as reader:
-            return [make(*row) for row in reader.execute(sql, values).fetchall()]
+            return make_records(self.path, make, reader.execute(sql, values).fetchall())
 
     @contextmanager
     def _borrow_reader(self) -> Iterator[sqlite3.Connection]:
@@ -280,30 +328,32 @@ class SqliteStore(Store):
                 raise closed(self.path)
             try:
                 yield self._reader
-            except ValueError as error:  # a row that no store has written
-                raise Broken(self.path, *_DAMAGED) from error
             except sqlite3.Error as error:
-                raise _explained(self.path, error) from error
+                if hasattr(error, "sqlite_errorcode"):
+                    raise explain(self.path, error) from error
+                problem, remedy = DAMAGED  # a text that is not UTF-8
+                raise Broken(self.path, f"{problem}: {error}", remedy) from error
 
     # --- the writing thread
 
     def _write_all(self) -> None:
         while self._wait():
-            try:
-                self._writer.execute("BEGIN IMMEDIATE")
-            except sqlite3.Error as error:
-                group = self._take()
-                self._fail(group, error)
-            else:
-                group = self._take()  # only now: what came while another program held the lock is in it
+            error = self._end_doubt() or self._attempt("BEGIN IMMEDIATE")
+            group = self._take()  # only now: what came while another program held the lock is in it
+            if error is None:
                 self._commit(group)
+            else:
+                self._fail(group, error)
             self._tell(group)
 
     def _wait(self) -> bool:
-        """Waits for a batch. False if there will be none any more."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or not self._open)
-            return bool(self._waiting)
+        """Waits for a batch, and ends a doubt meanwhile. False if there will be none any more."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or not self._open, DOUBT if self._doubtful else None)
+                if self._waiting or not self._open:
+                    return bool(self._waiting)
+            self._end_doubt()
 
     def _take(self) -> list[_Job]:
         with self._changed:
@@ -313,13 +363,59 @@ class SqliteStore(Store):
     def _commit(self, group: Iterable[_Job]) -> None:
         """Commits the open transaction with all batches of the group in it, except for those that fail on their own."""
         jobs = list(group)
-        error = None if self._apply_together(jobs) else self._apply_each(jobs)
-        error = error or self._attempt("COMMIT")
+        error: Exception | None = None if self._apply_together(jobs) else self._apply_each(jobs)
+        appended = [] if self._named else [id for job in jobs for id in job.events]
+        if error is None and appended:
+            error = self._attempt("INSERT INTO lives (first, name) VALUES (?, ?)", min(appended), self._life)
+        if error is None and any(job.statements and job.statements[0].sql in _FREEING for job in jobs):
+            error = self._give_back()
         if error is None:
+            error = self._confirm_commit()
+        if error is None:
+            self._named = self._named or bool(appended)
             self._ledger.settle()
             self._commits += 1
         else:
             self._fail(jobs, error)
+
+    def _give_back(self) -> sqlite3.Error | None:
+        """Gives pages that nothing is in any more back to the disk, as a part of the open transaction."""
+        try:
+            free = self._writer.execute("PRAGMA freelist_count").fetchone()[0]
+            for _ in range(min(free, GIVEN_BACK)):
+                self._writer.execute("PRAGMA incremental_vacuum(1)")  # from Python, one page a call
+        except sqlite3.Error as error:
+            return error
+        return None
+
+    def _confirm_commit(self) -> Exception | None:
+        """Commits the open transaction. If that fails, it is told only once a restart cannot find the transaction."""
+        error = self._attempt("COMMIT")
+        if error is None or not leaves_doubt(error):
+            return error
+        self._doubtful = True
+        if self._end_doubt() is None:
+            return error
+        unconfirmed = Unconfirmed(self.path, "the disk failed while it confirmed, and it is not known whether this is "
+                                             "kept", "repeat it (a prompt under the same run id), and check the disk")
+        unconfirmed.__cause__ = error
+        log.error("a commit is not confirmed, and a restart may find it: %s", explain(self.path, error))
+        return unconfirmed
+
+    def _end_doubt(self) -> sqlite3.Error | None:
+        """Makes something else durable where a restart may find a commit that failed. Returns why that is not
+        possible."""
+        if not self._doubtful:
+            return None
+        self._roll_back()
+        error = (self._attempt("BEGIN IMMEDIATE") or self._attempt(f"PRAGMA user_version = {self._version}")
+                 or self._attempt("COMMIT"))
+        if error is None:
+            self._doubtful = False
+            log.warning("%s: a commit that failed is known not to be kept", self.path)
+        else:
+            self._roll_back()
+        return error
 
     def _apply_together(self, jobs: Sequence[_Job]) -> bool:
         """Executes all steps, in their order. False, and nothing is done, if some do not fit or fail."""
@@ -371,9 +467,10 @@ class SqliteStore(Store):
             if self._ledger.fits(job.steps):
                 job.answer = self._ledger.add(job.steps, self._execute(job.statements))
             else:
-                job.answer = self._ledger.refuse(job.steps, partial(_load, self._writer, job.steps.session_id))
+                load = partial(_load, self.path, self._writer, job.steps.session_id)
+                job.answer = self._ledger.refuse(job.steps, load)
         except Exception as error:
-            job.error = _explained(self.path, error)
+            job.error = explain(self.path, error)
             if not self._writer.in_transaction:
                 raise _TransactionLost(job) from error
             self._writer.execute("ROLLBACK TO batch")
@@ -398,13 +495,16 @@ class SqliteStore(Store):
         """Gives up the transaction: all of these fail with the error."""
         self._ledger.take_back()
         for job in jobs:
-            job.error = _explained(self.path, error)
+            job.error = explain(self.path, error)
+        self._roll_back()
+
+    def _roll_back(self) -> None:
         if self._writer.in_transaction:
             self._attempt("ROLLBACK")
 
-    def _attempt(self, sql: str) -> sqlite3.Error | None:
+    def _attempt(self, sql: str, *values: Any) -> sqlite3.Error | None:
         try:
-            self._writer.execute(sql)
+            self._writer.execute(sql, values)
         except sqlite3.Error as error:
             return error
         return None
@@ -412,9 +512,7 @@ class SqliteStore(Store):
     def _tell(self, group: Sequence[_Job]) -> None:
         """Tells the listeners, and after them the callers."""
         self._batches += len(group)
-        answers = [job.answer for job in group if job.error is None]
-        latest = max((id for answer in answers if isinstance(answer, Committed) for id in answer.events[-1:]),
-                     default=None)
+        latest = max((id for job in group for id in job.events[-1:]), default=None)
         if latest is not None:
             with self._changed:
                 listeners = list(self._listeners)
@@ -440,45 +538,42 @@ def _answer(jobs: Iterable[_Job]) -> None:
             job.future.set_exception(job.error)
 
 
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
-
-
-def _hold(path: Path, lock: sqlite3.Connection) -> None:
-    """Makes the database this store's own, until the connection is closed or the process is gone."""
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-            raise
-        raise StoreError(path, "another store has the database open, in this process or another",
-                         "close that one, or choose another file") from error
-
-
-def _prepare(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    db.execute("PRAGMA foreign_keys = ON")
-
-
-_PROMPT = "seq, session_id, text, run_id, state, outcome"
+_PROMPT = "seq, session_id, text, run_id, state, outcome, digest"
+_REMEMBERED = "state = 'done' AND digest IS NULL"
 _UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
+_UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # with the plus the index of those is used, not of all
+_HIGHEST = 2**63 - 1
 
 
-def _load(db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
+def _load(path: Path, db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
     with _one_moment(db):
         marks = db.execute("SELECT id, mark FROM sessions WHERE id = ?", (session_id,)).fetchall()
-        prompts = db.execute(f"{_UNFINISHED} AND session_id = ? ORDER BY seq", (session_id,)).fetchall()
+        prompts = db.execute(f"{_UNFINISHED_OF_SESSION} ORDER BY seq", (session_id,)).fetchall()
     if not marks:
         raise LookupError(f"there is no session {session_id}")
-    return snapshots(versions, marks, starmap(_prompt, prompts))[0]
+    return _make_snapshots(path, versions, marks, prompts)[0]
 
 
-def _load_all(db: sqlite3.Connection, versions: Mapping[str, int]) -> list[Snapshot]:
+def _load_all(path: Path, db: sqlite3.Connection, versions: Mapping[str, int]) -> list[Snapshot]:
     with _one_moment(db):
         marks = db.execute("SELECT id, mark FROM sessions ORDER BY rowid").fetchall()
         prompts = db.execute(f"{_UNFINISHED} ORDER BY seq").fetchall()
-    return snapshots(versions, marks, starmap(_prompt, prompts))
+    return _make_snapshots(path, versions, marks, prompts)
+
+
+def _make_snapshots(path: Path, versions: Mapping[str, int], marks: Iterable[Sequence[Any]],
+                    prompts: Iterable[Sequence[Any]]) -> list[Snapshot]:
+    return snapshots(versions, make_records(path, make_mark, marks), make_records(path, make_prompt, prompts))
+
+
+def _list_lives(path: Path, db: sqlite3.Connection, this: str) -> list[Life]:
+    """The lives that have written the log, and this one, which may be still to write its first event."""
+    with _one_moment(db):
+        latest = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
+        lives = make_records(path, make_life, db.execute("SELECT first, name FROM lives ORDER BY first").fetchall())
+    if not lives or lives[-1].name != this:
+        lives.append(Life(latest + 1, this))
+    return lives
 
 
 @contextmanager
@@ -492,19 +587,3 @@ def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
         yield
     finally:
         db.execute("ROLLBACK")
-
-
-def _prompt(seq: int, session_id: str, text: str, run_id: str | None, state: str, outcome: str | None) -> PromptRecord:
-    return PromptRecord(seq, session_id, text, run_id, State(state), None if outcome is None else Outcome(outcome))
-
-
-def _transition(seq: int, state: str, outcome: str | None, position: int) -> Transition:
-    return Transition(seq, State(state), None if outcome is None else Outcome(outcome))
-
-
-def _message(id: str, session_id: str, role: str, parts: str, *rest: Any) -> Message:
-    return Message(id, session_id, role, tuple(json.loads(parts)), *rest)
-
-
-def _event(id: int, session_id: str, run_id: str | None, type: str, payload: str) -> Event:
-    return Event(id, session_id, run_id, type, json.loads(payload))

@@ -95,8 +95,9 @@ INVARIANT: tuple[StateClaim, ...] = (
         "covered-is-reached", "The mark covers an unfinished prompt if and only if a cancel came after its acceptance.",
         of_each(lambda v, p: z3.Implies(v.live(p), iff(v.covered(p), v.reach(p) == CANCEL)))),
     StateClaim(
-        "clear-is-final", "What clear_queue has reached is done.",
-        of_each(lambda v, p: z3.Implies(v.reach(p) == CLEAR, v.state(p) == DONE))),
+        "clear-is-final", "What clear_queue has reached is done, and canceled.",
+        of_each(lambda v, p: z3.Implies(v.reach(p) == CLEAR,
+                                        z3.And(v.state(p) == DONE, v.outcome(p) == CANCELED)))),
     StateClaim(
         "queue-is-uncovered", "No queued prompt is covered.",
         of_each(lambda v, p: z3.Implies(v.state(p) == QUEUED, z3.Not(v.covered(p))))),
@@ -201,8 +202,8 @@ def _descends(step: Step) -> Term:
 
 STEPS: tuple[StepClaim, ...] = (
     StepClaim(
-        "stopping-folds-nobody", "A turn that a call has reached takes nobody in.",
-        _each(lambda s, p: z3.Implies(s.seen.takes_in(p), s.before.reach(p) == NOTHING))),
+        "stopping-folds-nobody", "A turn that a cancel has reached takes nobody in.",
+        _each(lambda s, p: z3.Implies(s.seen.takes_in(p), s.before.reach(p) != CANCEL))),
     StepClaim(
         "reached-never-starts", "No prompt starts or folds that a cancel has reached, by this step or earlier.",
         _each(lambda s, p: z3.Implies(z3.Or(s.seen.started(p), s.seen.folded(p)), s.after.reach(p) != CANCEL))),
@@ -210,6 +211,17 @@ STEPS: tuple[StepClaim, ...] = (
         "reached-ends-canceled", "If a cancel has reached a prompt that waits, it can only end canceled.",
         _each(lambda s, p: z3.Implies(z3.And(_waits(s.before, p), s.after.reach(p) == CANCEL),
                                       one_of(s.after.outcome(p), NONE, CANCELED)))),
+    StepClaim(
+        "running-is-asked", "A turn that runs is asked to stop when a cancel reaches it, and by nothing else.",
+        _each(lambda s, p: z3.And(
+            z3.Implies(z3.And(s.before.state(p) == ACTIVE, s.before.reach(p) != CANCEL, s.after.reach(p) == CANCEL),
+                       s.seen.stopped(p)),
+            z3.Implies(s.seen.stopped(p), s.after.reach(p) == CANCEL)))),
+    StepClaim(
+        "queue-is-dropped", "What is queued when a cancel reaches it is done then, and canceled.",
+        _each(lambda s, p: z3.Implies(
+            z3.And(s.before.state(p) == QUEUED, s.before.reach(p) == NOTHING, s.after.reach(p) == CANCEL),
+            z3.And(s.after.state(p) == DONE, s.after.outcome(p) == CANCELED)))),
     StepClaim(
         "nobody-vanishes", "A prompt that was accepted stays, with its seq, its session and its run id.",
         _each(lambda s, p: z3.Implies(s.before.state(p) != ABSENT, z3.And(
@@ -274,8 +286,11 @@ CONSEQUENCES: tuple[StateClaim, ...] = (
 
 # By the id of a property of specs/protocol.md: the claims that it amounts to, once the whole invariant is shown.
 GUARANTEES: Mapping[str, tuple[str, ...]] = {
-    "no-poisoning": ("canceled-is-reached", "on-entry-is-reached", "stopping-folds-nobody"),
+    "no-poisoning": ("canceled-is-reached", "on-entry-is-reached"),
+    "no-late-fold": ("stopping-folds-nobody",),
     "no-lost-cancel": ("reached-never-starts", "reached-ends-canceled"),
+    "cancel-stops": ("running-is-asked",),
+    "queue-dropped": ("queue-is-dropped", "clear-is-final"),
     "no-loss": ("nobody-vanishes",),
     "one-terminal": ("one-end", "an-end-is-final"),
     "single-active": ("one-active",),

@@ -43,6 +43,13 @@ class Judged(NamedTuple):
     counterexample: Counterexample | None = None
 
 
+class Hollow(NamedTuple):
+    """Where the proof says nothing: broken if that is so, unknown if the solver could not tell."""
+
+    what: str
+    verdict: Verdict
+
+
 @dataclass(frozen=True)
 class Prover:
     """A protocol and an invariant of it."""
@@ -104,11 +111,16 @@ class Prover:
         solver.add(*facts)
         return solver
 
+    def complete(self, judged: Sequence[Judged]) -> list[Judged]:
+        """The same with every obligation that has no verdict: it is unknown."""
+        known = {str(one.obligation) for one in judged}
+        return [*judged, *(Judged(o, Verdict.UNKNOWN) for o in self.obligations() if str(o) not in known)]
+
     def guarantees(self, judged: Sequence[Judged]) -> Mapping[str, Verdict]:
         """The verdict on each property, from those on all obligations: its own claims, and the whole invariant on
         which they rest."""
         by_claim: dict[str, set[Verdict]] = {}
-        for one in judged:
+        for one in self.complete(judged):
             by_claim.setdefault(one.obligation.claim.name, set()).add(one.verdict)
         invariant = set[Verdict]().union(*(by_claim[claim.name] for claim in self.invariant))
         found = {}
@@ -122,26 +134,36 @@ class Prover:
 
     # --- the proof is not empty
 
-    def impossible_moves(self) -> Iterator[str]:
-        """Actions that no state of the invariant allows, and moves of theirs that never happen. There must be none."""
+    def hollows(self) -> Iterator[Hollow]:
+        """What would make the proof an empty one. There must be none."""
+        for move, verdict in self.impossible_moves():
+            yield Hollow(f"never happens: {move}", verdict)
+        for claim, verdict in self.irrefutable():
+            yield Hollow(f"holds of anything: {claim}", verdict)
+
+    def impossible_moves(self) -> Iterator[Hollow]:
+        """Actions that no state of the invariant allows, and moves of theirs that never happen."""
         universe = Universe(3, 2)
         before = View.free(universe)
         allowed = self.allowed(universe, before)
         for action in self.actions:
             step = action.step(universe, before, action.arguments(universe))
-            if self.solver(*allowed, step.guard).check() != z3.sat:
-                yield action.name
+            yield from self.hollow(action.name, *allowed, step.guard)
             for source, dest, outcome in MOVES[action.name]:
                 happens = universe.some_prompt(lambda p: moves(step, p, source, dest, outcome))  # noqa: B023
-                if self.solver(*allowed, step.guard, happens).check() != z3.sat:
-                    yield f"{action.name}: {source} → {dest}"
+                yield from self.hollow(f"{action.name}: {source} → {dest}", *allowed, step.guard, happens)
 
-    def irrefutable(self) -> Iterator[str]:
-        """Claims that hold of anything at all, whatever the protocol does. There must be none."""
+    def irrefutable(self) -> Iterator[Hollow]:
+        """Claims that hold of anything at all, whatever the protocol does."""
         universe = Universe(2, 2)
         before, after, seen = View.free(universe), View.free(universe, "'"), Seen.free(universe)
         session = z3.Const("session", universe.session)
         for claim in (*self.invariant, *STEPS, *CONSEQUENCES):
             steps = [Step(universe, action.name, session, True, before, after, seen) for action in self.actions]
-            if self.solver(z3.Not(z3.And(*map(claim.of, steps)))).check() != z3.sat:
-                yield claim.name
+            yield from self.hollow(claim.name, z3.Not(z3.And(*map(claim.of, steps))))
+
+    def hollow(self, what: str, *facts: Term) -> Iterator[Hollow]:
+        """Nothing, if there is something of which these facts hold."""
+        answer = self.solver(*facts).check()
+        if answer != z3.sat:
+            yield Hollow(what, Verdict.BROKEN if answer == z3.unsat else Verdict.UNKNOWN)

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..actions import Reach
-from ..effects import Effect, End, Start
+from ..effects import Effect, End, Start, Stop
 from ..lifecycle import Outcome, State
 from ..session import AnySession, Prompt
 
@@ -184,9 +184,17 @@ class World:
             head, depth = self.agent.registered
             for g in self.agent.goroutines:
                 if g.head == head and depth < len(g.frames):
-                    frames = list(g.frames)
-                    frames[depth] = frames[depth]._replace(stop=True)
-                    self.put(g._replace(frames=tuple(frames)))
+                    self.stop(g, [depth])
+
+    def stop(self, goroutine: Goroutine, depths: Iterable[int]) -> None:
+        """The contexts of these frames are canceled: a turn that runs in one is asked to stop."""
+        frames = list(goroutine.frames)
+        for depth in depths:
+            frame = frames[depth]
+            if not frame.stop and self.agent.prompt(frame.seq).state is State.ACTIVE:
+                self.effects.append(Stop(frame.seq))
+            frames[depth] = frame._replace(stop=True)
+        self.put(goroutine._replace(frames=tuple(frames)))
 
     # --- completions
 

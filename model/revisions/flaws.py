@@ -143,7 +143,7 @@ FLAWS: Sequence[Flaw] = (
         "after the cancel. The next drain or handoff takes its 0 for covered and drops it.",
         "Every prompt has a seq; there is no 0 that means anything else (R1)."),
     Flaw(
-        "fold-into-stopping-turn", "no-poisoning", _revisions(0, 4),
+        "fold-into-stopping-turn", "no-late-fold", _revisions(0, 4),
         _keys("accept(A); A active; cancel; accept(B); B queued; B folded"),
         "A has been asked to stop. B is accepted after the cancel, is queued behind A, and folds into A's turn at its "
         "next step: it dies with a cancel that came before it.",

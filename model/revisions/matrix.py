@@ -38,6 +38,7 @@ class Profile:
 
 ANY: tuple[Variant, ...] = (False, True, "in process")
 NAMED: tuple[Variant, ...] = (True,)
+INSIDE: tuple[Variant, ...] = ("in process",)
 
 PROFILES: tuple[Profile, ...] = (
     Profile(Bounds(2, cancels=1), ANY, "two prompts of any kind and a cancel"),
@@ -45,6 +46,8 @@ PROFILES: tuple[Profile, ...] = (
     Profile(Bounds(3), NAMED, "three prompts with run ids: order, and who is active"),
     Profile(Bounds(2, requeues=1), NAMED, "two prompts with run ids, and a turn that goes on after a summary"),
     Profile(Bounds(1, cancels=1, requeues=1), NAMED, "a turn that goes on after a summary, and a cancel"),
+    Profile(Bounds(2, cancels=1, requeues=1), NAMED, "the same with two prompts"),
+    Profile(Bounds(2, clears=1, requeues=1), INSIDE, "two prompts from inside, a summary and a clear_queue"),
     Profile(Bounds(2, closes=1), NAMED, "two prompts with run ids and a shutdown"),
 )
 

@@ -85,13 +85,12 @@ class R4(R3):
         """003 ClearQueue: if anything is queued, clearQueueAndNotify without the lock: messageQueue.Get …"""
         if not w.agent.queue_entries:
             return
-        w.reach((e.seq for e in w.agent.queue_entries), Reach.CLEAR)
         w.set(callers=(*w.agent.callers, Caller("clear_queue", read=w.agent.queue_entries)))
 
     def clear_rest(self, w: World, caller: Caller) -> None:
         """… then messageQueue.Del, and the ends of all that was read are published."""
         w.set(callers=tuple(c for c in w.agent.callers if c is not caller))
-        w.reach((e.seq for e in w.agent.queue_entries), Reach.CLEAR)  # queued while the call was under way
+        w.reach((e.seq for e in w.agent.queue_entries), Reach.CLEAR)
         w.drop(w.agent.queue_entries)
         w.set(queue_entries=())
         self.publish_drops(w, caller.read)
@@ -102,7 +101,7 @@ class R4(R3):
         w.reach((p.seq for p in live if p.state is State.ACTIVE), Reach.CANCEL)
         w.set(dead=True, callers=(*w.agent.callers, Caller("close", reached=tuple(p.seq for p in live))))
         for g in w.agent.goroutines:
-            w.put(g._replace(frames=tuple(f._replace(stop=True) for f in g.frames)))
+            w.stop(g, range(len(g.frames)))
 
     def close_rest(self, w: World, caller: Caller) -> None:
         """… then CancelAll, which cancels the sessions that have somebody registered."""

@@ -59,7 +59,7 @@ def test_who_is_answered_in_anothers_turn_is_taken_in_and_not_stranded() -> None
     history = played("accept A; accept B, accept C; release; release")
     assert history.broken == {"no-absorption"}
     lines = [line.text for line in history.observations]
-    assert lines.index("turn of C starts") < lines.index("turn of C takes in B")
+    assert lines.index("turn of C starts") < lines.index("turn of C has B in it")
 
 
 def test_one_after_the_other_nobody_is_taken_in() -> None:
@@ -68,7 +68,7 @@ def test_one_after_the_other_nobody_is_taken_in() -> None:
 
 def test_a_text_that_stays_after_a_cancel_does_not_count_as_taken_in() -> None:
     history = played("accept A; accept B; cancel; accept C; release")
-    assert not any("takes in" in line.text for line in history.observations)
+    assert not any("in it" in line.text for line in history.observations)
     assert history.broken == {"some-terminal"}
 
 

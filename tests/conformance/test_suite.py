@@ -1,38 +1,71 @@
-"""A project gets the whole suite in a test file of five lines, with the pytest that it has."""
+"""A project that has the wheel and a pytest gets the whole suite in a test file of two lines."""
 
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from support.installs import plain_install, run_in
 
-from cancelmark.conformance.report import ORDER
+from cancelmark.conformance.guarantees import ORDER
 from cancelmark.conformance.scenarios import SCENARIOS
 
-TEST_FILE = """\
+TWO_LINES = """\
+from cancelmark.conformance.suite import ConformanceSuite
+class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
+"""
+ADAPTER = """\
 from cancelmark.conformance.naive import NaiveAdapter
+
+class MyAdapter(NaiveAdapter):
+    pass
+"""
+HISTORIES = """\
+from cancelmark.conformance.kit import Profile
 from cancelmark.conformance.suite import ConformanceSuite
 
-class TestMine(ConformanceSuite):
-    adapter = NaiveAdapter
+class TestAgain(ConformanceSuite):
+    adapter = "mine.py:MyAdapter"
+    profile = Profile("none", histories=0, schedules=0, inside=0, repeats=0, shrinks=0, seconds=0)
+    times = 2
+    histories = ["accept A", "accept A; accept B; fail"]
 """
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rfs", "-q")
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_five_lines_are_a_suite(version: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_lines_are_a_suite(version: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     python = plain_install(tmp_path_factory) if version == 8 else sys.executable
-    (tmp_path / "test_mine.py").write_text(TEST_FILE)
+    (tmp_path / "test_mine.py").write_text(TWO_LINES)
+    (tmp_path / "mine.py").write_text(ADAPTER)
     assert f"pytest {version}." in run_in(python, tmp_path, "-m", "pytest", "--version").stdout
-    where = run_in(python, tmp_path, *PYTEST, "--collect-only").stdout
-    assert f"{len(ORDER) + len(SCENARIOS)} tests collected" in where
-    done = run_in(python, tmp_path, *PYTEST)
+    done = run_in(python, tmp_path, *PYTEST, "--junitxml", "times.xml")
     assert done.stderr == ""
     assert "FAILED test_mine.py::TestMine::test_guarantee[no-lost-cancel]" in done.stdout
     assert "FAILED test_mine.py::TestMine::test_scenario[queue-stranded-by-error]" in done.stdout
-    assert "no-lost-cancel is broken: A was accepted before a cancel that was answered, and its turn goes on." in (
-        done.stdout)
+    assert ("no-lost-cancel is broken: A was accepted before a cancel that was answered, and its turn goes on (waited "
+            in done.stdout)
     assert "what was done: accept A, cancel" in done.stdout
+    assert "reproduce with: TestMine.histories = ['accept A; accept B; fail']" in done.stdout
     assert "turn of A starts ─" in done.stdout
     assert "the adapter cannot close the server" in done.stdout
     assert "Traceback" not in done.stdout
+    times = {str(case.get("name")): float(case.get("time", "")) for case in
+             ElementTree.parse(tmp_path / "times.xml").iter("testcase")}
+    assert len(times) == len(ORDER) + len(SCENARIOS)
+    guarantees = [times[f"test_guarantee[{p.id}]"] for p in ORDER]
+    assert sum(guarantees) > 0.5 * sum(times.values())
+    assert max(guarantees) < 0.7 * sum(guarantees)  # each carries its own, and not the first everybody's
+    assert sum(seconds > 0.01 for seconds in guarantees) >= 8
+
+
+def test_histories_are_tests_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "test_again.py").write_text(HISTORIES)
+    (tmp_path / "mine.py").write_text(ADAPTER)
+    done = run_in(sys.executable, tmp_path, *PYTEST, "-k", "test_history")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED test_again.py::TestAgain::test_history[accept A; accept B; fail]" in done.stdout
+    assert "accept A; accept B; fail: all-done showed in 2 of 2 plays" in done.stdout
+    (tmp_path / "test_again.py").write_text(HISTORIES.replace("accept A;", "explode;"))
+    done = run_in(sys.executable, tmp_path, *PYTEST, "--collect-only")
+    assert "script 'explode; accept B; fail': 'explode' is nothing that can be done" in done.stdout

@@ -50,6 +50,10 @@ SAME = {
     "NEIGHBOURS_TEXT": "an end carries its neighbour's text",
     "RECOVERY_FORGETS_QUEUE": "recovery forgets the queue",
     "RECOVERY_FORGETS_MARK": "recovery forgets the mark",
+    "CANCEL_STOPS_NOBODY": "a cancel does not ask the running turn to stop",
+    "CLEAR_STOPS": "clear_queue asks the running turn to stop",
+    "CLEAR_KEEPS_RUN_IDS": "clear_queue leaves prompts with a run id",
+    "DROPPED_AT_HANDOFF": "a cancel leaves the queue to the next handoff",
 }
 SEEDED = {bug.name: bug for bug in BUGS}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cancelmark.model.actions import ACTIONS, Reach
-from cancelmark.model.effects import Effect, End, Fold, Record, Report, Start
+from cancelmark.model.effects import Effect, End, Fold, Record, Report, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import PROPERTIES, Bounds, Kind, ServerStep, SessionStep, goals
 from cancelmark.model.protocol import REFERENCE, Move
@@ -29,7 +29,7 @@ def step(before: list[Prompt], after: list[Prompt], *effects: Effect, call: str 
     return SessionStep.of(Session(prompts=tuple(before)), Move(action, None, None, last, effects, (), *last.retire()))
 
 
-A, B = prompt(1, ACTIVE), prompt(2, QUEUED)
+A, B, C = prompt(1, ACTIVE), prompt(2, QUEUED), prompt(3, ACTIVE)
 DONE_A = prompt(1, DONE, END_TURN, ends=1)
 STOPPED_A = prompt(1, ACTIVE, reach=BY_CANCEL)
 
@@ -37,7 +37,17 @@ BROKEN: list[tuple[str, SessionStep]] = [
     ("no-poisoning", step([B], [prompt(2, DONE, CANCELED)])),
     ("no-poisoning", step([B], [prompt(2, ON_ENTRY)])),
     ("no-poisoning", step([A, B], [prompt(1, DONE, CANCELED, BY_CANCEL), prompt(2, DONE, CANCELED)])),
-    ("no-poisoning", step([STOPPED_A, B], [STOPPED_A, prompt(2, DONE, FOLDED)], Fold(2, into=1))),
+    ("no-late-fold", step([STOPPED_A, B], [STOPPED_A, prompt(2, DONE, FOLDED)], Fold(2, into=1))),
+    ("cancel-stops", step([A], [STOPPED_A], call="cancel")),
+    ("cancel-stops", step([A], [prompt(1, DONE, CANCELED, BY_CANCEL)], call="cancel")),
+    ("cancel-stops", step([A, B], [STOPPED_A, prompt(2, DONE, CANCELED, BY_CANCEL)], Stop(2), call="cancel")),
+    ("cancel-stops", step([A, C], [STOPPED_A, prompt(3, ACTIVE, reach=BY_CANCEL)], Stop(1), call="close")),
+    ("cancel-stops", step([A], [A], Stop(1), call="clear_queue")),
+    ("queue-dropped", step([A, B], [A, prompt(2, QUEUED, reach=BY_CLEAR)], call="clear_queue")),
+    ("queue-dropped", step([A, B], [A, prompt(2, DONE, ERROR, BY_CLEAR)], call="clear_queue")),
+    ("queue-dropped", step([A, B], [STOPPED_A, prompt(2, QUEUED, reach=BY_CANCEL)], Stop(1), call="cancel")),
+    ("queue-dropped", step([A, B], [STOPPED_A, prompt(2, DONE, ERROR, BY_CANCEL)], Stop(1), call="close")),
+    ("queue-dropped", step([prompt(2, DONE, CANCELED, BY_CLEAR)], [prompt(2, ACTIVE, reach=BY_CLEAR)], Start(2))),
     ("no-lost-cancel", step([B], [prompt(2, ACTIVE, reach=BY_CANCEL)], Start(2))),
     ("no-lost-cancel", step([A, B], [A, prompt(2, DONE, FOLDED, BY_CANCEL)], Fold(2, into=1))),
     ("no-lost-cancel", step([prompt(1, ACCEPTED)], [prompt(1, DONE, ERROR, BY_CANCEL)])),
@@ -65,7 +75,16 @@ HOLDS: list[tuple[str, SessionStep]] = [
     ("no-poisoning", step([B], [prompt(2, DONE, CANCELED, BY_CLEAR)])),
     ("no-poisoning", step([B], [prompt(2, ON_ENTRY, reach=BY_CANCEL)])),
     ("no-poisoning", step([A], [prompt(1, DONE, ERROR)])),
-    ("no-poisoning", step([A, B], [A, prompt(2, DONE, FOLDED)], Fold(2, into=1))),
+    ("no-late-fold", step([A, B], [A, prompt(2, DONE, FOLDED)], Fold(2, into=1))),
+    ("cancel-stops", step([A], [STOPPED_A], Stop(1), call="cancel")),
+    ("cancel-stops", step([STOPPED_A], [STOPPED_A], call="cancel")),
+    ("cancel-stops", step([STOPPED_A], [STOPPED_A], Stop(1), call="cancel")),
+    ("cancel-stops", step([B], [prompt(2, DONE, CANCELED, BY_CANCEL)], call="cancel")),
+    ("cancel-stops", step([A, B], [A, prompt(2, DONE, CANCELED, BY_CLEAR)], call="clear_queue")),
+    ("queue-dropped", step([A, B], [A, prompt(2, DONE, CANCELED, BY_CLEAR)], call="clear_queue")),
+    ("queue-dropped", step([A, B], [STOPPED_A, prompt(2, DONE, CANCELED, BY_CANCEL)], Stop(1), call="cancel")),
+    ("queue-dropped", step([prompt(2, ACCEPTED)], [prompt(2, ACCEPTED, reach=BY_CANCEL)], call="cancel")),
+    ("queue-dropped", step([A, B], [DONE_A, prompt(2, ACTIVE)], Start(2))),
     ("no-lost-cancel", step([B], [prompt(2, ACTIVE)], Start(2))),
     ("no-lost-cancel", step([B], [prompt(2, ACTIVE, reach=BY_CLEAR)], Start(2))),
     ("no-lost-cancel", step([A, B], [A, prompt(2, DONE, FOLDED)], Fold(2, into=1))),

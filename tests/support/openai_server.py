@@ -125,7 +125,7 @@ class Server:
         """A reply has come to a hold."""
         self.released = asyncio.Event()
         """Set it, and nothing holds any more."""
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._count = 0
 
     @property
@@ -140,9 +140,12 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None,
     ) -> None:
         self._server.close()
-        for connection in self._connections:
+        connections = dict(self._connections)
+        for connection in connections:
             connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*connections, return_exceptions=True)
+        for writer in connections.values():
+            await _close(writer)  # one that was canceled before its first step has closed nothing
         await self._server.wait_closed()
 
     def reply(self, received: Received) -> Reply:
@@ -152,8 +155,8 @@ class Server:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
         connection = asyncio.create_task(self._serve(self._count, reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+        self._connections[connection] = writer
+        connection.add_done_callback(self._connections.pop)
 
     async def _serve(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -162,9 +165,7 @@ class Server:
                 if not await self._answer(self.reply(received), received, reader, writer):
                     break
         finally:
-            writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await _close(writer)
 
     async def _answer(
         self, reply: Reply, received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
@@ -206,6 +207,12 @@ class Server:
         if chunked:
             writer.write(b"0\r\n\r\n")
         return chunked
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await asyncio.shield(writer.wait_closed())  # who is canceled here must not cancel the future that others wait for
 
 
 async def _receive(number: int, reader: asyncio.StreamReader) -> Received | None:

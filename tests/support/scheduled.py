@@ -15,27 +15,29 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from support.observed import Observed, Told, telling
 from support.watching import Complaint, Watch, watched
 
 from cancelmark.conformance.schedule import Choose, Schedule, checkpoint, explore_schedules, fifo, record
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Stubborn, call, say
-from cancelmark.impl.runtime import Closing, Handle, Runtime
+from cancelmark.impl.runtime import Closing, Handle, RunIdInUse, Runtime
 from cancelmark.impl.runtime import runtime as runtime_module
-from cancelmark.impl.runtime.events import Broker
+from cancelmark.impl.runtime.conversation import SUMMARIZE
+from cancelmark.impl.runtime.events import Broker, Update
 from cancelmark.impl.runtime.session import Effects, Session
-from cancelmark.impl.runtime.turn import SUMMARIZE, ToolRunner
+from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
     Answer,
     AppendEvent,
     Batch,
-    Event,
     MemoryStore,
     Message,
     MovePrompt,
     PutMessage,
+    RaiseMark,
     SqliteStore,
     Steps,
     Store,
@@ -52,7 +54,8 @@ GRACE = 5.0  # seconds of a time that costs nothing
 MAX_STEPS = 5000
 SHARED_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 REST = 1000.0  # by then everything that ever will has happened
-TURNS = ("speaks", "takes long", "fails", "calls a tool", "grows too long", "ignores a stop")
+TURNS = ("speaks", "takes long", "fails", "calls a tool", "grows too long", "ignores a stop",
+         "stops late")
 
 
 # --- what clients do
@@ -60,13 +63,13 @@ TURNS = ("speaks", "takes long", "fails", "calls a tool", "grows too long", "ign
 @dataclass(frozen=True)
 class Do:
     """What one client does: accept, cancel, clear_queue, close, or watch. It does so at once, or `when` the sessions
-    take the `nth` step of that name or into that state; if they never do, it does nothing."""
+    take the `nth` step of that name or into that state, or a model is `asked`; if they never do, it does nothing."""
 
     what: str
     when: str = ""
     nth: int = 1
     session: str = "s"
-    run_id: bool = False
+    run_id: bool | str = False  # whether it has one of its own, or the one that it has
     turn: str = "speaks"
 
     def __repr__(self) -> str:
@@ -121,11 +124,13 @@ class File(SqliteStore):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a runtime is made of. What is made of the store is between it and the runtime."""
+    """What a runtime is made of. What is made of the store is between it and the runtime. If there is a `ready`, it
+    takes its time."""
 
     session: type[Session] = Session
     store: type | None = None
     broker: type[Broker] = Broker
+    ready: bool = False
 
 
 REAL = Parts()
@@ -141,11 +146,14 @@ class World(Watch):
         self.store = type(store.__name__, (parts.store, store), {}) if parts.store else store
         self.runtime: Runtime
         self.texts: dict[int, str] = {}  # what the caller said, by seq
+        self.run_ids: dict[int, str | None] = {}
+        self.marks: dict[str, int] = {}
         self.journal: dict[int, list[tuple[State, Outcome | None]]] = {}
         self.events: dict[int, list[tuple[float, AppendEvent]]] = {}  # terminal ones by seq, and when
         self.messages: dict[str, Message] = {}
         self._handles: list[Handle] = []
-        self._observed: list[list[int]] = []  # ids of terminal events, by those who watch
+        self._observed: list[Observed] = []
+        self._told = Told()
         self._tasks: list[asyncio.Task[None]] = []
         self._happened: Counter[str] = Counter()
         self._moments: defaultdict[tuple[str, int], list[asyncio.Future[None]]] = defaultdict(list)  # awaited ones
@@ -158,12 +166,14 @@ class World(Watch):
         with ExitStack() as stack:
             self.directory = Path(stack.enter_context(TemporaryDirectory(prefix="cancelmark-", dir=SHARED_MEMORY)))
             stack.enter_context(patch.multiple(
-                runtime_module, Session=watched(self.parts.session, self), Broker=self.parts.broker))
+                runtime_module, Session=watched(self.parts.session, self),
+                Broker=telling(self.parts.broker, self._publishes)))
             stack.enter_context(_Errors(self))
             store = self.store(self)
             stack.callback(store.close)
             look = ToolRunner(Tool("look", "looks", {"type": "object"}), _look)
-            self.runtime = Runtime(ScriptedModel(self._scene), store, tools=[look], grace=GRACE)
+            self.runtime = Runtime(ScriptedModel(self._scene), store, tools=[look], grace=GRACE,
+                                   ready=_ready if self.parts.ready else None)
             await self._go()
 
     async def _go(self) -> None:
@@ -172,6 +182,10 @@ class World(Watch):
             await self.runtime.create_session(session)
         for number, client in enumerate(self.clients, 1):
             self._tasks.append(asyncio.create_task(self._client(number, client), name=f"client {number}"))
+        await asyncio.sleep(GRACE / 2)
+        over = all(prompt.state is State.DONE for prompt in self.server.prompts)
+        if over and all(do.what == "watch" for do in self._calling):
+            self._look_for_timers()
         await asyncio.sleep(REST)
         self.at_rest()
         await self._end()
@@ -184,6 +198,7 @@ class World(Watch):
             self._moments[do.when, do.nth].append(moment)
             await moment
         self._calling.append(do)
+        begin = asyncio.get_running_loop().time()
         if do.what == "accept":
             await self._accept(do, f"{do.turn} {number}")
         elif do.what == "watch":
@@ -193,25 +208,36 @@ class World(Watch):
             await (self.runtime.close() if do.what == "close" else getattr(self.runtime, do.what)(do.session))
             returned()
         self._calling.remove(do)
+        took = asyncio.get_running_loop().time() - begin
+        if do.what != "watch" and took >= GRACE and not self._is_stubborn:
+            self.complain("progress", f"{do} took {took} s, and everything stops when it is told to")
+
+    @property
+    def _is_stubborn(self) -> bool:
+        return any(client.turn == "ignores a stop" for client in self.clients)
 
     async def _accept(self, do: Do, text: str) -> None:
         begin = self.tick()
+        run_id = do.run_id if isinstance(do.run_id, str) else text if do.run_id else None
         try:
-            handle = await self.runtime.accept(do.session, text, text if do.run_id else None)
+            handle = await self.runtime.accept(do.session, text, run_id)
         except Closing:
             return
-        self.accepted(handle.seq, do.session, do.run_id, begin)
+        except RunIdInUse:
+            if run_id not in self.run_ids.values():
+                self.complain("run-id", f"{do} is refused, and nobody has its run id")
+            return
+        self.accepted(handle.seq, do.session, run_id is not None, begin)
         self._handles.append(handle)
 
     async def _watch(self) -> None:
         if self.runtime.broker.closed:
             return
-        seen: list[int] = []
+        seen = Observed(max(self.journal, default=0))
         self._observed.append(seen)
         with self.runtime.broker.subscribe(after=0) as subscription:
             async for notice in subscription:
-                if isinstance(notice, Event):
-                    seen.append(notice.id)
+                seen.see(notice)
                 await checkpoint()  # it is slow
 
     def _scene(self, request: Request) -> Iterable[Beat] | None:
@@ -228,7 +254,8 @@ class World(Watch):
         if turn == "calls a tool" and first:
             return (*call("c1", "look", {}), Finish(FinishReason.TOOL_USE))
         before: dict[str, tuple[Beat, ...]] = {
-            "takes long": (Delay(0.5),), "ignores a stop": (Stubborn((Delay(4 * GRACE),)),)}
+            "takes long": (Delay(0.5),), "ignores a stop": (Stubborn((Delay(4 * GRACE),)),),
+            "stops late": (Stubborn((Delay(0.5),)),)}
         return (*before.get(turn, ()), *say(f"answer to {text}"))
 
     # --- what is seen of it
@@ -236,9 +263,7 @@ class World(Watch):
     def took(self, session: Session, effects: Effects) -> None:
         super().took(session, effects)
         for name in dict.fromkeys([effects.action, *(row.dest.value for _, row in effects.moved)]):
-            self._happened[name] += 1
-            for moment in self._moments[name, self._happened[name]]:
-                moment.set_result(None)
+            self._happens(name)
         done = {p.seq for p in self.server.sessions[self._place[session.id]].prompts
                 if p.state is State.DONE and p.outcome is not Outcome.FOLDED}
         for effect in effects:
@@ -247,10 +272,17 @@ class World(Watch):
             elif isinstance(effect, Fold):
                 self._guests.setdefault(effect.into, []).append(effect.seq)
 
+    def _happens(self, name: str) -> None:
+        self._happened[name] += 1
+        for moment in self._moments[name, self._happened[name]]:
+            moment.set_result(None)
+
     def committed(self, batch: Batch) -> None:
         for op in batch:
             if isinstance(op, AcceptPrompt):
-                self.journal[op.seq], self.texts[op.seq] = [], op.text
+                self.journal[op.seq], self.texts[op.seq], self.run_ids[op.seq] = [], op.text, op.run_id
+            elif isinstance(op, RaiseMark):
+                self.marks[op.session_id] = op.mark
             elif isinstance(op, MovePrompt):
                 self.journal[op.seq].append((op.state, op.outcome))
             elif isinstance(op, PutMessage):
@@ -258,8 +290,15 @@ class World(Watch):
             elif isinstance(op, AppendEvent) and op.type == TERMINAL:
                 self.events.setdefault(op.payload["seq"], []).append((self.tick(), op))
 
+    def _publishes(self, update: Update) -> None:
+        if hasty := self._told.find_hasty(update, self.journal, self.marks):
+            self.complain("durable", hasty)
+
     def _began(self, text: str) -> None:
         """A model is asked to answer this text."""
+        self._happens("asked")
+        if self.runtime.closing:
+            self.complain("closing", f"a model is asked to answer {text!r} after close has begun")
         for prompt in self.server.prompts:
             if prompt.state is State.ACTIVE and self.texts[prompt.seq] == text:
                 for late in sorted(self._owed[prompt.seq] - set(self.events)):
@@ -310,12 +349,19 @@ class World(Watch):
                 self.complain("attribution", f"{name} is told of with the text {told['text']!r}")
             if told.get("error", own[0]).rpartition(" failed")[0] not in (*own, ""):
                 self.complain("attribution", f"{name} is told of with the error {told['error']!r}")
-            if event.run_id != (own[0] if self.prompts[seq].run_id else None):
+            if event.run_id != self.run_ids[seq]:
                 self.complain("attribution", f"{name} is told of with the run id {event.run_id}")
         if (State.CANCELED_ON_ENTRY, None) in journal:
             said = [m.finish_reason for id, m in self.messages.items() if id.startswith(f"p{seq}-")]
             if f"p{seq}" not in self.messages or said != ["canceled"]:
                 self.complain("record", f"{name} was canceled on entry, and its answers are {said}")
+
+    def _look_for_timers(self) -> None:
+        """Everything is over, and nothing waits for its time."""
+        loop: Any = asyncio.get_running_loop()
+        left = [timer for timer in loop._timers if not timer.cancelled()]
+        if left and not self._is_stubborn:
+            self.complain("quiet", f"timers that nobody has taken back: {left}")
 
     async def _end(self) -> None:
         """Who waits is told, the runtime closes, and who watches has seen everything."""
@@ -329,11 +375,14 @@ class World(Watch):
                 if (State.DONE, result.outcome) not in self.journal[handle.seq]:
                     self.complain("told", f"who waits for {name_of(handle.seq)} is told {result.outcome.value}")
         await self.runtime.close()
+        self._look_for_timers()
         await asyncio.sleep(REST)
         published = list(range(1, sum(map(len, self.events.values())) + 1))
         for seen in self._observed:
-            if seen != published:
-                self.complain("delivery", f"of the events {published} a subscriber has seen {seen}")
+            if seen.events != published:
+                self.complain("delivery", f"of the events {published} a subscriber has seen {seen.events}")
+            if stale := seen.find_stale(self.messages):
+                self.complain("delivery", f"a subscriber has not seen {', '.join(stale)} as they were written")
 
     # --- for parts with a flaw in them
 
@@ -341,6 +390,10 @@ class World(Watch):
         """Has the runtime carry out what a step asks for."""
         runtime: Any = self.runtime
         runtime._carry(runtime._lanes[session.id], effects)
+
+
+async def _ready(session_id: str) -> None:
+    await checkpoint()
 
 
 async def _look(arguments: str) -> str:
@@ -375,12 +428,13 @@ def play(
     return Played(record(world.main(), choose, max_steps=MAX_STEPS), world)
 
 
-def play_all(clients: Sequence[Do], store: type[Store] = Memory, preemptions: int | None = None) -> Iterator[Played]:
+def play_all(clients: Sequence[Do], store: type[Store] = Memory, preemptions: int | None = None, parts: Parts = REAL,
+             ) -> Iterator[Played]:
     """The same in every schedule, or in those that depart from first in, first out that often or less."""
     worlds: list[World] = []
 
     def main() -> Coroutine[Any, Any, None]:
-        worlds[:] = [World(clients, store)]
+        worlds[:] = [World(clients, store, parts)]
         return worlds[0].main()
 
     for schedule in explore_schedules(main, preemptions=preemptions, max_steps=MAX_STEPS):

@@ -112,11 +112,19 @@ def _(u: Universe, v: View, session: Any) -> Any:
     return with_mark(u, v, session, z3.If(v.latest > 0, v.latest - 1, 0))
 
 
-@bug("a cancel leaves the queue", "cancel", "queue-is-uncovered",
-     never=("cancel: queued → done",))
+@bug("a cancel does not ask the running turn to stop", "cancel", "running-is-asked")
 def _(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
+    return where, guard, after, Seen(published=seen.published)
+
+
+def cancel_keeps_queue(u: Universe, v: View, session: Any) -> Any:
+    where, guard, after, seen = a.cancel(u, v, session)
     return where, guard, replace(after, state=v.state, outcome=v.outcome), Seen(stopped=seen.stopped)
+
+
+for name in ("a cancel leaves the queue", "a cancel leaves the queue to the next handoff"):  # the cancel is the same
+    bug(name, "cancel", "queue-is-uncovered queue-is-dropped", never=("cancel: queued → done",))(cancel_keeps_queue)
 
 
 @bug("a cancel drops the queue in silence", "cancel", "one-end")
@@ -132,7 +140,7 @@ def _(u: Universe, v: View, session: Any) -> Any:
         lambda p: z3.And(v.home(p) == session, one_of(v.state(p), QUEUED, ACTIVE))))
 
 
-@bug("a cancel ends what is queued with an error", "cancel", "reached-ends-canceled along-rows",
+@bug("a cancel ends what is queued with an error", "cancel", "reached-ends-canceled queue-is-dropped along-rows",
      never=("cancel: queued → done",))
 def _(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
@@ -143,7 +151,7 @@ def _(u: Universe, v: View, session: Any) -> Any:
 @bug("an idle cancel asks for something", "cancel", "idle-cancel")
 def _(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
-    return where, guard, after, replace(seen, stopped=lambda p: v.is_in(p, session, ACTIVE, DONE))
+    return where, guard, after, replace(seen, recorded=lambda p: v.is_in(p, session, DONE))
 
 
 @bug("a cancel reaches every session", "cancel", "apart")
@@ -155,6 +163,22 @@ def _(u: Universe, v: View, session: Any) -> Any:
 @bug("clear_queue raises the mark", "clear_queue", "covered-is-reached")
 def _(u: Universe, v: View, session: Any) -> Any:
     return with_mark(u, v, session, v.latest, a.clear_queue)
+
+
+@bug("clear_queue asks the running turn to stop", "clear_queue", "running-is-asked")
+def _(u: Universe, v: View, session: Any) -> Any:
+    where, guard, after, seen = a.clear_queue(u, v, session)
+    return where, guard, after, replace(
+        seen, stopped=lambda p: z3.And(v.is_in(p, session, ACTIVE), z3.Not(v.covered(p))))
+
+
+@bug("clear_queue leaves prompts with a run id", "clear_queue", "clear-is-final")
+def _(u: Universe, v: View, session: Any) -> Any:
+    def dropped(p: Any) -> Any:
+        return z3.And(v.is_in(p, session, QUEUED), z3.Not(v.run_id(p)))
+
+    where, guard, cleared, _ = a.clear_queue(u, v, session)
+    return where, guard, replace(a.ended(v, dropped, CANCELED), reach=cleared.reach), Seen(published=count(dropped))
 
 
 @bug("a closing server accepts", "accept", "closed-is-closed")
@@ -249,7 +273,7 @@ def _(u: Universe, v: View, first: Any) -> Any:
 
 
 @bug("a cancel ends the active prompt and starts the next", "cancel",
-     "queue-is-uncovered reached-never-starts along-rows",
+     "queue-is-uncovered queue-is-dropped reached-never-starts along-rows",
      never=("cancel: queued → done",))
 def _(u: Universe, v: View, session: Any) -> Any:
     def stops(p: Any) -> Any:
@@ -258,8 +282,8 @@ def _(u: Universe, v: View, session: Any) -> Any:
     def starts(p: Any) -> Any:
         return z3.And(u.some_prompt(stops), a.is_first(u, v, session, p))
 
-    where, guard, after, _ = a.cancel(u, v, session)
+    where, guard, after, seen = a.cancel(u, v, session)
     ended = a.ended(v, stops, CANCELED)
     return where, guard, replace(
-        ended, mark=after.mark, reach=after.reach,
-        state=lambda p: z3.If(starts(p), ACTIVE, ended.state(p))), Seen(started=starts, published=count(stops))
+        ended, mark=after.mark, reach=after.reach, state=lambda p: z3.If(starts(p), ACTIVE, ended.state(p))), Seen(
+            started=starts, stopped=seen.stopped, published=count(stops))

@@ -26,10 +26,13 @@ from support.commands import COMMAND
 from support.scenes import Scenes
 
 from cancelmark.impl.models import Model
+from cancelmark.impl.runtime.retention import EVERYTHING, Retention
 from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.server.app import application
+from cancelmark.impl.server.connections import Places
 from cancelmark.impl.server.guard import LOOPBACK
-from cancelmark.impl.server.serving import bind, run_server
+from cancelmark.impl.server.listening import bind
+from cancelmark.impl.server.serving import run_server
 from cancelmark.impl.server.site import Limits, Site
 
 PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
@@ -47,6 +50,7 @@ class Server(Scenes):
         super().__init__()
         self.url = ""
         self.site: Site
+        self.places: Places
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         return web(self.url, **options)
@@ -191,17 +195,19 @@ class Watch:
 async def serving(
     directory: Path | None = None, *, token: str | None = None, hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None, grace: float = 300.0, stop: float = PATIENCE, queue: int = 1000, workspaces: int = 64,
-    model: Model | None = None,
+    model: Model | None = None, retention: Retention = EVERYTHING,
 ) -> AsyncIterator[Server]:
     """A server on a port of its own, in memory or on a directory; closed at the end."""
     server = Server()
-    all_workspaces = Workspaces(model or server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces)
+    all_workspaces = Workspaces(model or server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces,
+                                retention=retention)
     server.site = site = Site(all_workspaces, limits or Limits())
     listener = bind("127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     await all_workspaces.start()
     app = application(site, hosts=None if hosts is None else list(hosts), token=token)
-    async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections):
+    async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections) as running:
+        server.places = running.places
         try:
             yield server
         finally:
@@ -240,8 +246,10 @@ def threaded(directory: Path | None = None, *, script: Callable[[Server], None] 
 class Process:
     """`cancelmark serve` as a process. It can be killed and started again on the same data directory and port."""
 
-    def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None,
+                 files: int | None = None) -> None:
         self.directory, self.options = directory, options
+        self.files = files  # that it may open
         self.environment = {**os.environ, **(environment or {}), "CANCELMARK_DATA_DIR": str(directory)}
         self.port = 0
         self.process: subprocess.Popen[str] | None = None
@@ -255,8 +263,9 @@ class Process:
         """Starts it, and returns when it serves."""
         listen = () if "--unix" in self.options else ("--port", str(self.port))
         with self.log.open("a") as log:
-            self.process = subprocess.Popen([*COMMAND, "serve", *listen, *self.options], stdout=subprocess.PIPE,
-                                            stderr=log, text=True, env=self.environment)
+            limit = ["sh", "-c", f'ulimit -n {self.files} && exec "$@"', "sh"] if self.files else []
+            self.process = subprocess.Popen([*limit, *COMMAND, "serve", *listen, *self.options],
+                                            stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("serving at "), self.log.read_text()

@@ -5,7 +5,9 @@
 // waits, and is applied after the state. So nothing is missed, and what is applied twice ends as it should.
 
 const FINISHED_SHOWN = 6;
+const FINISHED_KEPT = 50; // in a lane: as many as the server lists
 const EVENTS_SHOWN = 200;
+const SESSIONS_SHOWN = 50; // at first, and each time that earlier ones are asked for
 const RETRY = [500, 1000, 2000, 5000]; // milliseconds
 
 const $ = (id) => document.getElementById(id);
@@ -16,6 +18,7 @@ const prompts = new Map(); // by session id and seq: { seq, session_id, run_id, 
 const client = crypto.randomUUID ? crypto.randomUUID() : fallbackId();
 let workspace = null;
 let token = sessionStorage.getItem("token");
+let earlier = null; // the query for sessions that are not shown yet
 let stream = null; // the AbortController of the open stream, and the only one that goes on
 
 // --- asking
@@ -41,8 +44,14 @@ async function ask(method, path, body) {
     // not JSON: the status says enough
   }
   if (!response.ok) throw new Refused(response.status, told?.message ?? `the server answered ${response.status}`);
+  if (told && typeof told === "object") links.set(told, response.headers.get("Link"));
   return told;
 }
+
+const links = new WeakMap(); // of what was told: the header that says how to go on
+
+/** The query for the page before this one, or null. */
+const pageBefore = (list) => links.get(list)?.match(/<(\?[^>]*)>; *rel="?prev/)?.[1] ?? null;
 
 const authorization = () => (token ? { Authorization: `Bearer ${token}` } : {});
 const here = (rest) => `workspaces/${encodeURIComponent(workspace.id)}/${rest}`;
@@ -129,9 +138,10 @@ async function* eventsOf(body) {
 
 /** Asks for everything that can be seen now. */
 async function look() {
-  const known = (await ask("GET", here("sessions"))) ?? [];
-  const listed = await Promise.all(known.map((s) => ask("GET", inSession(s.id, "prompts"))));
+  const known = (await ask("GET", here(`sessions?limit=${SESSIONS_SHOWN}`))) ?? [];
+  if (!sessions.size) offerEarlier(pageBefore(known));
   for (const session of known) showSession(session);
+  const listed = await Promise.all([...sessions.keys()].map((id) => ask("GET", inSession(id, "prompts"))));
   const seen = new Set(listed.flat().map(key));
   for (const [k, prompt] of prompts) {
     if (!seen.has(k) && prompt.state !== "done") forget(prompt);
@@ -158,7 +168,21 @@ function connection(state) {
 
 // --- sessions
 
-function showSession(session) {
+function offerEarlier(query) {
+  earlier = query;
+  $("earlier").hidden = !query;
+}
+
+/** Shows the sessions that were made before those that are shown. */
+async function showEarlier() {
+  const known = await ask("GET", here(`sessions${earlier}`));
+  offerEarlier(pageBefore(known));
+  for (const session of [...known].reverse()) showSession(session, { first: true });
+  const listed = await Promise.all(known.map((s) => ask("GET", inSession(s.id, "prompts"))));
+  listed.flat().forEach((prompt) => showPrompt(prompt, { quietly: true }));
+}
+
+function showSession(session, { first = false } = {}) {
   const known = sessions.get(session.id);
   if (known) {
     known.lane.querySelector("h2").textContent = session.title || session.id;
@@ -177,9 +201,10 @@ function showSession(session) {
   for (const state of Object.keys(SAID)) {
     lane.querySelector(`.${state} ol`).setAttribute("aria-label", `${name}, ${SAID[state]}`);
   }
-  const entry = { ...session, lane };
+  const entry = { ...session, lane, forgotten: 0 };
   sessions.set(session.id, entry);
-  $("lanes").append(lane);
+  if (first) $("lanes").prepend(lane);
+  else $("lanes").append(lane);
   summarize(entry);
   return entry;
 }
@@ -191,9 +216,12 @@ function summarize(session) {
   session.lane.querySelector(".lane-state").textContent = !live.length ? "idle" : queued ? `busy, ${queued} queued` : "busy";
   const finished = mine.filter((p) => p.state === "done").sort((a, b) => b.seq - a.seq);
   finished.forEach((p, i) => (p.card.hidden = i >= FINISHED_SHOWN));
-  const earlier = session.lane.querySelector(".done .earlier");
-  earlier.hidden = finished.length <= FINISHED_SHOWN;
-  earlier.textContent = `and ${finished.length - FINISHED_SHOWN} earlier`;
+  const hidden = session.forgotten + finished.length - FINISHED_SHOWN;
+  const note = session.lane.querySelector(".done .earlier");
+  note.hidden = hidden <= 0;
+  note.textContent = `and ${hidden} earlier`;
+  finished.slice(FINISHED_KEPT).forEach(forget);
+  session.forgotten += Math.max(0, finished.length - FINISHED_KEPT);
 }
 
 // --- prompts
@@ -336,6 +364,7 @@ $("lanes").addEventListener("click", (event) => {
   if (event.target.matches(".clear")) clear(laneOf(event.target));
 });
 $("new-session").addEventListener("click", newSession);
+$("earlier").addEventListener("click", () => attempt(showEarlier));
 $("help-open").addEventListener("click", () => $("help").showModal());
 $("workspace").addEventListener("change", pick);
 

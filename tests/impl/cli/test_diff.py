@@ -38,7 +38,7 @@ def test_two_revisions_as_data(capsys: pytest.CaptureFixture[str]) -> None:
     step = report["actions"]["different"]["step"]
     assert step["r4"] == "not possible"
     assert "B folds into A" in step["r3"]
-    assert {id for id, p in report["properties"].items() if p["changed"]} == {"one-terminal", "no-absorption", "closed"}
+    assert {id for id, p in report["properties"].items() if p["changed"]} == {"no-absorption", "closed"}
     assert report["flaws"]["repaired"] == ["run-id-folded", "run-id-dropped-silently", "outer-event-suppressed"]
     assert report["first_difference"]["call"] == "return(A)"
     assert report["first_difference"]["after"] == ["accept(A)", "fail(A)"]
@@ -49,9 +49,11 @@ def test_two_revisions_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "r0", "r1"]) == 0
     said = capsys.readouterr().out
     assert "actions only in r1: enter, settle" in said
-    assert "one-terminal: fails 24 → holds" in said
+    assert "properties that change:\n  record: – → holds\n\n" in said, "all that r0 breaks r1 breaks too"
     assert "flaws new (5): sibling-survives-cancel" in said
     assert "the first step that differs is step 2" in said
+    assert main(["diff", "r3", "r4"]) == 0
+    assert "no-absorption: fails 5 → holds" in capsys.readouterr().out
 
 
 def test_the_first_difference_of_an_action_comes_after_a_shortest_history() -> None:

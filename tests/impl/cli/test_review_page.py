@@ -80,7 +80,8 @@ def made(path: Path) -> tuple[Path, str, str, int, Findings]:
 def test_the_command_says_where_the_page_is_and_what_holds(review: Review) -> None:
     assert review.code == 0
     assert f"open {review.url}" in review.said
-    assert re.search(r"no-poisoning +holds +542,262 +✗ 10 +✗ 4 ", review.said)
+    assert re.search(r"no-poisoning +holds +542,262 +✗ 18 +✗ 4 ", review.said)
+    assert re.search(r"no-late-fold +holds +542,262 +✗ 10 +✗ 6 ", review.said)
     assert f"{len(FLAWS)} of {len(FLAWS)} named flaws found" in review.said
 
 

@@ -612,13 +612,26 @@ def test_a_prompt_that_may_have_arrived_at_a_server_without_places_is_not_posted
     check(test())
 
 
-@pytest.mark.parametrize("status", [400, 404, 409, 429, 500])
+@pytest.mark.parametrize("status", [400, 404, 409, 429, 503])
 def test_a_prompt_that_is_refused_is_not_posted_again(status: int) -> None:
     async def test() -> None:
         async with Hostile({EVENTS: open_stream(place(0)), POST: says(status, {"message": "no"})}) as server:
             with pytest.raises(Refusal, match=r"no$"):
                 await run(server)
             assert len(server.to(POST)) == 1
+
+    check(test())
+
+
+@pytest.mark.rule("R1d", "R22b")
+@pytest.mark.parametrize("places", [True, False])
+def test_a_prompt_of_which_nobody_knows_is_posted_again_where_run_ids_are_known(places: bool) -> None:
+    async def test() -> None:
+        stream = open_stream(place(0)) if places else open_stream()
+        async with Hostile({EVENTS: stream, POST: says(500, {"message": "nobody knows"})}) as server:
+            with pytest.raises(Refusal, match=r"nobody knows$"):
+                await run(server, patience=SOON)
+            assert (len(server.to(POST)) > 1) is places
 
     check(test())
 

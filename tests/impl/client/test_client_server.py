@@ -358,7 +358,9 @@ def test_a_server_that_is_killed_and_started_again_is_come_back_to(tmp_path: Pat
                 for _ in runs:
                     await accepted.acquire()
                 for _ in range(2):
-                    await asyncio.sleep(0.3)
+                    before = len(seen[0])
+                    while len(seen[0]) == before:  # some have ended, and others have not
+                        await asyncio.sleep(0.01)
                     await asyncio.to_thread(server.kill)
                     await asyncio.to_thread(server.start)
                 ends = await asyncio.gather(*runs)
@@ -369,7 +371,7 @@ def test_a_server_that_is_killed_and_started_again_is_come_back_to(tmp_path: Pat
                     watcher.cancel()
                 await asyncio.gather(*watchers, return_exceptions=True)
                 assert [end.run_id for end in ends] == list(waiting)
-                assert {end.outcome for end in ends} <= {"end_turn", "error"}
+                assert {end.outcome for end in ends} == {"end_turn", "error"}
                 assert any("interrupted" in end.error for end in ends)
                 assert any(end.outcome == "end_turn" for end in ends)
                 assert [sorted(ends) for ends in seen] == [sorted(waiting)] * 2

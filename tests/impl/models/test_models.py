@@ -9,11 +9,13 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Coroutine, Iterator, Sequence
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, suppress
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 import support.openai_server as wire
@@ -60,6 +62,7 @@ from cancelmark.impl.models.scripted import (
     echo,
     say,
 )
+from cancelmark.impl.models.secrets import LOOKED_AT, Secrets
 
 T = TypeVar("T")
 
@@ -80,14 +83,12 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _old_objects_are_not_garbage() -> Iterator[None]:
+def _old_objects_are_not_garbage() -> None:
     """Each test collects its own garbage, and need not look at everything that was imported before."""
     with suppress(UsageError):
         OpenAIModel("m", api_key=KEY)
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -798,6 +799,55 @@ def test_nobody_listens() -> None:
         assert str(caught.value).startswith(f"http://127.0.0.1:{port}/v1: cannot connect")
         assert not any(secret in repr(model) + repr(caught.value) for secret in ("hunter2", "v4lue", KEY))
     run(main())
+
+
+PASSWORD = "hünter2+me"
+WRITINGS: dict[str, Callable[[bytes], str]] = {
+    "as it is": lambda sent: sent.decode(),
+    "percent": lambda sent: quote(sent),
+    "percent throughout": lambda sent: "".join(f"%{byte:02x}" for byte in sent),
+    "Base64": lambda sent: b64encode(sent).decode(),
+    "Base64 behind something": lambda sent: b64encode(b"Authorization: " + sent).decode().rstrip("="),
+    "Base64 for URLs": lambda sent: urlsafe_b64encode(b"?" + sent).decode(),
+    "Base64 twice": lambda sent: b64encode(b64encode(sent)).decode(),
+    "Base64 in percent": lambda sent: quote(b64encode(sent)),
+    "hex": lambda sent: sent.hex(),
+    "HEX:": lambda sent: sent.hex(":").upper(),
+    "JSON": lambda sent: "".join(f"\\u{ord(char):04x}" for char in sent.decode()),
+    "HTML": lambda sent: "".join(f"&#{ord(char)};" for char in sent.decode()),
+    "upper case": lambda sent: sent.decode().upper(),
+    "apart": lambda sent: " ".join(sent.decode()),
+    "backwards": lambda sent: sent.decode()[::-1],
+}
+
+
+@needs_openai
+@pytest.mark.parametrize("writing", WRITINGS)
+@pytest.mark.parametrize("status", [400, 422, 429, 500])
+def test_a_password_that_the_server_says_back_is_not_shown_in_any_writing(writing: str, status: int) -> None:
+    """The client sends `user:password` in Base64, and a server may quote the header it was sent, or what it read."""
+    async def main() -> None:
+        said = WRITINGS[writing](f"user:{PASSWORD}".encode())
+        async with Server(wire.refusal(status, {"message": f"go away, {said}, you"})) as server:
+            url = server.url.replace("://", f"://user:{quote(PASSWORD)}@")
+            async with aclosing(openai_model(server, base_url=url)) as model:
+                with pytest.raises(ModelError) as caught:
+                    await ask(model)
+            assert len(server.received) == 1
+        shown = str(caught.value)
+        assert said not in shown
+        assert PASSWORD not in shown
+        assert ("***" in shown) == (writing in ("as it is", "percent"))  # percent: the URL has it so
+    run(main())
+
+
+def test_words_without_a_secret_are_shown_and_long_ones_cost_little() -> None:
+    secrets = Secrets(["me", PASSWORD, ""])
+    for words in ("the model is overloaded, try again in 20 s", "bad request: bWVzc2FnZXMgYXJlIHRvbyBsb25n", "50% off"):
+        assert secrets.hide(words) == words
+    assert secrets.hide(f"it is {PASSWORD}, is it") == "it is ***, is it"
+    assert PASSWORD[:6] not in secrets.hide(PASSWORD * 100_000)
+    assert len(secrets.hide("A" * 10_000_000)) <= LOOKED_AT
 
 
 # --- the OpenAI model: stopping

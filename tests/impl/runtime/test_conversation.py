@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cancelmark.impl.models import Delta, Failure, Finish, FinishReason, ModelError, TextDelta, Tool
+from cancelmark.impl.models import Delta, Failure, Finish, FinishReason, Model, ModelError, Role, Text, TextDelta, Tool
 from cancelmark.impl.models import Message as Said
+from cancelmark.impl.models.demo import demo_model
+from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.conversation import PAGE, read_back
+from cancelmark.impl.runtime.conversation import LONGEST, PAGE, READ, SUMMARIZE, read_back, summarize
 from cancelmark.impl.runtime.messages import SUMMARY, said, since_summary, user_message
 from cancelmark.impl.store import MemoryStore, Message, NewSession, PutMessage
 from cancelmark.model.lifecycle import Outcome
@@ -70,24 +72,26 @@ def test_nothing_is_read_beyond_the_summary() -> None:
 
 
 class Listener:
-    """A model that hears the last so many messages, or all of them."""
+    """A model that hears the last so many messages, or all of them, and takes no more than its window."""
 
     name, provider = "listener", "test"
 
     def __init__(self, hears: int | None, window: int = 10**9) -> None:
         self.hears, self.window = hears, window
+        self.heard: list[Sequence[Said]] = []
 
     async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        if len(messages) > self.window and "Summarize" not in messages[-1].text:
+        self.heard.append(messages)
+        if len(messages) > self.window:
             raise ModelError(Failure.CONTEXT_TOO_LONG, "too long")
-        yield TextDelta("yes")
+        yield TextDelta("all of it" if messages[-1].text == SUMMARIZE else "yes")
         yield Finish(FinishReason.END_TURN)
 
     async def aclose(self) -> None:
         """Nothing is held."""
 
 
-def reads(model: Listener, past: int, prompts: int) -> float:
+def reads(model: Model, past: int, prompts: int) -> float:
     """Messages that are read for each prompt in a session with so many messages before."""
     store = Counting([user_message("s", 10**6 + number, "x") for number in range(past)])
 
@@ -112,3 +116,64 @@ def test_a_model_that_looks_a_little_back_costs_the_same_in_a_long_session() -> 
 def test_a_model_that_hears_everything_is_bounded_by_its_window() -> None:
     """Each prompt adds two messages. When they are too many a summary takes their place, and reading starts anew."""
     assert reads(Listener(None, window=PAGE), 5000, 200) < 3 * PAGE + 5000 / 200 * 3
+
+
+@pytest.mark.parametrize("model", [demo_model(pace=0), ScriptedModel(), ScriptedModel({"hello": []})])
+def test_the_models_that_are_built_in_cost_the_same_in_a_long_session(model: Model) -> None:
+    assert reads(model, 5000, 5) == 0
+
+
+def test_a_conversation_that_has_become_long_is_summarized_before_the_model_has_to_say_so() -> None:
+    model = Listener(None)
+    reads(model, 10 * LONGEST, 3)
+    first, answered, *others = model.heard
+    assert (len(first), first[-1].text) == (READ + 2, SUMMARIZE)
+    assert [said.text for said in answered] == [SUMMARY + "all of it", "hello"]
+    assert [len(heard) for heard in others] == [3, 5], "and the next prompts go on from there"
+
+
+def test_a_long_session_reads_no_more_than_a_shorter_one() -> None:
+    assert reads(Listener(None), 10 * READ, 1) == reads(Listener(None), READ, 1)
+
+
+def said_by(role: Role, text: str) -> Said:
+    return Said(role, (Text(text),))
+
+
+@pytest.mark.parametrize("window", [2, 3, 10, 50, 99])
+def test_a_summary_is_made_of_as_much_as_fits(window: int) -> None:
+    model = Listener(None, window)
+    before = said_by(Role.SYSTEM, SUMMARY + "what came before")
+    conversation = [before, *(said_by(Role.USER, f"word {number}") for number in range(100))]
+    assert asyncio.run(summarize(model, conversation)) == Text(SUMMARY + "all of it")
+    *_, last = model.heard
+    assert last[0] is before, "what an earlier summary says is kept"
+    assert list(last[1:-1]) == conversation[len(conversation) - len(last) + 2:], "the latest of the rest"
+    assert window / 2 <= len(last) <= window
+
+
+def test_a_summary_that_cannot_fit_at_all_is_given_up() -> None:
+    model = Listener(None, 0)
+    with pytest.raises(ModelError, match="too long"):
+        asyncio.run(summarize(model, [said_by(Role.USER, "word")] * 100))
+    assert [len(heard) for heard in model.heard] == [101, 51, 26, 13, 7, 4, 2, 1]
+
+
+def test_others_run_while_a_long_session_is_read() -> None:
+    store = Counting([message(number, "word") for number in range(10 * PAGE)])
+    most = 0
+
+    async def main() -> None:
+        async def other() -> None:
+            nonlocal most
+            while True:
+                before = store.read
+                await asyncio.sleep(0)
+                most = max(most, store.read - before)
+
+        running = asyncio.ensure_future(other())
+        await read_back(partial(store.messages, "s"))
+        running.cancel()
+
+    asyncio.run(main())
+    assert 0 < most <= PAGE

@@ -368,8 +368,9 @@ def test_a_broker_goes_on_from_the_log_that_it_finds(kind: str, tmp_path: Path) 
         asyncio.run(run(store))
 
 
-@pytest.mark.parametrize(("after", "expected"), [(-3, [1, 2, 3]), (0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (900, [3])])
-def test_a_place_outside_the_log_is_the_nearest_inside(after: int, expected: list[int]) -> None:
+@pytest.mark.parametrize(("after", "expected"), [
+    (-3, [1, 2, 3]), (0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [1, 2, 3]), (900, [1, 2, 3])])
+def test_a_place_outside_the_log_means_from_the_beginning(after: int, expected: list[int]) -> None:
     async def run(store: Store) -> None:
         await store.write([terminal(), terminal()])
         broker = Broker(store)

@@ -178,6 +178,31 @@ def test_what_was_canceled_on_entry_is_settled(crashes: Crashes) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.rule("R17a", "R17b", "R17c", "R20")
+def test_each_session_recovers_by_itself(crashes: Crashes) -> None:
+    """Each has something else to recover, and what comes of it is written in that session and in no other."""
+    async def main() -> None:
+        prompts = {1: ("s", State.ACTIVE), 2: ("t", State.CANCELED_ON_ENTRY), 3: ("s", State.QUEUED),
+                   4: ("t", State.ACTIVE), 5: ("u", State.QUEUED)}
+        await crashes.journal(
+            NewSession("u"), RaiseMark("t", 2),
+            *(AcceptPrompt(seq, session, f"{seq}", f"run-{seq}") for seq, (session, _) in prompts.items()),
+            *(MovePrompt(seq, state) for seq, (_, state) in prompts.items()))
+        for _ in range(2):
+            async with world(crashes.open()) as w:
+                await until(lambda: not any(map(w.runtime.is_busy, "stu")))
+                assert w.ends("s") == [("run-1", "error"), ("run-3", "end_turn")]
+                assert sorted(w.ends("t")) == [("run-2", "canceled"), ("run-4", "error")]
+                assert w.ends("u") == [("run-5", "end_turn")]
+                for session in "stu":
+                    told = {message.id.partition("-")[0] for message in await w.store.messages(session)}
+                    assert told == {f"p{seq}" for seq, (where, _) in prompts.items() if where == session}
+                assert [session.mark for session in await w.store.sessions()] == [0, 2, 0]
+                crashes.crash()
+
+    asyncio.run(main())
+
+
 def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
     async def main() -> None:
         async with world(crashes.open(), held=["c"]) as w:

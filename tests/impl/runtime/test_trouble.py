@@ -332,11 +332,11 @@ def test_messages_that_cannot_be_read_do_not_keep_an_interrupted_prompt_from_end
     ("SQLITE_TOOBIG", Unstorable),
 ])
 def test_what_is_tried_again_is_what_may_pass(code: str, kind: type[StoreError], path: Path) -> None:
-    from cancelmark.impl.store.sqlite import _explained
+    from cancelmark.impl.store.troubles import explain
 
     error = sqlite3.OperationalError("injected")
     error.sqlite_errorcode = getattr(sqlite3, code)  # type: ignore[misc]
-    explained = _explained(path, error)
+    explained = explain(path, error)
     assert type(explained) is kind
     assert explained.retry == (kind is StoreError)
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.browsing import Sight, chromium, inaccessible
@@ -205,3 +206,34 @@ def test_a_refusal_is_shown_and_the_text_is_kept(browser: Browser, tmp_path: Pat
         page.keyboard.press("Enter")
         expect(page.get_by_role("alert")).to_contain_text("10 are allowed")
         expect(field).to_have_value("more than ten characters")
+
+
+def test_of_many_sessions_the_latest_are_shown_and_earlier_ones_when_asked(browser: Browser, server: Process) -> None:
+    with httpx.Client(base_url=server.url, verify=False) as http, browser.new_context() as context:
+        workspace = http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-many"}).json()["id"]
+        for number in range(120):
+            http.post(f"/v1/workspaces/{workspace}/sessions", json={"title": f"session {number}"})
+        page = context.new_page()
+        visit(page, server)
+        titles, button = page.locator(".lane h2"), page.get_by_role("button", name="Earlier sessions")
+        expect(titles).to_have_text([f"session {number}" for number in range(70, 120)])
+        button.click()
+        expect(titles).to_have_count(100)
+        button.click()
+        expect(titles).to_have_text([f"session {number}" for number in range(120)])
+        expect(button).to_be_hidden()
+        page.reload()
+        expect(titles).to_have_count(50)
+
+
+def test_a_lane_keeps_its_latest_prompts_alone_and_counts_the_others(sight: Sight, server: Process) -> None:
+    page = sight.page
+    with httpx.Client(base_url=server.url, verify=False) as http:
+        [workspace] = http.get("/v1/workspaces").json()
+        session = page.locator(".lane").first.get_attribute("data-session")
+        for number in range(60):
+            http.post(f"/v1/workspaces/{workspace['id']}/agent", json={
+                "session_id": session, "prompt": "fast: hello", "run_id": f"r{number}"})
+    expect(page.locator(".done .earlier")).to_have_text("and 54 earlier")
+    expect(page.locator(".done .card")).to_have_count(50)
+    assert sight.errors == []

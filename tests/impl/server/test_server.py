@@ -12,9 +12,10 @@ from support.servers import Place, Server, serving
 
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Wait, say
-from cancelmark.impl.runtime.turn import SUMMARIZE
+from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.server.site import Limits
 from cancelmark.impl.store import SqliteStore, StoreError
+from cancelmark.model.lifecycle import Outcome
 
 Story = Callable[[Server, Place], Awaitable[None]]
 
@@ -293,7 +294,8 @@ def test_a_deleted_workspace_has_its_sessions_when_its_path_is_opened_again(tmp_
     play(story, tmp_path / "data")
 
 
-def test_a_workspace_is_closed_when_the_last_client_has_left_and_the_grace_period_is_over() -> None:
+@pytest.mark.rule("R26")
+def test_a_workspace_is_closed_when_the_last_client_has_left_and_its_prompts_are_done_after_the_grace_period() -> None:
     async def story(server: Server, place: Place) -> None:
         gate = server.holds("a")
         runtime = server.site.workspaces.get(place.id).runtime
@@ -302,9 +304,13 @@ def test_a_workspace_is_closed_when_the_last_client_has_left_and_the_grace_perio
             await gate.reached()
             await asyncio.sleep(1.0)  # two grace periods: it stays while somebody is attached
             assert not runtime.closing
+        await asyncio.sleep(1.5)  # and three more: it stays while a prompt is not done
+        assert not runtime.closing
+        gate.open()
         await until(lambda: runtime.closing)
         await until(lambda: not list(server.site.workspaces))
         assert watch.ends() == []
+        assert (runtime.ended[Outcome.END_TURN], runtime.ended[Outcome.CANCELED]) == (1, 0)
         assert (await place.http.get(place.url)).status_code == 404
 
     play(story, grace=0.5)
@@ -483,20 +489,21 @@ def test_bodies_and_prompts_have_a_limit_and_what_is_too_large_is_said_so() -> N
 
 
 def test_a_connection_too_many_is_told_so() -> None:
+    """All places are taken by streams, and none of them has to go."""
     async def story(server: Server, place: Place) -> None:
-        async with place.watching(), place.watching():
-            assert (await place.http.get("/v1/health")).status_code == 200  # the third connection, which is kept
-            async with server.client() as other:
+        async with place.watching() as one, place.watching():
+            async with place.watching() as three, server.client() as other:
                 refused = await other.get("/v1/health")
                 assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
                 assert "too many connections" in refused.json()["message"]
                 refused = await other.post("/v1/workspaces", json={"path": "/" + "x" * 4000})
                 assert refused.status_code == 503
-            assert (await place.http.get("/v1/health")).status_code == 200, "those that are open go on"
-        async with server.client() as other:
-            async with asyncio.timeout(30):
+                assert not three.over
+            async with asyncio.timeout(30), server.client() as other:
                 while (await other.get("/v1/health")).status_code == 503:
                     await asyncio.sleep(0.01)
+                await place.seen_by(other).send("hello", "run-a")
+                await one.end("run-a")
 
     play(story, limits=Limits(connections=3))
 

@@ -234,7 +234,10 @@ async def test_acceptance_returns_at_once_and_shutdown_waits_for_the_run(c: Cast
     c.server.plays("stubborn", (Stubborn((Wait("stubborn"),)), *say("done")))
     await c.a.send("stubborn", "run-a")  # which returned, and its turn has not ended
     await gate.reached()
+    workspace = c.server.site.workspaces.get(c.b.id)
     deleting = asyncio.ensure_future(c.b.http.delete(c.b.url))
+    while not workspace.runtime.closing:
+        await asyncio.sleep(0.001)
     await asyncio.sleep(0.05)
     assert not deleting.done()
     assert not c.seen_by_a.over

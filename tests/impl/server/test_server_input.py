@@ -5,13 +5,17 @@ import json
 import os
 import re
 import socket
+import subprocess
+from asyncio import gather
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from time import thread_time
 from typing import Any
 from uuid import uuid4
 
+import httpx2 as httpx
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -21,8 +25,9 @@ from support.servers import PATIENCE, Place, Process, Server, serving, web
 from cancelmark.impl.cli.serve import token_in
 from cancelmark.impl.server.app import CALLS, document
 from cancelmark.impl.server.guard import Guard
-from cancelmark.impl.server.schemas import BadInput, check_request, parse_body
-from cancelmark.impl.server.serving import bind_unix
+from cancelmark.impl.server.listening import bind_unix
+from cancelmark.impl.server.schemas import VALUES, BadInput, check_request, parse_body
+from cancelmark.impl.server.site import BODY, Limits
 from cancelmark.impl.wire import CreateSession, OpenWorkspace, SendPrompt
 
 TOKEN = "a-token-of-32-characters-or-more"
@@ -71,8 +76,12 @@ BODIES: list[tuple[bytes, str]] = [
     ('{"session_id": "SID", "prompt": "x"}'.encode("utf-16"), "the body is not UTF-8"),
     (b'\xef\xbb\xbf{"session_id": "SID", "prompt": "x"}', "the body is not JSON: Unexpected UTF-8 BOM"),
     (bytes(range(256)), "the body is not UTF-8"),
-    (b"[" * 100_000, "the body is nested too deeply"),
-    (b'{"a":' * 100_000, "the body is nested too deeply"),
+    (b"[" * 9_000, "the body is nested too deeply"),
+    (b'{"a":' * 9_000, "the body is nested too deeply"),
+    (b"[" * 100_000, "the body has more than 10,000 values"),
+    (b'{"more": [' + b"1," * 10_000 + b"1]}", "the body has more than 10,000 values"),
+    (b'{"more": [' + b'"",' * 30_000 + b'""]}', "the body has more than 10,000 values"),
+    (b'"' + b'\\",[' * 100_000, "the body is not JSON: Unterminated string"),
     (b'{"n": ' + b"9" * 10_000 + b"}", "the body cannot be taken"),
 ]
 
@@ -108,6 +117,57 @@ def test_a_bad_path_or_client_is_named(body: dict[str, Any], message: str) -> No
 
 ODD = ["unknown", "%2e%2e", "%00", "a%00b", "%ff", "☃", "a b", "'; DROP TABLE sessions; --", "<script>", "%",
        "x" * 5000, "0", "-1", "null", "%0d%0aset-cookie:x", "{id}", "*"]
+
+
+def test_a_text_may_have_as_many_commas_and_brackets_as_it_likes() -> None:
+    async def story(server: Server, place: Place) -> None:
+        for text in ("[1, {2}]," * 20_000, 'say "[,]" ' * 15_000, "\\,\"" * 60_000):
+            await place.send(text)
+
+    play(story)
+
+
+COSTLY: dict[str, Callable[[int], bytes]] = {
+    "a name twice": lambda size: b"{%s, \"last\": 1, \"last\": 1}" % b",".join(
+        b'"%d": 0' % n for n in range(min(size // 14, VALUES - 10))),
+    "names": lambda size: b"{%s}" % b",".join(b'"%d": 0' % n for n in range(size // 14)),
+    "names in vain": lambda size: b"{%s}" % b",".join(b'"%d": 0' % n for n in range(VALUES - 10)) + b" " * size,
+    "many objects": lambda size: b"[%s 1]" % (b'{"": 0},' * (size // 8)),
+    "many lists": lambda size: b"[%s 1]" % (b"[]," * (size // 3)),
+    "many numbers": lambda size: b"[%s 1]" % (b"1e300," * (size // 6)),
+    "many texts": lambda size: b"[%s 1]" % (b'"\\n",' * (size // 5)),
+    "nested": lambda size: b"[" * size,
+    "nested over and over": lambda size: b"[%s 1]" % ((b"[" * 900 + b"]" * 900 + b",") * (size // 1801)),
+    "a long whole number": lambda size: b"1" * size,
+    "a long fraction": lambda size: b"0." + b"1" * size,
+    "a long exponent": lambda size: b"1e" + b"1" * size,
+    "long numbers": lambda size: b"[%s 1]" % ((b"9" * 4299 + b",") * (size // 4300)),
+    "escapes": lambda size: b'{"prompt": "%s"}' % (b"\\ud83d\\ude00" * (size // 12)),
+    "a text without an end": lambda size: b'"' + b'\\",' * (size // 3),
+    "many texts without an end": lambda size: b'"[,\\' * (size // 4),
+    "spaces": lambda size: b" " * size + b"x",
+    "lines": lambda size: b"\n" * size + b"x",
+    "a prompt of spaces": lambda size: b'{"session_id": "s", "prompt": "%s"}' % (b" " * size),
+    "attachments": lambda size: b'{"session_id": "s", "prompt": "x", "attachments": [%s 1]}' % (b"1," * (VALUES - 20)),
+}
+
+
+def cost(body: bytes) -> float:
+    """Seconds of processor time in which this body is taken or refused: the least of some tries."""
+    tries = []
+    for _ in range(5):
+        began = thread_time()
+        with suppress(BadInput):
+            check_request(SendPrompt, parse_body(body))
+        tries.append(thread_time() - began)
+    return min(tries)
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_no_body_costs_much_more_than_an_honest_one_of_its_size(kind: str) -> None:
+    """Everybody waits while a body is parsed. An honest one: a prompt of that size with a line end now and then."""
+    honest = b'{"session_id": "s", "prompt": "%s"}' % (b"a line\\n" * (BODY // 8))
+    assert cost(COSTLY[kind](BODY)) < 15 * cost(honest)
 
 
 def test_unknown_ids_are_404_however_odd_they_are() -> None:
@@ -263,6 +323,54 @@ async def accepts(url: str, workspace: str, session: str) -> int:
         return (await place.post("hello")).status_code
 
 
+# --- limits are taken in the step that checks them
+
+def test_no_limit_is_passed_by_many_who_come_at_once(tmp_path: Path) -> None:
+    """On files: to open one, or to accept something, takes a while, and all of them have asked meanwhile."""
+    many = 200
+
+    async def main() -> None:
+        async with (serving(tmp_path, workspaces=4, queue=5, limits=Limits(connections=4 * many)) as server,
+                    server.client(limits=httpx.Limits(max_connections=many)) as http):
+            place = await server.workspace(http)
+            opened = await gather(*(http.post("/v1/workspaces", json={"path": f"/tmp/hammered/{n}"})
+                                    for n in range(many)))
+            assert Counter(answer.status_code for answer in opened) == {200: 3, 429: many - 3}
+            assert len(list(server.site.workspaces)) == 4
+            again = next(answer.json()["id"] for answer in opened if answer.status_code == 200)
+            await http.delete(f"/v1/workspaces/{again}")
+            opened = await gather(*(http.post("/v1/workspaces", json={"path": f"/tmp/hammered/{n}"})
+                                    for n in range(3, many)))
+            assert sum(answer.status_code == 200 for answer in opened) == 1, "the place that was given back"
+
+            gate = server.holds("a")
+            await place.send("a")
+            await gate.reached()
+            posted = await gather(*(place.post(f"prompt {n}") for n in range(many)))
+            assert Counter(answer.status_code for answer in posted) == {202: 4, 429: many - 4}
+            assert len(await place.get("prompts")) == 5
+            gate.open()
+
+    asyncio.run(main())
+
+
+def test_figures_have_names_from_a_closed_set_whatever_strangers_call() -> None:
+    async def main() -> None:
+        async with serving(token=TOKEN) as server, server.client() as http:
+            friend = {"authorization": f"Bearer {TOKEN}"}
+            before = (await http.get("/metrics", headers=friend)).text.count("\n")
+            for n in range(100):
+                for headers in ({}, friend):
+                    for path in ("/v1/health", "/", "/app.js", f"/v1/{n}", f"/v1/workspaces/{n}"):
+                        await http.request(f"METHOD{n}", path, headers=headers)
+                        await http.get(f"{path}?q={n}", headers=headers)
+            figures = (await http.get("/metrics", headers=friend)).text
+            assert figures.count("\n") < before + 30
+            assert "METHOD" not in figures
+
+    asyncio.run(main())
+
+
 # --- strangers
 
 def test_no_call_works_without_the_token() -> None:
@@ -317,6 +425,9 @@ FOREIGN: list[dict[str, str]] = [
     {"host": "evil.example"}, {"host": "evil.example:PORT"}, {"host": ""}, {"host": "127.0.0.1.evil.example"},
     {"host": "localhost.evil.example"}, {"host": "evil.example", "origin": "http://evil.example"},
     {"host": "127.0.0.1@evil.example"}, {"host": "[::1].evil.example"},
+    {"origin": "http://["}, {"origin": "http://[::1"}, {"origin": "http://127.0.0.1:99999999"}, {"origin": "//"},
+    {"origin": "http://\xff"}, {"host": "["}, {"host": "[::1"}, {"host": ":"}, {"host": "127.0.0.1:x"},
+    {"host": "\xff"}, {"host": "127.0.0.1:PORT, evil.example"},
 ]
 
 
@@ -324,7 +435,7 @@ FOREIGN: list[dict[str, str]] = [
 def test_a_page_of_another_origin_cannot_drive_the_server(headers: dict[str, str]) -> None:
     async def story(server: Server, place: Place) -> None:
         port = server.url.rpartition(":")[2]
-        sent = {name: value.replace("PORT", port) for name, value in headers.items()}
+        sent: Any = {name: value.replace("PORT", port).encode("latin-1") for name, value in headers.items()}
         gate = server.holds("a")
         await place.send("a", "run-a")
         await gate.reached()
@@ -334,7 +445,7 @@ def test_a_page_of_another_origin_cannot_drive_the_server(headers: dict[str, str
                                               params={"client_id": str(uuid4())})
             assert answer.status_code == 403, call
             assert "access-control-allow-origin" not in answer.headers
-        sent["access-control-request-method"] = "POST"
+        sent["access-control-request-method"] = b"POST"
         preflight = await place.http.options(f"{place.url}/agent", headers=sent)
         assert preflight.status_code == 403
         assert (await place.get())["is_busy"], "nobody has canceled it"
@@ -396,6 +507,23 @@ def test_a_path_cannot_escape_the_data_directory(tmp_path: Path) -> None:
     for path in made:
         assert re.fullmatch(r"data(/index\.db|/workspaces(/[0-9a-f-]{36}\.db(-lock|-wal|-shm)?)?)?",
                             str(path.relative_to(tmp_path))), path
+
+
+def test_a_path_that_cannot_be_followed_is_refused() -> None:
+    """As that of another user's process: it is a link that does not say where it leads."""
+    dead = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried
+
+    async def story(server: Server, place: Place) -> None:
+        for path in (f"/proc/{dead.pid}/exe", f"/proc/{dead.pid}/cwd/x", f"/proc/{dead.pid}/root"):
+            answer = await place.http.post("/v1/workspaces", json={"path": path})
+            assert answer.status_code == 400, path
+            assert answer.json()["message"].startswith(f"path: '{path}' cannot be followed: ")
+
+    try:
+        play(story)
+    finally:
+        dead.wait()
 
 
 def test_files_are_for_their_user_alone(tmp_path: Path) -> None:

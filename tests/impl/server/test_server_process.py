@@ -202,7 +202,10 @@ def test_while_it_drains_it_answers_and_accepts_nothing(tmp_path: Path) -> None:
         asyncio.run(main())
 
 
-def test_a_second_signal_does_not_wait_and_the_next_start_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_of_either_kind_does_not_wait_and_the_next_start_goes_on(
+        first: signal.Signals, second: signal.Signals, tmp_path: Path) -> None:
     server = Process(tmp_path / "data", "--pace", "300", "--drain", "1000")
 
     async def start() -> Place:
@@ -211,10 +214,10 @@ def test_a_second_signal_does_not_wait_and_the_next_start_goes_on(tmp_path: Path
             async with place.watching() as watch:
                 await place.send("stubborn: hello", "run-a")
                 await watch.until(answering)
-                server.signal(signal.SIGTERM)
+                server.signal(first)
                 while (await http.get("/v1/health")).json()["status"] == "ok":
                     pass
-                server.signal(signal.SIGTERM)
+                server.signal(second)
             return place
 
     async def check(place: Place) -> None:
@@ -224,8 +227,9 @@ def test_a_second_signal_does_not_wait_and_the_next_start_goes_on(tmp_path: Path
 
     with server:
         place = asyncio.run(start())
-        assert server.wait() == -signal.SIGTERM
+        assert server.wait() == -second
         assert find(server.directory) is None, "it could not say that it is gone, but it is seen"
+        assert "Traceback" not in server.log.read_text()
         server.start()
         asyncio.run(check(place))
 
@@ -269,6 +273,7 @@ def refused(*arguments: str) -> str:
 def test_bad_usage_is_one_clear_line(
         arguments: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "short").write_text("short\n")
+    (tmp_path / "short").chmod(0o600)
     for name, value in (("CANCELMARK_DATA_DIR", str(tmp_path / "data")), ("OPENAI_MODEL", ""), ("OPENAI_API_KEY", "")):
         monkeypatch.setenv(name, value)
     assert named in refused(*(argument.replace("TMP", str(tmp_path)) for argument in arguments))
@@ -284,6 +289,22 @@ def test_a_data_directory_belongs_to_one_server(tmp_path: Path) -> None:
 def test_a_damaged_index_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "index.db").write_bytes(b"not a database" * 100)
     assert "index.db" in refused("--data-dir", str(tmp_path), "--port", "0")
+
+
+def test_a_server_that_keeps_nothing_leaves_the_announcement_of_another_alone(tmp_path: Path) -> None:
+    with Process(tmp_path / "data") as server:
+        announced = find(server.directory)
+        assert announced is not None
+        with Process(tmp_path / "data", "--memory") as guest:
+            assert find(server.directory) == announced
+            assert f"another server (process {announced.pid}) is found" in guest.log.read_text()
+            assert f"--server {guest.url}" in guest.log.read_text()
+            assert guest.stop() == 0
+        assert find(server.directory) == announced
+        assert server.stop() == 0
+    with Process(tmp_path / "data", "--memory") as alone:
+        assert (found := find(alone.directory)) is not None
+        assert found.url == alone.url
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -390,6 +411,24 @@ def test_the_data_directory_is_the_one_given_or_of_the_environment_or_the_users(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
     if os.name == "posix" and "darwin" not in os.uname().sysname.lower():
         assert data_directory() == tmp_path / "xdg" / "cancelmark"
+
+
+def test_a_link_in_the_place_of_the_announcement_is_not_followed(tmp_path: Path) -> None:
+    precious, mine = tmp_path / "precious", Running("http://127.0.0.1:1", os.getpid())
+    for target in (precious, tmp_path / "missing"):
+        precious.write_text(json.dumps(vars(mine)))
+        (tmp_path / NAME).symlink_to(target)
+        assert find(tmp_path) is None
+        withdraw(tmp_path)
+        assert (tmp_path / NAME).is_symlink()
+        path = announce(tmp_path, mine)
+        assert not path.is_symlink()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert find(tmp_path) == mine
+        assert precious.read_text() == json.dumps(vars(mine))
+        assert not (tmp_path / "missing").exists()
+        withdraw(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["precious"]
 
 
 def test_what_cannot_be_announced_is_said_so(tmp_path: Path) -> None:

@@ -401,12 +401,12 @@ def cancel_is_answered_too_early(patch: pytest.MonkeyPatch) -> None:
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who comes back is shown what happens from now on."""
-    patch.setattr(Encoder, "parse_place", lambda self, last_event_id: None)
+    patch.setattr(Encoder, "parse_place", lambda self, last_event_id, latest: None)
 
 
 def everything_is_shown_again(patch: pytest.MonkeyPatch) -> None:
     """Who comes back is shown everything."""
-    patch.setattr(Encoder, "parse_place", lambda self, last_event_id: 0)
+    patch.setattr(Encoder, "parse_place", lambda self, last_event_id, latest: 0)
 
 
 def run_ids_are_lost(patch: pytest.MonkeyPatch) -> None:

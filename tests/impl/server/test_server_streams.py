@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -15,9 +16,10 @@ from support.runtimes import until
 from support.servers import PATIENCE, Place, Process, Server, serving, web
 
 from cancelmark.impl.runtime.events import Update
+from cancelmark.impl.runtime.places import Places
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.server import stream
-from cancelmark.impl.server.serving import bind
+from cancelmark.impl.server.listening import bind
 from cancelmark.impl.server.site import Limits
 from cancelmark.impl.server.stream import CHUNK, Encoder, _chunks
 from cancelmark.impl.store import Event
@@ -77,13 +79,14 @@ def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
 
 
 @pytest.mark.rule("R29c")
-@pytest.mark.parametrize("last_event_id", ["other-1", "1", "x", "-", "LOG--1", "LOG-1x", "LOG-²", "LOG-" + "9" * 30])
+@pytest.mark.parametrize("last_event_id", [
+    "other-1", "1", "x", "-", "LOG--1", "LOG-1x", "LOG-²", "LOG-99", "LOG-01", "LOG-" + "9" * 30])
 def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id: str) -> None:
     async def story(server: Server, place: Place) -> None:
         for n in range(3):
             await place.send("hello", f"run-{n}")
         await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
-        log = server.site.workspaces.get(place.id).log
+        log = server.site.workspaces.get(place.id).places.name(1).removesuffix("-1")
         headers = {b"last-event-id": last_event_id.replace("LOG", log).encode()}
         async with place.http.stream("GET", f"{place.url}/events", params={"client_id": str(uuid4())},
                                      headers=headers) as answer:  # type: ignore[arg-type]
@@ -97,17 +100,54 @@ def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id:
     play(story)
 
 
-def test_a_place_beyond_the_end_of_the_log_means_from_now_on() -> None:
-    async def story(server: Server, place: Place) -> None:
-        await place.send("hello", "run-0")
-        await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
-        log = server.site.workspaces.get(place.id).log
-        async with place.watching(last_event_id=f"{log}-99") as watch:
-            await place.send("hello", "run-1")
-            await watch.end("run-1")
-            assert watch.ends() == [("run-1", "end_turn")]
+@pytest.mark.rule("R29c")
+@pytest.mark.parametrize("lost", ["a backup is restored", "the log of the database is lost"])
+def test_who_has_seen_events_that_were_lost_is_shown_all_that_have_their_numbers(tmp_path: Path, lost: str) -> None:
+    """It comes back when the log is shorter than its place, or has grown beyond it; everybody else keeps its place."""
+    data, left = tmp_path / "data", tmp_path / "left"
 
-    play(story)
+    async def live(*texts: str, loses_log: bool = False) -> list[str]:
+        """The places of a client that sees these prompts end."""
+        async with serving(data) as server, server.client() as http:
+            place = await server.workspace(http)
+            places = []
+            async with place.watching() as watch:
+                for text in texts:
+                    await place.send(text, text)
+                    await watch.end(text)
+                    places.append(watch.last_event_id)
+            if loses_log:
+                shutil.copytree(data, left, ignore=shutil.ignore_patterns("*-wal", "*-shm"))
+            return places
+
+    async def shown(last_event_id: str) -> list[str | None]:
+        async with serving(data) as server, server.client() as http:
+            place = await server.workspace(http)
+            async with place.watching(last_event_id=last_event_id) as watch:
+                await watch.end("g")
+                return [run_id for run_id, _ in watch.ends()]
+
+    async def main() -> None:
+        kept = await live("a", "b")
+        if lost == "a backup is restored":
+            shutil.copytree(data, left)
+        gone = await live("c", "d", loses_log=not left.exists())
+        shutil.rmtree(data)
+        left.rename(data)
+        async with serving(data) as server, server.client() as http:
+            place = await server.workspace(http)
+            async with place.watching(last_event_id=gone[-1]) as watch:
+                await watch.end("b")
+                for text in "efg":
+                    await place.send(text, text)
+                    await watch.end(text)
+                assert [run_id for run_id, _ in watch.ends()] == ["a", "b", "e", "f", "g"]
+        for place_of_lost in gone:
+            assert await shown(place_of_lost) == ["a", "b", "e", "f", "g"]
+        assert await shown(kept[0]) == ["b", "e", "f", "g"]
+        assert await shown(kept[1]) == ["e", "f", "g"]
+
+    asyncio.run(main())
 
 
 def test_places_outlive_the_server_and_a_lost_log_is_told_from_its_beginning(tmp_path: Path) -> None:
@@ -174,7 +214,7 @@ def test_notices_are_made_ready_once_and_not_kept_for_ever(monkeypatch: pytest.M
     made: list[Any] = []
     dumps = stream.encode
     monkeypatch.setattr(stream, "encode", lambda value: made.append(value) or dumps(value))
-    encoder = Encoder("log")
+    encoder = Encoder(Places([], "log"))
     update = Update("s", "session", {"id": "s"})
     assert encoder.encode(update) is encoder.encode(update)
     one, same = (Event(1, "s", None, "run_complete", {"text": "x"}) for _ in range(2))
@@ -273,7 +313,7 @@ def test_a_stalled_reader_is_cut_off_and_can_come_back() -> None:
         await place.send("x" * 190_000, "run-0")
         await until(lambda: workspace.attached == 0)
         stalled.close()
-        async with place.watching(last_event_id=f"{workspace.log}-0") as watch:
+        async with place.watching(last_event_id=f"{workspace.places.name(0)}") as watch:
             await watch.end("run-0")
 
     play(story, limits=Limits(stall=0.2))

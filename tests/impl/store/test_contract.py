@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cancelmark.impl.store import (
@@ -220,6 +220,7 @@ def test_the_store_says_which_text_it_can_keep(told: Told, text: str) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("st"), st.sampled_from([None, 0, 1, 2, 3]), st.sampled_from("abcd")),
                 min_size=1, max_size=12), st.booleans())
+@settings(deadline=None)
 def test_both_stores_answer_alike(asked: list[tuple[str, int | None, str]], together: bool) -> None:
     async def answers(store: Store) -> list[object]:
         try:

@@ -258,6 +258,32 @@ def test_a_batch_with_one_refused_operation_leaves_no_trace(kind: str, refused: 
         assert write(store, AppendEvent("s", TERMINAL, {})) == (1,)
 
 
+# Everything that can be changed is changed twice, or made and changed.
+TWICE: Batch = (
+    RaiseMark("s", 3), RaiseMark("s", 5), MovePrompt(1, State.QUEUED), MovePrompt(1, State.ACTIVE),
+    *(PutMessage(Message("x", "s", role, ())) for role in ("user", "assistant")), NewSession("u"), RaiseMark("u", 1),
+    *(PutMessage(Message("y", "u", role, ())) for role in ("user", "assistant")), AcceptPrompt(3, "u", "", "r3"),
+    MovePrompt(3, State.QUEUED), MovePrompt(3, State.DONE, Outcome.CANCELED), AppendEvent("u", TERMINAL, {}, "r3"),
+    MovePrompt(1, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {}, "r1"),
+)
+
+
+@pytest.mark.rule("R16b")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_changes_things_twice_is_taken_back_wherever_it_is_refused(kind: str, tmp_path: Path) -> None:
+    refused = AcceptPrompt(1, "s", "again")
+    with closing(open_store(kind, tmp_path)) as store:
+        model = Model()
+        model.write(START)
+        write(store, *START)
+        for place in range(len(TWICE) + 1):
+            with pytest.raises(Refused):
+                write(store, *TWICE[:place], refused)
+            assert_equal(store, model)
+        assert write(store, *TWICE) == model.write(TWICE)
+        assert_equal(store, model)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_prompt_ends_once_and_its_whole_history_is_kept(kind: str, tmp_path: Path) -> None:
     with closing(open_store(kind, tmp_path)) as store:
@@ -670,7 +696,7 @@ def test_a_read_only_file_is_found_out_when_it_is_opened(path: Path, monkeypatch
         mode = "rwc" if path.name.endswith("-lock") else "ro"
         return sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False)
 
-    monkeypatch.setattr("cancelmark.impl.store.sqlite._connect", connect)
+    monkeypatch.setattr("cancelmark.impl.store.sqlite.connect", connect)
     with pytest.raises(StoreError, match=r"test\.db: the database is read-only; make the file and its directory"):
         SqliteStore(path)
 
@@ -802,9 +828,15 @@ def test_the_history_of_prompts_survives_the_migration_that_writes_less_of_it(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("cancelmark.impl.store.schema.MIGRATIONS", MIGRATIONS[:1])
-        with closing(SqliteStore(path)) as store:
-            write(store, NewSession("s"), AcceptPrompt(1, "s", "a"), AcceptPrompt(2, "s", "b"),
-                  MovePrompt(1, State.ACTIVE), MovePrompt(1, State.DONE, Outcome.END_TURN))
+        SqliteStore(path).close()
+    with other_program(path) as db:
+        db.executescript("""
+            INSERT INTO sessions VALUES ('s', '', 0, 0);
+            INSERT INTO prompts (seq, session_id, text, state)
+                VALUES (1, 's', 'a', 'accepted'), (2, 's', 'b', 'accepted');
+            UPDATE prompts SET state = 'active' WHERE seq = 1;
+            UPDATE prompts SET state = 'done', outcome = 'end_turn' WHERE seq = 1;
+        """)
     with closing(SqliteStore(path)) as store:
         assert at_once(store.transitions(1)) == [Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
                                         Transition(1, State.DONE, Outcome.END_TURN)]

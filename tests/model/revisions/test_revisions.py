@@ -8,11 +8,14 @@ from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, ladder, search
 
 MUST_FAIL = {
-    "r0": "no-lost-cancel some-terminal all-done fifo",
-    "r1": "no-poisoning no-lost-cancel some-terminal all-done",
-    "r2": "no-lost-cancel no-absorption some-terminal all-done no-poisoning",
-    "r3": "no-absorption some-terminal all-done no-poisoning",
-    "r4": "all-done some-terminal one-terminal fifo single-active attribution prompt-terminal no-poisoning delivery",
+    "r0": "no-lost-cancel some-terminal all-done fifo no-poisoning one-terminal no-late-fold cancel-stops "
+          "queue-dropped",
+    "r1": "no-poisoning no-lost-cancel some-terminal all-done one-terminal no-late-fold cancel-stops queue-dropped",
+    "r2": "no-lost-cancel no-absorption some-terminal all-done no-poisoning one-terminal no-late-fold cancel-stops "
+          "queue-dropped",
+    "r3": "no-absorption some-terminal all-done no-poisoning one-terminal no-late-fold cancel-stops queue-dropped",
+    "r4": "all-done some-terminal one-terminal fifo single-active attribution prompt-terminal no-poisoning "
+          "no-late-fold cancel-stops queue-dropped delivery",
     "ref": "",
 }
 MUST_HOLD = {

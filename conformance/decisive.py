@@ -1,0 +1,190 @@
+"""Which guarantees a history has put to the test: those that it would have shown to be broken, if they were.
+
+A history that merely looks like a test proves nothing. A cancel that comes after the end of every prompt, say, cannot
+be lost. So each guarantee has a question of its own about a history, and where the answer is no the history does not
+count.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+
+from .history import ClientCall, History, Track
+from .judgement import canceled_while_held
+
+REACHES = ("cancel", "clear", "delete", "shut")  # the calls that may cancel a prompt
+
+
+def find_tested(history: History) -> set[str]:
+    """The guarantees that the history could have shown to be broken, and those that it has."""
+    return {guarantee for guarantee, tests in TESTS.items() if tests(history)} | history.broken
+
+
+def _accepted(history: History) -> list[Track]:
+    return [p for p in history.prompts if p.accepted < inf]
+
+
+def _pairs(history: History) -> Iterator[tuple[Track, Track]]:
+    """Two prompts of one session, the earlier one first."""
+    accepted = _accepted(history)
+    return ((q, p) for q in accepted for p in accepted if q.session == p.session and q.accepted < p.begin)
+
+
+def _end(p: Track) -> float:
+    """When it was seen to be over."""
+    return p.ends[0][0] if p.ends else p.taken_in[0] if p.taken_in else inf
+
+
+def _alive(p: Track, call: ClientCall) -> bool:
+    """Whether the prompt was there, and its turn held or still to come, when the call began."""
+    return p.accepted < call.begin < min(_end(p), p.let_go[1] if p.let_go else inf)
+
+
+def _waited(history: History) -> Iterator[tuple[Track, Track]]:
+    """Two prompts of which the second was accepted while the turn of the first was held for certain."""
+    for q, p in _pairs(history):
+        if q.starts and q.starts[0][0] < p.begin and p.accepted < (q.over or inf):
+            yield q, p
+
+
+def _makes_progress(history: History) -> bool:
+    return bool(_accepted(history))
+
+
+def _ends(history: History) -> bool:
+    return any(p.ends for p in history.prompts)
+
+
+def _attributes(history: History) -> bool:
+    """An outcome is known beforehand, or what an end carries could be another's."""
+    accepted = _accepted(history)
+    known = any(p.ends and p.let_go and p.let_go[1] < _end(p) and not history.reachable(p, *REACHES, "restart")
+                for p in accepted) or any(p.ends and canceled_while_held(history, p) for p in accepted)
+    speaks = any(end.text or end.error for p in accepted for _, end, _ in p.ends)
+    return known or (speaks and sum(bool(p.ends) for p in accepted) > 1)
+
+
+def _hands_over(history: History) -> bool:
+    """The turn of somebody who waited has followed the turn that they waited for."""
+    return any(p.starts and q.over and q.over < p.starts[0][0] for q, p in _waited(history))
+
+
+def _runs_two(history: History) -> bool:
+    """Somebody waited for long enough to be seen waiting, or to start later."""
+    return any(p.queued or (q.over and p.starts and q.over < p.starts[0][0]) for q, p in _waited(history))
+
+
+def _overtakes(history: History) -> bool:
+    """The first of two that waited has started while the other one was waiting."""
+    return any(q.queued and q.starts and p.accepted < q.starts[0][0]
+               and not any(c.begin < q.starts[0][0] for c in history.calls_on(p, *REACHES) if c.end > p.begin)
+               for q, p in _pairs(history))
+
+
+def _absorbs(history: History) -> bool:
+    """A turn has called the language model again while a prompt with a run id was waiting for it."""
+    return any(p.run_id and any(p.accepted < at < min(_end(p), p.starts[0][0] if p.starts else inf)
+                                for at in q.goes_on) for q, p in _waited(history))
+
+
+def _loses_cancels(history: History) -> bool:
+    return any(c.end < inf and _alive(p, c) for p in _accepted(history) for c in history.calls_on(p, "cancel", "shut"))
+
+
+def _stops(history: History) -> bool:
+    """A cancel has found a turn that was held."""
+    return any(c.end < inf and p.starts and p.starts[-1][0] < c.begin < min(_end(p), p.over or inf)
+               for p in _accepted(history) for c in history.calls_on(p, "cancel", "shut"))
+
+
+def _drops_queue(history: History) -> bool:
+    """A call has found somebody who was seen in the queue."""
+    return any(c.end < inf and p.queued and p.queued.end < c.begin and _alive(p, c) and not p.starts
+               for p in _accepted(history) for c in history.calls_on(p, "cancel", "clear", "shut"))
+
+
+def _folds_late(history: History) -> bool:
+    """A prompt that may be taken in has followed a cancel that found a turn held."""
+    return any(not p.run_id and q.starts and q.starts[-1][0] < c.begin < min(_end(q), q.over or inf) and c.end < p.begin
+               for q, p in _pairs(history) for c in history.calls_on(p, "cancel"))
+
+
+def _untouched(history: History, p: Track) -> bool:
+    """Nothing could have canceled the prompt, and it was seen what became of it."""
+    return p.ended and not history.reachable(p, *REACHES, "restart")
+
+
+def _poisons(history: History) -> bool:
+    return any(_untouched(history, p) and any(c.end < p.begin for c in history.calls_on(p, "cancel"))
+               for p in _accepted(history))
+
+
+def _remembers_idle(history: History) -> bool:
+    for p in _accepted(history):
+        before = list(history.calls_on(p, "cancel"))
+        if before and all(c.idle for c in before) and _untouched(history, p):
+            return True
+    return False
+
+
+def _leaks(history: History) -> bool:
+    return any(_untouched(history, p) and c.what in REACHES and c.session not in (None, p.session) and _alive(p, c)
+               for p in _accepted(history) for c in history.calls)
+
+
+def _forgets(history: History) -> bool:
+    return any(c.what == "restart" and c.end < inf and p.accepted < c.begin < _end(p)
+               for p in _accepted(history) for c in history.calls)
+
+
+def _closes(history: History) -> bool:
+    """Somebody was accepted before a close, and somebody came after it."""
+    for close in (c for c in history.calls if c.what == "shut"):
+        before = any(p.accepted < close.begin for p in history.prompts)
+        after = any(close.end < p.begin and (p.refused or p.accepted < inf) for p in history.prompts)
+        if before and after and not any(c.what == "restart" for c in history.calls):
+            return True
+    return False
+
+
+def _delivers(history: History) -> bool:
+    """Somebody was away when an end came, or had seen one before, and came back."""
+    return any(back < inf and ((history.away(p) and _end(p) > left) or _end(p) < left)
+               for left, back in history.absences for p in _accepted(history) if p.ends)
+
+
+def _records(history: History) -> bool:
+    return history.records > 0
+
+
+def _knows_again(history: History) -> bool:
+    return any(p.resent or p.reused for p in _accepted(history))
+
+
+def _outlives(history: History) -> bool:
+    return any(history.outlived(p) for p in _accepted(history))
+
+
+TESTS: Mapping[str, Callable[[History], bool]] = {
+    "no-poisoning": _poisons,
+    "no-late-fold": _folds_late,
+    "no-lost-cancel": _loses_cancels,
+    "cancel-stops": _stops,
+    "queue-dropped": _drops_queue,
+    "no-loss": _forgets,
+    "one-terminal": _ends,
+    "single-active": _runs_two,
+    "fifo": _overtakes,
+    "no-absorption": _absorbs,
+    "attribution": _attributes,
+    "idle-cancel-noop": _remembers_idle,
+    "isolation": _leaks,
+    "closed": _closes,
+    "record": _records,
+    "prompt-terminal": _hands_over,
+    "all-done": _hands_over,
+    "some-terminal": _ends,
+    "progress": _makes_progress,
+    "delivery": _delivers,
+    "run-ids": _knows_again,
+    "outlives-watcher": _outlives,
+}

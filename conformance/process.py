@@ -1,0 +1,137 @@
+"""A server in a process of its own, with a home of its own: nothing of this machine's user is read or changed.
+
+    server = ServerProcess(["my-server", "--port", "{port}", "--model", model_url], ready="/health")
+    await server.start()                returns when it answers at server.url, or raises `NotRunning` with what it wrote
+    await server.restart()              kills it without warning, and starts it again on what it has stored
+    await server.close()                ends it, and removes its home and its directory
+
+`{port}` in the command is a port that was free. The process starts in an empty directory, `server.work`, that stays for
+as long as the server is not closed. HOME, TMPDIR and the XDG directories are its own, and of this process's environment
+it gets PATH and the language alone; what else it needs is said with `environment`.
+"""
+
+import asyncio
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+START = 60.0  # seconds for the first answer
+STOP = 10.0  # seconds between the request to stop and the kill
+POLL = 0.05  # seconds between two looks
+SHOWN = 2000  # characters of what it wrote, in an error
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+XDG = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
+
+
+class NotRunning(Exception):
+    """The server does not start; says why, with what it wrote."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """A server that is started, killed and started again. What it writes is kept, in `output`."""
+
+    def __init__(
+        self, command: Sequence[str | Path], *, ready: str = "", environment: Mapping[str, str] | None = None,
+        start: float = START,
+    ) -> None:
+        """`ready` is a path that it answers with success when it is ready; without one, it is ready when it listens."""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.place = Path(tempfile.mkdtemp(prefix="cancelmark-server-"))
+        self.work, self.home, self.log = self.place / "work", self.place / "home", self.place / "log"
+        directories = {"HOME": self.home, "TMPDIR": self.place / "tmp", **{name: self.home / name for name in XDG}}
+        for directory in (self.work, *directories.values()):
+            directory.mkdir(mode=0o700)
+        self.environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self.environment |= {name: str(path) for name, path in directories.items()} | dict(environment or {})
+        self.command = [str(word).replace("{port}", str(self.port)) for word in command]
+        self._ready, self._start = ready, start
+        self._running: subprocess.Popen[bytes] | None = None
+        atexit.register(self._remove)
+
+    @property
+    def running(self) -> bool:
+        return self._running is not None and self._running.poll() is None
+
+    @property
+    def output(self) -> str:
+        """All that it has written, to standard output and standard error."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    async def start(self) -> None:
+        """Returns when it answers."""
+        with self.log.open("ab") as log:
+            try:
+                self._running = subprocess.Popen(
+                    self.command, cwd=self.work, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True)
+            except OSError as error:
+                raise NotRunning(f"cannot start {self.command[0]}: {error.strerror}") from error
+        until = monotonic() + self._start
+        while not await self._answers():
+            if not self.running or monotonic() > until:
+                how = f"did not answer within {self._start:g} s" if self.running else "ended before it answered"
+                self.kill()
+                raise NotRunning(f"{self.command[0]} {how}; it wrote:\n{self.output[-SHOWN:].strip()}")
+            await asyncio.sleep(POLL)
+
+    async def _answers(self) -> bool:
+        try:
+            async with asyncio.timeout(STOP):
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+                try:
+                    if not self._ready:
+                        return True
+                    writer.write(f"GET {self._ready} HTTP/1.0\r\nhost: 127.0.0.1:{self.port}\r\n\r\n".encode())
+                    return (await reader.readline()).split(b" ")[1:2] == [b"200"]
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return False
+
+    def kill(self) -> None:
+        """Ends it without warning, and whatever it has started."""
+        if self._running:
+            with suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGKILL)
+            self._running.wait()
+            self._running = None
+
+    async def stop(self) -> None:
+        """Asks it to end; kills it if it does not, and whatever it has left behind."""
+        if self._running:
+            self._running.terminate()
+            until = monotonic() + STOP
+            while self.running and monotonic() < until:
+                await asyncio.sleep(POLL)
+            self.kill()
+
+    async def restart(self) -> None:
+        """Kills it without warning, and starts it again where it was."""
+        self.kill()
+        await self.start()
+
+    async def close(self) -> None:
+        """Ends it, and leaves nothing behind."""
+        await self.stop()
+        self._remove()
+
+    def _remove(self) -> None:
+        self.kill()
+        shutil.rmtree(self.place, ignore_errors=True)
+        atexit.unregister(self._remove)

@@ -1,0 +1,141 @@
+"""A small agent server: in each session one prompt is answered after the other, and what was accepted survives a crash.
+
+    python server.py PORT MODEL_URL         everything that must survive is in the file `journal`, where it is started
+
+    POST /prompts  {"id", "session", "text"}   202 when it is written down
+    POST /cancel   {"session"}                 204 when all that the session has accepted is canceled
+    GET  /queued?session=…                     how many prompts wait
+    GET  /events?after=PLACE                   the ends after that place, one JSON object a line, and all that follow;
+                                               without a place, from now on: the header `place` says where that is
+"""
+
+import asyncio
+import json
+import sys
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+JOURNAL = Path("journal")
+
+
+@dataclass
+class Session:
+    """The prompts that wait, and the turn that runs."""
+
+    waiting: deque[dict[str, str]] = field(default_factory=deque)
+    turn: asyncio.Task[str] | None = None
+
+
+class Server:
+    def __init__(self, model_url: str) -> None:
+        self.model = httpx2.AsyncClient(base_url=model_url, timeout=None)
+        self.sessions: defaultdict[str, Session] = defaultdict(Session)
+        self.ends: list[dict[str, Any]] = []
+        self.changed = asyncio.Event()
+
+    def recover(self) -> None:
+        """What was accepted and has no end begins again."""
+        lines = JOURNAL.read_text().splitlines() if JOURNAL.exists() else []
+        prompts: dict[str, dict[str, str]] = {}
+        for line in map(json.loads, lines):
+            if "text" in line:
+                prompts[line["id"]] = line
+            else:
+                self.ends.append(line)
+                prompts.pop(line["id"], None)
+        for prompt in prompts.values():
+            self.enqueue(prompt)
+
+    def write_down(self, line: dict[str, Any]) -> None:
+        with JOURNAL.open("a") as journal:
+            journal.write(json.dumps(line) + "\n")
+
+    def enqueue(self, prompt: dict[str, str]) -> None:
+        session = self.sessions[prompt["session"]]
+        session.waiting.append(prompt)
+        self.start_next(session)
+
+    def start_next(self, session: Session) -> None:
+        if session.turn is None and session.waiting:
+            prompt = session.waiting.popleft()
+            session.turn = asyncio.create_task(self.answer(prompt["text"]))
+            session.turn.add_done_callback(lambda turn: self.finish(session, prompt, turn))
+
+    def finish(self, session: Session, prompt: dict[str, str], turn: asyncio.Task[str]) -> None:
+        """The turn is over, also if it was canceled before its first step."""
+        session.turn = None
+        if turn.cancelled():
+            self.end(prompt, "canceled")
+        elif error := turn.exception():
+            self.end(prompt, "error", str(error))
+        else:
+            self.end(prompt, "end_turn", turn.result())
+        self.start_next(session)
+
+    def end(self, prompt: dict[str, str], outcome: str, text: str = "") -> None:
+        self.ends.append({"id": prompt["id"], "outcome": outcome, "says": text})
+        self.write_down(self.ends[-1])
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def answer(self, text: str) -> str:
+        asked = {"model": "turn", "messages": [{"role": "user", "content": text}]}
+        answer = await self.model.post("chat/completions", json=asked)
+        if answer.status_code != 200:
+            raise RuntimeError(answer.json()["error"]["message"])
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    # --- the wire
+
+    async def post_prompt(self, request: Request) -> Response:
+        prompt = await request.json()
+        self.write_down(prompt)
+        self.enqueue(prompt)
+        return Response(status_code=202)
+
+    async def cancel(self, request: Request) -> Response:
+        session = self.sessions[(await request.json())["session"]]
+        for prompt in session.waiting:
+            self.end(prompt, "canceled")
+        session.waiting.clear()
+        if session.turn:
+            session.turn.cancel()
+        return Response(status_code=204)
+
+    async def queued(self, request: Request) -> Response:
+        return JSONResponse(len(self.sessions[request.query_params["session"]].waiting))
+
+    async def watch(self, request: Request) -> Response:
+        place = request.query_params.get("after") or str(len(self.ends))
+        return StreamingResponse(self.tell_ends(int(place)), headers={"place": place})
+
+    async def tell_ends(self, place: int) -> AsyncIterator[str]:
+        while True:
+            changed = self.changed
+            for end in self.ends[place:]:
+                place += 1
+                yield json.dumps({**end, "place": str(place)}) + "\n"
+            await changed.wait()
+
+
+async def main(port: str, model_url: str) -> None:
+    server = Server(model_url)
+    server.recover()
+    app = Starlette(routes=[
+        Route("/prompts", server.post_prompt, methods=["POST"]), Route("/cancel", server.cancel, methods=["POST"]),
+        Route("/queued", server.queued), Route("/events", server.watch)])
+    await uvicorn.Server(uvicorn.Config(app, port=int(port), timeout_graceful_shutdown=1)).serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

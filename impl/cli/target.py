@@ -1,0 +1,160 @@
+"""Who is judged by `cancelmark conform`: a server that speaks our wire, or any that somebody has an adapter for."""
+
+import argparse
+import asyncio
+import shlex
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from math import inf
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from ..files import UsageError
+
+if TYPE_CHECKING:
+    from cancelmark.conformance.adapter import MakeAdapter
+    from cancelmark.conformance.script import Script
+
+ANSWER = 10.0  # seconds for the first answer
+PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
+TIMES = 5  # that a finding is played again, in the command that is shown with it
+TOKEN = '--token "$TOKEN"'  # in that command: the token itself is nobody's who reads it
+WIRE_ONLY = ("token", "token_file", "workspace", "grace", "keep_open")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server to judge."""
+
+    name: str
+    make: "MakeAdapter"
+    outside: bool
+    options: str  # by which a command means it again, quoted for a shell
+    plain_errors: tuple[type[Exception], ...] = ()
+
+    def reproduce(self, script: "Script") -> str:
+        """The command that plays a script again."""
+        return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} --times {TIMES}"
+
+    def explain(self, error: Exception) -> str:
+        """Why it cannot be judged: what our own client says is enough, without who raised it and where."""
+        return str(error.__cause__ if isinstance(error.__cause__, self.plain_errors) else error)
+
+
+@contextmanager
+def find_target(arguments: argparse.Namespace) -> Iterator[Target]:
+    """What is to be judged; a `UsageError` says why it cannot be."""
+    if (arguments.url is None) == (arguments.adapter is None):
+        raise UsageError("conform: give either the URL of a server that speaks our wire, or --adapter module:Class")
+    with _wire(arguments) if arguments.adapter is None else _adapted(arguments) as target:
+        if arguments.llm_port is not None and not target.outside:
+            raise UsageError(f"--llm-port {arguments.llm_port}: {target.name} is a server in this process, which is "
+                             "steered without a port; leave it out, or say `outside = True` in the adapter")
+        yield target
+
+
+@contextmanager
+def _adapted(arguments: argparse.Namespace) -> Iterator[Target]:
+    from cancelmark.conformance.loading import CannotLoad, importable, load_adapter
+
+    if given := [name for name in WIRE_ONLY if getattr(arguments, name)]:
+        raise UsageError(f"--{given[0].replace('_', '-')} is for servers that speak our wire; with --adapter, the "
+                         "adapter sees to it")
+    with importable(arguments.adapter.rpartition(":")[0]):
+        try:
+            make = load_adapter(arguments.adapter)
+        except CannotLoad as error:
+            raise UsageError(f"--adapter {arguments.adapter}: {error}") from error
+        options = ["--adapter", arguments.adapter, *_port(arguments)]
+        yield Target(arguments.adapter, make, make().outside, shlex.join(options))
+
+
+@contextmanager
+def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
+    from ..adapters.wire import OpenWireAdapter, WireAdapter
+    from ..client import ClientError
+
+    url, token = arguments.url.rstrip("/"), token_of(arguments)
+    names_seqs = asyncio.run(look(url, token))
+    if arguments.grace is not None and not 0 <= arguments.grace < inf:
+        raise UsageError(f"--grace {arguments.grace}: give the seconds for which the server waits when nobody watches")
+    kind = OpenWireAdapter if arguments.keep_open else WireAdapter
+    kind.patience = PATIENCE
+    given = [*(["--token-file", str(arguments.token_file)] if arguments.token_file else []), *_port(arguments),
+             *(["--workspace", str(arguments.workspace)] if arguments.workspace else []),
+             *(["--grace", f"{arguments.grace:g}"] if arguments.grace is not None else []),
+             *(["--keep-open"] if arguments.keep_open else [])]
+    hidden = [TOKEN] if arguments.token and not arguments.token_file else []
+    with _workspace(url, arguments.workspace) as workspace:
+        yield Target(url, lambda: kind(url, token, workspace, names_seqs=names_seqs, grace=arguments.grace), True,
+                     " ".join([shlex.quote(url), *hidden, *map(shlex.quote, given)]), (ClientError,))
+
+
+def _port(arguments: argparse.Namespace) -> list[str]:
+    return [] if arguments.llm_port is None else ["--llm-port", str(arguments.llm_port)]
+
+
+@contextmanager
+def _workspace(url: str, given: str | None) -> Iterator[str]:
+    """The path of the workspace: the one given, a directory of its own if the server is on this machine, or a name."""
+    if given is not None:
+        if not given:
+            raise UsageError("--workspace: the path is empty; give one, or leave it out")
+        yield given
+    elif is_local(url):
+        with tempfile.TemporaryDirectory(prefix="cancelmark-conform-", ignore_cleanup_errors=True) as directory:
+            yield directory
+    else:
+        yield f"/cancelmark-conform-{uuid4()}"
+
+
+def is_local(url: str) -> bool:
+    """Whether the server is certainly on this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return url.startswith("unix:") or host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def token_of(arguments: argparse.Namespace) -> str | None:
+    if arguments.token_file is None:
+        return str(arguments.token) if arguments.token else None
+    try:
+        return str(arguments.token_file.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {arguments.token_file}: {getattr(error, 'strerror', None) or 'it is not text'}"
+                         ) from error
+
+
+async def look(url: str, token: str | None) -> bool:
+    """Whether the server that is there says which prompt an event speaks of that has no run id: all but the original.
+    Raises `UsageError` if there is none to judge."""
+    from ..client import BadAnswer, Client, ClientError, Refusal
+
+    try:
+        client = Client(url, token=token)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    async with client:
+        try:
+            async with asyncio.timeout(ANSWER):
+                await client.health()
+                await client.workspaces()
+                return (await client.version()).protocol > 0
+        except TimeoutError:
+            raise UsageError(f"{url} does not answer within {ANSWER:g} s; is it a server of this wire?") from None
+        except Refusal as error:
+            if error.status in (401, 403):
+                wrong = "the token is not the right one" if token else "it wants a token; give it with --token"
+                raise UsageError(f"{error}; {wrong}") from error
+            raise UsageError(f"{url} answers {error.status}, which no server of this wire does: something else runs "
+                             "there. For another wire write an adapter; see --help") from error
+        except BadAnswer as error:
+            raise UsageError(f"{error}. For another wire write an adapter; see --help") from error
+        except ClientError as error:
+            raise UsageError(f"{error}; check the address, or start the server") from error

@@ -1,0 +1,70 @@
+"""What is sent to a chat completions endpoint: the body of a request, each message encoded once.
+
+A conversation may be long. The messages are encoded in pieces, and others run between two pieces.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+
+from ..models import Message, Role, Tool, ToolCall, ToolResult
+
+PIECE = 65_536  # bytes that are encoded before others run
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+async def encode_request(model: str, messages: Sequence[Message], tools: Sequence[Tool]) -> bytes:
+    """The body that asks for one step, streamed and with its usage."""
+    head = {"model": model, "stream": True, "stream_options": {"include_usage": True},
+            **({"tools": [_tool(tool) for tool in tools]} if tools else {})}
+    encoded: list[bytes] = []
+    size = 0
+    for message in _conversation(messages):
+        encoded.append(_encode(message).encode("utf-8", "replace"))
+        size += len(encoded[-1])
+        if size > PIECE:
+            await asyncio.sleep(0)
+            size = 0
+    return b'%s,"messages":[%s]}' % (_encode(head)[:-1].encode("utf-8", "replace"), b",".join(encoded))
+
+
+def _tool(tool: Tool) -> dict[str, object]:
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _conversation(messages: Sequence[Message]) -> Iterator[dict[str, object]]:
+    """The messages as the wire has them. It wants the results of tool calls right after the calls, where the message of
+    another prompt may stand. A canceled turn leaves tool calls without results, and messages in which nothing is said:
+    the wire refuses both, so they are left out. Reasoning is never sent."""
+    for message, results in zip(messages, _results(messages)):
+        content = _clean(message.text)
+        calls = [
+            {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": _clean(part.input)}}
+            for part in message.parts if isinstance(part, ToolCall) and part.id in results
+        ]
+        if calls:
+            yield {"role": "assistant", "content": content or None, "tool_calls": calls}
+            for id, result in results.items():
+                yield {"role": "tool", "tool_call_id": id, "content": _clean(result.content)}
+        elif content and message.role is not Role.TOOL:
+            yield {"role": message.role.value, "content": content}
+
+
+def _results(messages: Sequence[Message]) -> list[dict[str, ToolResult]]:
+    """For each message, the results of the calls in it by their ids: of each, the first that follows."""
+    following: dict[str, ToolResult] = {}
+    found: list[dict[str, ToolResult]] = []
+    for message in reversed(messages):
+        following |= {part.tool_call_id: part for part in reversed(message.parts) if isinstance(part, ToolResult)}
+        called = [part.id for part in message.parts if isinstance(part, ToolCall)]
+        found.append({id: following.pop(id) for id in called if id in following})
+    return found[::-1]
+
+
+def _clean(text: str) -> str:
+    """The text without halves of characters, which cannot be sent."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,89 @@
+"""From the rows of a database to records. A row that no store has written is named, and nothing is made of it."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from types import NoneType
+from typing import Any, TypeVar
+
+from cancelmark.model.lifecycle import Outcome, State
+
+from .interface import Broken
+from .records import Event, Life, Message, PromptRecord, SessionRecord, Transition
+from .troubles import DAMAGED
+
+V = TypeVar("V")
+
+NAMES = {"make_session": "session", "make_mark": "session", "make_prompt": "prompt", "make_transition": "prompt",
+         "make_message": "message", "make_event": "event", "make_life": "life", "int": "number"}
+
+
+def make_records(where: object, make: Callable[..., V], rows: Iterable[Sequence[Any]]) -> list[V]:
+    """A record of each row."""
+    records: list[V] = []
+    for row in rows:
+        try:
+            records.append(make(*row))
+        except (ValueError, RecursionError) as error:
+            problem, remedy = DAMAGED
+            raise Broken(where, f"{problem}: {NAMES[make.__name__]} {row[0]!r:.80}: {error}",
+                         remedy) from error
+    return records
+
+
+def make_session(id: Any, title: Any, mark: Any, created_at: Any) -> SessionRecord:
+    return SessionRecord(_text("id", id), _text("title", title), _number("mark", mark), _number("time", created_at))
+
+
+def make_mark(session_id: Any, mark: Any) -> tuple[str, int]:
+    """Of a session."""
+    return _text("id", session_id), _number("mark", mark)
+
+
+def make_prompt(seq: int, session_id: Any, text: Any, run_id: Any, state: Any, outcome: Any,
+                digest: Any) -> PromptRecord:
+    return PromptRecord(seq, _text("session_id", session_id), _text("text", text), _text_or_none("run_id", run_id),
+                        State(state), None if outcome is None else Outcome(outcome), _text_or_none("digest", digest))
+
+
+def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transition:
+    return Transition(seq, State(state), None if outcome is None else Outcome(outcome))
+
+
+def make_message(id: Any, session_id: Any, role: Any, parts: Any, model: Any, provider: Any, *times: Any) -> Message:
+    found = json.loads(_text("parts", parts))
+    if not isinstance(found, list) or not all(map(_is_part, found)):
+        raise ValueError("its parts are not a list of objects with a type and data")
+    created_at, updated_at = (_number("time", time) for time in times)
+    return Message(_text("id", id), _text("session_id", session_id), _text("role", role), tuple(found),
+                   _text("model", model), _text("provider", provider), created_at, updated_at)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str) and isinstance(part.get("data"), dict)
+
+
+def make_event(id: int, session_id: Any, run_id: Any, type: Any, payload: Any) -> Event:
+    found = json.loads(_text("payload", payload))
+    if not isinstance(found, dict):
+        raise ValueError("its payload is not an object")
+    return Event(id, _text("session_id", session_id), _text_or_none("run_id", run_id), _text("type", type), found)
+
+
+def make_life(first: int, name: Any) -> Life:
+    return Life(first, _text("name", name))
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"its {name} is not text")
+    return value
+
+
+def _text_or_none(name: str, value: Any) -> str | None:
+    return None if isinstance(value, NoneType) else _text(name, value)
+
+
+def _number(name: str, value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError(f"its {name} is not a number")
+    return value

@@ -1,0 +1,105 @@
+"""Workspaces: limits that hold when everybody comes at once, and leaving while somebody comes back."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from support.scenes import Scenes
+
+from cancelmark.conformance.schedule import explore_schedules
+from cancelmark.impl.models.scripted import ScriptedModel
+from cancelmark.impl.runtime.workspace import Full, Unknown, Workspace, Workspaces
+
+GRACE = 300.0  # seconds of a time that costs nothing
+
+
+# --- limits
+
+async def come_all_at_once(calls: list[Awaitable[object]]) -> tuple[int, int]:
+    """How many calls were let in, and how many were refused because there is no room."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, Full)]
+    others = [answer for answer in answers if isinstance(answer, BaseException) and answer not in refused]
+    assert not others, others
+    return len(answers) - len(refused), len(refused)
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_session_has_no_more_prompts_than_its_limit_however_many_come_at_once(limit: int, tmp_path: Path) -> None:
+    async def main() -> None:
+        scenes = Scenes()
+        gates = [scenes.holds(f"{n}") for n in range(limit)]
+        workspaces = Workspaces(scenes.model, tmp_path / "data", queue=limit)
+        workspace = await workspaces.open(str(tmp_path))
+        await workspaces.ready(workspace)
+        busy, idle = [(await workspace.create_session("")).id for _ in range(2)]
+        prompts = [workspace.accept(busy, f"{n}", None) for n in range(limit + 7)]
+        assert await come_all_at_once(list(prompts)) == (limit, 7)
+        assert await come_all_at_once([workspace.accept(idle, "elsewhere", None)]) == (1, 0)
+        for gate in gates:
+            gate.open()
+        while workspace.runtime.is_busy():
+            await asyncio.sleep(0.001)
+        assert await come_all_at_once([workspace.accept(busy, "later", None)]) == (1, 0)  # there is room again
+        await workspaces.close()
+
+    asyncio.run(main())
+
+
+def test_who_is_refused_for_another_reason_leaves_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel(), tmp_path / "data", queue=2)
+        workspace = await workspaces.open(str(tmp_path))
+        await workspaces.ready(workspace)
+        session = (await workspace.create_session("")).id
+        seq = await workspace.accept(session, "a", "run-a")
+        for _ in range(5):
+            assert await workspace.accept(session, "a", "run-a") == seq  # the store refuses it each time
+        while workspace.runtime.is_busy():
+            await asyncio.sleep(0.001)
+        assert await come_all_at_once([workspace.accept(session, f"{n}", None) for n in range(2)]) == (2, 0)
+        await workspaces.close()
+
+    asyncio.run(main())
+
+
+# --- leaving and coming back
+
+async def come_by_path(workspaces: Workspaces, workspace: Workspace) -> Workspace:
+    return await workspaces.open(workspace.path)
+
+
+async def come_by_id(workspaces: Workspaces, workspace: Workspace) -> Workspace:
+    try:
+        return workspaces.get(workspace.id)
+    except Unknown:
+        return await workspaces.open(workspace.path)
+
+
+@pytest.mark.parametrize(("come", "preemptions"), [(come_by_path, 3), (come_by_id, 2)])
+@pytest.mark.rule("R26")
+def test_a_workspace_does_not_close_under_a_client_that_comes_back(
+    come: Callable[[Workspaces, Workspace], Awaitable[Workspace]], preemptions: int,
+) -> None:
+    """A client comes back at the moment when nobody has a claim any more."""
+    same: set[bool] = set()
+
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel(), grace=GRACE)
+        first = await workspaces.open("/a")
+        await asyncio.sleep(GRACE)
+        second = await come(workspaces, first)
+        same.add(second is first)
+        if second.runtime.closing:  # the client came by the id of one that was closing, and opens it anew
+            second = await workspaces.open("/a")
+        await asyncio.sleep(GRACE / 2)
+        assert second in list(workspaces), "it was closed under a client that had come back"
+        assert not second.runtime.closing
+        await asyncio.sleep(GRACE)
+        assert not list(workspaces), "nobody is left, and it is still open"
+        await workspaces.close()
+
+    for schedule in explore_schedules(main, preemptions=preemptions):
+        schedule.result()
+    assert True in same  # there were schedules in which it came in time

@@ -1,0 +1,92 @@
+"""Streams whose readers are slow, in virtual time: who recovers is watched on, and who takes nothing is cut off."""
+
+import asyncio
+from math import inf
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from cancelmark.conformance.schedule import run
+from cancelmark.impl.models.scripted import ScriptedModel
+from cancelmark.impl.runtime.events import Update
+from cancelmark.impl.runtime.workspace import Workspace, Workspaces
+from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, STALL, Encoder, EventStream
+
+NEWS = 1.5 * BRIEF  # seconds between what is published
+
+
+class Reader:
+    """A reader of a stream that takes so many seconds for each of the first pieces, and nothing for all others."""
+
+    def __init__(self, workspace: Workspace, delays: list[float]) -> None:
+        self.delays, self.is_slow = delays, bool(delays)
+        self.got = b""
+        self.cut_off: float | None = None  # when
+        self._gone = asyncio.Event()
+        self._stream = EventStream(workspace, Encoder(workspace.places), "reader", None)
+
+    async def read(self) -> None:
+        await self._stream({"type": "http", "state": {"abort": self._abort}}, self._receive, self._send)
+
+    def leave(self) -> None:
+        self._gone.set()
+
+    def _abort(self) -> None:
+        self.cut_off = asyncio.get_running_loop().time()
+        self.leave()
+
+    async def _receive(self) -> Message:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] != "http.response.body" or self._gone.is_set():
+            return
+        if self.delays:
+            gone = asyncio.ensure_future(self._gone.wait())
+            await asyncio.wait([gone], timeout=self.delays.pop(0))
+            gone.cancel()
+            self.is_slow = bool(self.delays)
+        self.got += message["body"]
+
+
+@pytest.mark.parametrize(("delays", "cut_off"), [
+    ([], None),
+    ([BRIEF / 2] * 20, None),
+    ([2 * BRIEF], None),
+    ([0, 2 * BRIEF, 0, 2 * BRIEF], None),
+    ([STALL - 1, STALL - 1], None),
+    ([STALL + 1], STALL),
+    ([2 * BRIEF, inf], 2 * BRIEF + STALL),
+], ids=str)
+def test_only_a_reader_that_takes_nothing_for_long_is_cut_off(delays: list[float], cut_off: float | None) -> None:
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel())
+        workspace = await workspaces.open("/a")
+        reader = Reader(workspace, delays)
+        reading = asyncio.ensure_future(reader.read())
+        while reader.is_slow and not reading.done():
+            workspace.runtime.broker.publish(Update("s", "news", {}))
+            await asyncio.sleep(1)
+        for n in range(100):  # for much longer than the limit, sooner than a heartbeat and later than one is slow
+            await asyncio.sleep(NEWS)
+            workspace.runtime.broker.publish(Update("s", "news", {"number": n}))
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert reader.cut_off == cut_off
+        if cut_off is None:
+            assert not reading.done()
+            assert all(b'"number":%d}' % n in reader.got for n in range(100)), "it misses what it would have taken"
+            reader.leave()
+        await reading
+        assert (workspace.attached, workspace.runtime.broker.statistics().subscriptions) == (0, 0)
+        assert (b":\n\n" in reader.got) == (cut_off is None)
+        await workspaces.close()
+        assert not timers(), "nobody has taken them back"
+
+    run(main(), max_steps=50_000)
+
+
+def timers() -> list[asyncio.TimerHandle]:
+    loop: Any = asyncio.get_running_loop()
+    return [timer for timer in loop._timers if not timer.cancelled()]
