@@ -1,12 +1,12 @@
 """The conformance kit: `judge(MyAdapter)` says which guarantees a server keeps, with a history for each that it breaks.
 
-adapter     what a server needs to be judged, and the language model that the kit steers its turns with
-script      what clients do in one history, as data         history   what was seen of it
-driver      plays the script                                observer  writes the history
-judgement   which guarantees the history breaks             venue     where it is played: in this process, or outside
+adapter     what a server needs to be judged: an adapter, a process, a language model that the kit steers
+playing     what clients do in one history, as data; who plays it, and who writes down what is seen
+judging     which guarantees the history breaks, and which it puts to the test
+report      what is said of a server, with pictures
 kit         tries scenarios and random histories, makes what it finds smaller, and makes a report
-suite       the same as a test class for pytest             fake_llm  a language model server for servers outside
-models      our own models as servers to judge              naive     a server that looks right
+suite       the same as a test class for pytest
+samples     servers to try the kit on: our own models, servers with a bug put in, innocent ones that look guilty
 schedule    a deterministic event loop, for any asyncio code    trace     whether a log is a behaviour of the model
 """
 

@@ -22,19 +22,19 @@ from time import monotonic
 from typing import TypeVar
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
-from .decisive import find_tested
-from .fake_llm import FakeModel
-from .guarantees import MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
-from .history import History
-from .patience import CONFIRM, FIRST
-from .patience import PLAIN as PLAIN_PROMPTS
+from .adapter.fake_llm import FakeModel
+from .adapter.guarantees import MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
+from .adapter.patience import CONFIRM, FIRST
+from .adapter.patience import PLAIN as PLAIN_PROMPTS
+from .judging.decisive import find_tested
+from .judging.history import History
+from .playing.scenarios import SCENARIOS, Scenario, check_names
+from .playing.script import TASKS, TURNS, Script, read_scripts
+from .playing.script import script as parse
+from .playing.script import scripts as draw_scripts
+from .playing.venue import AdapterError, Inside, MakeFake, NotSteered, Outside, Venue
 from .report import Finding, Replay, Report, Status, Verdict
-from .scenarios import SCENARIOS, Scenario, check_names
-from .script import TASKS, TURNS, Script, read_scripts
-from .script import script as parse
-from .script import scripts as draw_scripts
 from .shrinking import Budget, shrink
-from .venue import AdapterError, Inside, MakeFake, Outside, Venue
 
 HANGS = 3  # histories in which the server did not answer or rest, until it is given up
 DEATHS = 10  # histories in which it has stopped
@@ -44,6 +44,14 @@ PLAIN = parse("accept A")
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
+
+
+class JudgementStopped(AdapterError):
+    """The adapter raised something in the middle of a judgement. `report` has what was found until then."""
+
+    def __init__(self, why: str, report: Report) -> None:
+        super().__init__(why)
+        self.report = report
 
 
 @dataclass(frozen=True)
@@ -184,9 +192,11 @@ class Judge:
         begin = monotonic()
         try:
             self.judge_all()
-        except AdapterError as error:
-            error.report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
+        except NotSteered:
             raise
+        except AdapterError as error:
+            report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
+            raise JudgementStopped(str(error), report) from error.__cause__
         return self.make_report(monotonic() - begin, self.stopped)
 
     def judge_all(self) -> None:

@@ -6,8 +6,8 @@ from itertools import combinations
 from math import inf
 from time import monotonic
 
+from .playing.script import SENDS, Batch, Do, Script
 from .report import Finding
-from .script import SENDS, Batch, Do, Script
 
 Shows = Callable[[Script], Finding | None]
 

@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import pytest
 
 from .adapter import MakeAdapter
-from .guarantees import ORDER
+from .adapter.guarantees import ORDER
+from .adapter.loading import load_adapter
 from .kit import TIMES, Profile, judge
-from .loading import load_adapter
+from .playing.scenarios import SCENARIOS
+from .playing.script import Script, read_scripts
+from .playing.venue import MakeFake
 from .report import LEGEND, Finding, Report, Status
-from .scenarios import SCENARIOS
-from .script import Script, read_scripts
-from .venue import MakeFake
 
 
 class ConformanceSuite:

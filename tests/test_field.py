@@ -15,12 +15,12 @@ import pytest
 from support.paths import ROOT
 
 from cancelmark.conformance.adapter import GUARANTEES, Ended
-from cancelmark.conformance.exchange import exchange_text
-from cancelmark.conformance.history import History
+from cancelmark.conformance.judging.history import History
 from cancelmark.conformance.kit import Profile, judge
-from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.report import Finding, Replay, Report
-from cancelmark.conformance.script import script
+from cancelmark.conformance.report.exchange import exchange_text
+from cancelmark.conformance.samples.naive import NaiveAdapter
 from examples.opencode.adapter import NOTES, PROMISES, Opencode
 from examples.opencode.circumstances import InUse, JustStarted, Killed
 from examples.opencode.process import NotRunning, OpencodeServer

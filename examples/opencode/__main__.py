@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cancelmark.conformance.process import NotRunning
-from cancelmark.conformance.venue import AdapterError
+from cancelmark.conformance.adapter.process import NotRunning
+from cancelmark.conformance.playing.venue import AdapterError
 from examples.opencode.circumstances import InUse
 from examples.opencode.report import markdown
 from examples.opencode.trial import trial

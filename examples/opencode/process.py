@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
-from cancelmark.conformance.fake_llm import SIDE, TURN
-from cancelmark.conformance.process import NotRunning, ServerProcess
+from cancelmark.conformance.adapter.fake_llm import SIDE, TURN
+from cancelmark.conformance.adapter.process import NotRunning, ServerProcess
 
 START = 120.0  # seconds
 OFFLINE = dict.fromkeys((

@@ -5,8 +5,8 @@ from datetime import date
 from inspect import getdoc
 from textwrap import fill
 
-from cancelmark.conformance.exchange import exchange_text
 from cancelmark.conformance.report import Status, Verdict
+from cancelmark.conformance.report.exchange import exchange_text
 from examples.opencode import adapter
 from examples.opencode.adapter import NOTES, PROMISES
 from examples.opencode.circumstances import InUse, JustStarted, Killed

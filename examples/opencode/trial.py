@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from cancelmark.conformance.kit import Progress, judge
+from cancelmark.conformance.playing.scenarios import SCENARIOS
+from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.report import Finding, Replay, Report
-from cancelmark.conformance.scenarios import SCENARIOS
-from cancelmark.conformance.script import Script, script
 from examples.opencode.circumstances import InUse, JustStarted, Killed
 
 TIMES = 3  # that something has to show, to be reported as not holding

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx2
 
 from cancelmark import Adapter, Ended, Sent
-from cancelmark.conformance.process import ServerProcess
+from cancelmark.conformance.adapter.process import ServerProcess
 
 SERVER = Path(__file__).with_name("server.py")
 

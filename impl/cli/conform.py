@@ -48,7 +48,7 @@ other servers:
 
 again:
   --script "accept A; cancel" --times 5 plays what a finding says, and counts what shows. In a script, `;` waits until
-  the server is quiet, `,` does not, and `+` is at the same time: python -m pydoc cancelmark.conformance.script.
+  the server is quiet, `,` does not, and `+` is at the same time: python -m pydoc cancelmark.conformance.playing.script.
 
 A server that speaks our wire gets one workspace, with sessions of its own for each history: an empty directory, removed
 afterwards, if the server is on this machine, and otherwise the path /cancelmark-conform-…. Its other workspaces are
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         write(arguments.junit, junit(report))
     if arguments.html:
-        from cancelmark.conformance.report_page import report_page
+        from cancelmark.conformance.report.page import report_page
 
         write(arguments.html, report_page(report))
     if arguments.json:
@@ -121,8 +121,8 @@ def required(arguments: argparse.Namespace) -> list[str]:
 def check_options(arguments: argparse.Namespace) -> None:
     """What can be wrong with the options whatever is judged."""
     from cancelmark.conformance.adapter import GUARANTEES
-    from cancelmark.conformance.scenarios import check_names
-    from cancelmark.conformance.script import read_scripts
+    from cancelmark.conformance.playing.scenarios import check_names
+    from cancelmark.conformance.playing.script import read_scripts
 
     for option, names in (("--only", arguments.only or ()), ("--require", required(arguments))):
         if unknown := set(names) - GUARANTEES:
@@ -148,8 +148,8 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
-    from cancelmark.conformance.kit import TIMES, judge
-    from cancelmark.conformance.venue import AdapterError, NotSteered
+    from cancelmark.conformance.kit import TIMES, JudgementStopped, judge
+    from cancelmark.conformance.playing.venue import NotSteered
 
     try:
         with progress() as bar:
@@ -158,8 +158,8 @@ def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
                            progress=bar, reproduce=target.reproduce, require=required(arguments))
     except NotSteered as error:
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
-    except AdapterError as error:
-        if error.report is None or not error.report.broken:
+    except JudgementStopped as error:
+        if not error.report.broken:
             raise UsageError(f"{target.explain(error)}; nothing is claimed") from error
         report = error.report
     return replace(report, name=target.name)
@@ -175,8 +175,8 @@ def progress() -> "Iterator[Progress]":
 
 
 def show_list() -> None:
-    from cancelmark.conformance.guarantees import ORDER
-    from cancelmark.conformance.scenarios import SCENARIOS
+    from cancelmark.conformance.adapter.guarantees import ORDER
+    from cancelmark.conformance.playing.scenarios import SCENARIOS
 
     lists: dict[str, list[tuple[str, ...]]] = {
         "guarantees": [(p.id, p.sentence) for p in ORDER],

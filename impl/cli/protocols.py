@@ -56,7 +56,7 @@ def _seeded(name: str) -> Protocol:
 
 
 def _loaded(name: str, where: str) -> ModuleType:
-    from cancelmark.conformance.loading import CannotLoad, load_module  # for those who name a module
+    from cancelmark.conformance.adapter.loading import CannotLoad, load_module  # for those who name a module
 
     try:
         return load_module(where)

@@ -17,7 +17,7 @@ from ..files import UsageError
 
 if TYPE_CHECKING:
     from cancelmark.conformance.adapter import MakeAdapter
-    from cancelmark.conformance.script import Script
+    from cancelmark.conformance.playing.script import Script
 
 ANSWER = 10.0  # seconds for the first answer
 PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
@@ -59,7 +59,7 @@ def find_target(arguments: argparse.Namespace) -> Iterator[Target]:
 
 @contextmanager
 def _adapted(arguments: argparse.Namespace) -> Iterator[Target]:
-    from cancelmark.conformance.loading import CannotLoad, importable, load_adapter
+    from cancelmark.conformance.adapter.loading import CannotLoad, importable, load_adapter
 
     if given := [name for name in WIRE_ONLY if getattr(arguments, name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} is for servers that speak our wire; with --adapter, the "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cancelmark.conformance.page import conformance_page, fields_table
+from cancelmark.conformance.samples.page import conformance_page, fields_table
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from cancelmark.conformance.adapter import GUARANTEES, MakeAdapter
-from cancelmark.conformance.decisive import TESTS, find_tested
-from cancelmark.conformance.script import script
-from cancelmark.conformance.seeded import RefusesEverything, Sound
-from cancelmark.conformance.venue import Inside
+from cancelmark.conformance.judging.decisive import TESTS, find_tested
+from cancelmark.conformance.playing.script import script
+from cancelmark.conformance.playing.venue import Inside
+from cancelmark.conformance.samples.seeded import RefusesEverything, Sound
 from cancelmark.impl.adapters.runtime import RuntimeAdapter
 
 

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 from support.servers import PATIENCE, web
 
-from cancelmark.conformance.fake_llm import SIDE, TURN, Asked, Ending, FakeModel
+from cancelmark.conformance.adapter.fake_llm import SIDE, TURN, Asked, Ending, FakeModel
 from cancelmark.impl.models import Failure, Finish, FinishReason, Message, ModelError, Role, Text, TextDelta
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime

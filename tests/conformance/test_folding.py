@@ -5,10 +5,10 @@ import asyncio
 import httpx2 as httpx
 
 from cancelmark.conformance.adapter import Adapter, Ended, Sent
-from cancelmark.conformance.fake_llm import TURN, FakeModel
-from cancelmark.conformance.history import History
-from cancelmark.conformance.script import script
-from cancelmark.conformance.venue import Outside
+from cancelmark.conformance.adapter.fake_llm import TURN, FakeModel
+from cancelmark.conformance.judging.history import History
+from cancelmark.conformance.playing.script import script
+from cancelmark.conformance.playing.venue import Outside
 
 
 class Folding(Adapter):

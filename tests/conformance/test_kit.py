@@ -21,22 +21,21 @@ from cancelmark.conformance import (
     TurnFailed,
     judge,
     kit,
-    observer,
-    venue,
 )
 from cancelmark.conformance.adapter import Event
-from cancelmark.conformance.guarantees import ORDER, OUTLIVES_WATCHER, RUN_IDS
-from cancelmark.conformance.kit import PROFILES, Profile
-from cancelmark.conformance.models import model_adapter
-from cancelmark.conformance.naive import NaiveAdapter
-from cancelmark.conformance.observer import Observer
-from cancelmark.conformance.patience import CONFIRM, FACTOR, RECENT, Patience
+from cancelmark.conformance.adapter.guarantees import ORDER, OUTLIVES_WATCHER, RUN_IDS
+from cancelmark.conformance.adapter.patience import CONFIRM, FACTOR, RECENT, Patience
+from cancelmark.conformance.kit import PROFILES, JudgementStopped, Profile
+from cancelmark.conformance.playing import observer, venue
+from cancelmark.conformance.playing.observer import Observer
+from cancelmark.conformance.playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
+from cancelmark.conformance.playing.script import Script, script
+from cancelmark.conformance.playing.venue import AdapterError, Inside
 from cancelmark.conformance.report import Decision, Report, Status
-from cancelmark.conformance.scenarios import HIDDEN, SCENARIOS, UNSEEN
-from cancelmark.conformance.script import Script, script
-from cancelmark.conformance.seeded import OneWorker, Sound
+from cancelmark.conformance.samples.models import model_adapter
+from cancelmark.conformance.samples.naive import NaiveAdapter
+from cancelmark.conformance.samples.seeded import OneWorker, Sound
 from cancelmark.conformance.shrinking import list_candidates
-from cancelmark.conformance.venue import AdapterError, Inside
 from cancelmark.impl.adapters.runtime import Journal, RuntimeAdapter
 from cancelmark.impl.runtime.workspace import GRACE
 from cancelmark.impl.store import NewSession
@@ -674,10 +673,9 @@ def test_what_was_found_before_an_error_of_the_adapter_is_kept() -> None:
         async def shut(self) -> None:
             raise KeyError("shut")
 
-    with pytest.raises(AdapterError) as raised:
+    with pytest.raises(JudgementStopped) as raised:
         judge(Late, profile=FEW)
     report = raised.value.report
-    assert report is not None
     assert "no-lost-cancel" in report.broken
     assert report.stopped.startswith("the judgement has stopped: Late: KeyError")
     assert "the judgement has stopped" in str(report)

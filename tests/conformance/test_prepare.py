@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 from cancelmark.conformance import Adapter, Ended, Sent, judge
-from cancelmark.conformance.venue import AdapterError, NotSteered
+from cancelmark.conformance.playing.venue import AdapterError, NotSteered
 
 
 class Hosted(Adapter):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.servers import PATIENCE
 
-from cancelmark.conformance.process import NotRunning, ServerProcess
+from cancelmark.conformance.adapter.process import NotRunning, ServerProcess
 
 SERVER = """\
 import http.server, os, pathlib, sys

@@ -5,8 +5,8 @@ from random import Random
 from time import perf_counter
 
 from cancelmark.conformance.adapter import Adapter, Ended, Sent
-from cancelmark.conformance.script import Script, script
-from cancelmark.conformance.venue import Outside
+from cancelmark.conformance.playing.script import Script, script
+from cancelmark.conformance.playing.venue import Outside
 
 PLAYS = 30
 WINDOW = 0.0002  # seconds after the answer to a cancel in which a prompt would be stranded

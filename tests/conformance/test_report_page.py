@@ -10,9 +10,9 @@ from support.browsing import Sight, chromium, inaccessible
 
 from cancelmark.conformance import judge
 from cancelmark.conformance.kit import Profile
-from cancelmark.conformance.naive import NaiveAdapter
 from cancelmark.conformance.report import Report
-from cancelmark.conformance.report_page import report_page
+from cancelmark.conformance.report.page import report_page
+from cancelmark.conformance.samples.naive import NaiveAdapter
 
 FEW = Profile("few", histories=0, schedules=4, inside=10, repeats=1, shrinks=20, seconds=0)
 

@@ -6,11 +6,11 @@ import pytest
 
 from cancelmark.conformance import judge
 from cancelmark.conformance.kit import PROFILES, Profile
-from cancelmark.conformance.models import model_adapter
-from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.playing.scenarios import SCENARIOS
+from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.report import Finding, Status
-from cancelmark.conformance.scenarios import SCENARIOS
-from cancelmark.conformance.script import script
+from cancelmark.conformance.samples.models import model_adapter
+from cancelmark.conformance.samples.naive import NaiveAdapter
 
 NONE = Profile("none", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from cancelmark.conformance.report import Decision, Status
-from cancelmark.conformance.seeded import SEEDED, Seeded
-from cancelmark.conformance.seeded_clients import CLIENTS
+from cancelmark.conformance.samples.seeded import SEEDED, Seeded
+from cancelmark.conformance.samples.seeded_clients import CLIENTS
 
 
 @pytest.mark.parametrize("server", [*SEEDED, *CLIENTS], ids=lambda server: server.name)

@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
-from cancelmark.conformance.history import History
+from cancelmark.conformance.judging.history import History
+from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.report import Finding
-from cancelmark.conformance.script import Script, script
 from cancelmark.conformance.shrinking import Budget, drop_steps, list_candidates, shrink
 
 

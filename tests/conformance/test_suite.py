@@ -7,15 +7,15 @@ from xml.etree import ElementTree
 import pytest
 from support.installs import plain_install, run_in
 
-from cancelmark.conformance.guarantees import ORDER
-from cancelmark.conformance.scenarios import SCENARIOS
+from cancelmark.conformance.adapter.guarantees import ORDER
+from cancelmark.conformance.playing.scenarios import SCENARIOS
 
 TWO_LINES = """\
 from cancelmark.conformance.suite import ConformanceSuite
 class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
 """
 ADAPTER = """\
-from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.samples.naive import NaiveAdapter
 
 class MyAdapter(NaiveAdapter):
     pass

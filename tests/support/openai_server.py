@@ -212,7 +212,7 @@ class Server:
 async def _close(writer: asyncio.StreamWriter) -> None:
     writer.close()
     with suppress(OSError):
-        await asyncio.shield(writer.wait_closed())  # who is canceled here must not cancel the future that others wait for
+        await asyncio.shield(writer.wait_closed())  # a cancel of this task must not cancel what others wait for
 
 
 async def _receive(number: int, reader: asyncio.StreamReader) -> Received | None:

@@ -8,7 +8,7 @@ import pytest
 from support.notebook_shell import html_of, svg_of
 
 from cancelmark.conformance.kit import Profile, judge
-from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.samples.naive import NaiveAdapter
 from cancelmark.model.check.explore import explore
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.oracle import Span

@@ -10,15 +10,15 @@ import pytest
 from support.commands import read_refusal, run_command, run_process
 
 from cancelmark.conformance import kit
-from cancelmark.conformance.guarantees import ORDER
+from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.kit import Profile
-from cancelmark.conformance.scenarios import SCENARIOS
+from cancelmark.conformance.playing.scenarios import SCENARIOS
 
-NAIVE = "cancelmark.conformance.naive:NaiveAdapter"
+NAIVE = "cancelmark.conformance.samples.naive:NaiveAdapter"
 FEW = Profile("quick", histories=0, schedules=4, inside=20, repeats=1, shrinks=60, seconds=0)
 MINE = """\
 import asyncio
-from cancelmark.conformance.naive import NaiveAdapter
+from cancelmark.conformance.samples.naive import NaiveAdapter
 
 
 class Mine(NaiveAdapter):

@@ -17,10 +17,11 @@ import pytest
 from support.commands import COMMAND
 from support.servers import PATIENCE, Process, threaded
 
-from cancelmark.conformance import kit, observer
-from cancelmark.conformance.fake_llm import FakeModel
-from cancelmark.conformance.guarantees import ORDER
+from cancelmark.conformance import kit
+from cancelmark.conformance.adapter.fake_llm import FakeModel
+from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.kit import Profile
+from cancelmark.conformance.playing import observer
 from cancelmark.impl.cli import target
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cancelmark.conformance.script import script
+from cancelmark.conformance.playing.script import script
 from cancelmark.impl.adapters.wire import OpenWireAdapter
 from cancelmark.impl.cli import conform, target
 from cancelmark.impl.cli.target import Target, find_target, is_local

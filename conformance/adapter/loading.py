@@ -8,7 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from .adapter import Adapter, MakeAdapter
+from .interface import Adapter, MakeAdapter
 
 
 class CannotLoad(ValueError):

@@ -9,7 +9,7 @@ from cancelmark.views.render import svg_document
 from cancelmark.views.sequence import Arrow, Message, statement
 from cancelmark.views.svg import LETTER, arrow, line, text
 
-from .history import CLIENTS, MODEL, SERVER, Observation
+from ..judging.history import CLIENTS, MODEL, SERVER, Observation
 
 EDGE, TOP, ROW = 14, 82, 24
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from ..adapter.guarantees import ORDER
+from ..judging.history import History
+from ..playing.script import Script
 from .exchange import exchange_mermaid, exchange_svg, exchange_text
-from .guarantees import ORDER
-from .history import History
-from .script import Script
 
 LEGEND = "In what was done, `;` waits until the server is quiet, `,` does not, and `+` is at the same time."
 

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from cancelmark.model.oracle import Span
 
-from .adapter import Adapter, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
-from .fake_llm import Ending, FakeModel
-from .history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
-from .judgement import find_debts, judge_messages
-from .patience import STEP
+from ..adapter import Adapter, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
+from ..adapter.fake_llm import Ending, FakeModel
+from ..adapter.patience import STEP
+from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
+from ..judging.judgement import find_debts, judge_messages
 
 POLL = 0.004  # seconds between two looks at a server outside
 SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if nothing is wrong

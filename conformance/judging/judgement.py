@@ -11,7 +11,7 @@ from math import inf
 
 from cancelmark.model.oracle import RULES, certain, may_end, possible
 
-from .adapter import Spoken
+from ..adapter import Spoken
 from .history import ClientCall, Complaint, History, Track
 
 STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop

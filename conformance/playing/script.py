@@ -38,7 +38,7 @@ from zlib import crc32
 
 from cancelmark.model.session import label
 
-from .schedule import Choose, Ready, departing
+from ..schedule import Choose, Ready, departing
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -8,9 +8,9 @@ from time import perf_counter
 
 from cancelmark.model.session import label
 
-from .adapter import Adapter, Refused, Sent, Steering, is_gone
-from .history import CLIENTS, MODEL, SERVER, ClientCall, History, Track, at_session
-from .judgement import judge_history
+from ..adapter import Adapter, Refused, Sent, Steering, is_gone
+from ..judging.history import CLIENTS, MODEL, SERVER, ClientCall, History, Track, at_session
+from ..judging.judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
 from .script import TURNS, Batch, Do, Script
 

@@ -9,9 +9,9 @@ from importlib.resources import files
 from cancelmark.views import theme
 from cancelmark.views.render import inline
 
+from ..playing.scenarios import SCENARIOS
 from .exchange import exchange_svg, exchange_text
-from .report import LEGEND, Finding, Report, Status, Verdict
-from .scenarios import SCENARIOS
+from .verdicts import LEGEND, Finding, Report, Status, Verdict
 
 _CODE = re.compile(r"`(.+?)`")
 
@@ -30,7 +30,7 @@ def report_page(report: Report) -> str:
             ("scenario", "tests", "what is done", "result"), _scenario_rows(report)))] if report.scenarios else []),
         *([_section("notes", "What else there is to say", _list(report.notes))] if report.notes else []),
     ]
-    style = "\n".join([theme.stylesheet(), theme.variables(), files(__package__).joinpath("report.css").read_text()])
+    style = "\n".join([theme.stylesheet(), theme.variables(), files(__package__).joinpath("page.css").read_text()])
     legend = _CODE.sub(r"<code>\1</code>", escape(LEGEND)) if broken or report.scenarios else ""
     return PAGE.format(title=escape(f"{report.name}: {_sentence(report)}"), version=version("cancelmark"), style=style,
                        legend=legend, body="\n".join(parts))

@@ -6,20 +6,17 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from secrets import token_hex
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from .adapter import Adapter, MakeAdapter, Turns
+from ..adapter import Adapter, MakeAdapter, Turns
+from ..adapter.fake_llm import FakeModel
+from ..adapter.patience import CONFIRM, Patience
+from ..judging.history import SERVER, History
+from ..schedule import Unhandled, record
+from ..schedule.loop import Livelock
+from ..schedule.loop import Refused as Unrepeatable
 from .driver import Driver
-from .fake_llm import FakeModel
-from .history import SERVER, History
-from .patience import CONFIRM, Patience
-from .schedule import Unhandled, record
-from .schedule.loop import Livelock
-from .schedule.loop import Refused as Unrepeatable
 from .script import Script, script
-
-if TYPE_CHECKING:
-    from .report import Report
 
 MAX_STEPS = 30_000
 
@@ -27,10 +24,7 @@ MakeFake = Callable[[], FakeModel]
 
 
 class AdapterError(Exception):
-    """The adapter raised something that it should not: nothing more is claimed. `report` has what was found until then.
-    """
-
-    report: "Report | None" = None
+    """The adapter raised something that it should not: nothing more is claimed."""
 
 
 class NotSteered(AdapterError):

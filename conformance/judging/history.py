@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
 
-from .adapter import Ended, Notice
+from ..adapter import Ended, Notice
 
 KINDS: dict[str, CallKind] = {"cancel": "cancel", "delete": "cancel", "clear": "clear_queue", "shut": "close",
                               "restart": "crash"}

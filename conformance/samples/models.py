@@ -23,7 +23,7 @@ from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.agent import Agent
 from cancelmark.model.session import ACTIVE, AnySession
 
-from .adapter import (
+from ..adapter import (
     Adapter,
     ContextFull,
     Ended,
@@ -36,7 +36,7 @@ from .adapter import (
     answer_to,
     failure_of,
 )
-from .schedule import checkpoint, label
+from ..schedule import checkpoint, label
 
 BEHAVIOURS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
 NEVER = ("crash", "recover")

@@ -6,15 +6,15 @@ from functools import cache
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.views.tables import table
 
-from .guarantees import NEEDS, ORDER, SIGNS
-from .kit import Profile, judge
+from ..adapter.guarantees import NEEDS, ORDER, SIGNS
+from ..kit import Profile, judge
+from ..playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
+from ..report import Finding, Report, Status
+from ..trace.records import FIELDS, NEEDED
 from .models import BEHAVIOURS, model_adapter
 from .naive import NaiveAdapter
-from .report import Finding, Report, Status
-from .scenarios import HIDDEN, SCENARIOS, UNSEEN
 from .seeded import SEEDED
 from .seeded_clients import CLIENTS
-from .trace.records import FIELDS, NEEDED
 
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
@@ -47,7 +47,7 @@ def conformance_page() -> str:
 The kit judges a server by what its clients and its language model see (`cancelmark conform`, `conformance/`).
 Here it judges servers of which we know what is wrong: the models of the original's revisions, which
 [revisions.md](revisions.md) judges from inside; the reference; and a naive worker on an `asyncio.Queue`
-(`conformance/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
+(`conformance/samples/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
 that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
 finds, the last two tables say why.
 

@@ -7,7 +7,7 @@ Each breaks exactly that, and has an innocent one beside it.
 import asyncio
 from collections.abc import AsyncIterator
 
-from .adapter import ContextFull, Ended, Event, Refused, Sent, TurnFailed
+from ..adapter import ContextFull, Ended, Event, Refused, Sent, TurnFailed
 from .seeded import Seeded, Sound
 
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .adapter import GUARANTEES, Adapter, Ended, Event, Refused, Sent, TurnFailed
-from .kit import Profile, judge
-from .report import Decision, Report, Status
+from ..adapter import GUARANTEES, Adapter, Ended, Event, Refused, Sent, TurnFailed
+from ..kit import Profile, judge
+from ..report import Decision, Report, Status
 
 FEW = Profile("seeded", histories=0, schedules=4, inside=60, repeats=1, shrinks=30, seconds=0)
 
