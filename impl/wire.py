@@ -6,6 +6,7 @@ that default; if the default is `said`, our own server does not leave it out, an
 """
 
 import re
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
@@ -19,6 +20,7 @@ Json: TypeAlias = Mapping[str, Any]
 
 ID = 200  # characters of a run id, a title or the like
 PATH = 4096  # characters of a path
+ATTACHMENTS = 100  # of one prompt
 PROTOCOL = 1
 ROLES = ("user", "assistant", "system", "tool")  # those of `models.Role`
 
@@ -105,17 +107,61 @@ class InitAgent(Request):
     interactive: bool = False
 
 
+def check_kind(mime_type: str) -> str:
+    """The kind of an attachment, if it is text."""
+    if not mime_type.lower().startswith("text/"):
+        raise ValueError(f"{mime_type!r:.80} is no text, and this server takes text alone; send what it says as "
+                         "text/plain")
+    return mime_type
+
+
+def check_content(content: str) -> str:
+    """The content of an attachment, if it is base64 of text."""
+    check_text(decode_content(content))
+    return content
+
+
+def decode_content(content: str) -> str:
+    try:
+        return b64decode(content, validate=True).decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 at byte {error.start}; send text") from None
+    except ValueError:
+        raise ValueError("it is not base64; encode it") from None
+
+
+@dataclass(frozen=True)
+class Attachment(Request):
+    """A text that belongs to a prompt, such as a file."""
+
+    mime_type: Annotated[str, Rule(1, ID, check_kind, {"pattern": "^[Tt][Ee][Xx][Tt]/"})]
+    content: Annotated[str, Rule(check=check_content, schema={"contentEncoding": "base64"})]
+    """The text in UTF-8, as base64."""
+    file_path: Annotated[str, Rule(most=PATH)] | None = None
+    file_name: Annotated[str, Rule(most=PATH)] | None = None
+
+    @classmethod
+    def of(cls, text: str, name: str, mime_type: str = "text/plain") -> "Attachment":
+        return cls(mime_type, b64encode(text.encode()).decode(), name, name)
+
+    @property
+    def text(self) -> str:
+        return decode_content(self.content)
+
+    @property
+    def name(self) -> str:
+        return self.file_path or self.file_name or ""
+
+
 @dataclass(frozen=True)
 class SendPrompt(Request):
-    """A prompt. The same again under the same run id is accepted once."""
+    """A prompt: a text, or text attachments, or both. The same again under the same run id is accepted once."""
 
     session_id: Annotated[str, Rule(1, ID)]
-    prompt: Annotated[str, Rule(
-        check=refuse(lambda text: not text.strip(), "it is empty; say something"), schema={"minLength": 1})]
+    prompt: Annotated[str, Rule()]
+    """May be empty if there are attachments."""
     run_id: Annotated[str, Rule(most=ID)] | None = None
-    attachments: Annotated[list[Any], Rule(
-        check=refuse(bool, "this server takes none; put what they say into the prompt"),
-        schema={"maxItems": 0})] | None = None
+    attachments: Annotated[list[Attachment], Rule(most=ATTACHMENTS)] | None = None
 
 
 # --- answers
@@ -210,6 +256,8 @@ class Prompt:
     text: str = said("")
     run_id: str = ""
     outcome: Annotated[str, one_of(Outcome)] = ""
+    attachments: tuple[str, ...] = ()
+    """What its attachments are called."""
     stopping: bool = False
     """It was asked to stop; only updates say so."""
 

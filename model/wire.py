@@ -28,7 +28,8 @@ class Request:
 
 
 REQUESTS = (
-    Request("POST", AGENT, "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt}`", 202,
+    Request("POST", AGENT,
+            "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt, attachments?}`", 202,
             "when it is journaled; the same again is answered the same",
             ("R1d", "R22b", "R22c", "R22d", "R27a", "R27b")),
     Request("POST", f"{SESSION}/cancel", "the action `cancel`", 200, "when it is journaled; also when idle",
@@ -55,7 +56,7 @@ class Refusal:
 
 
 REFUSALS = (
-    Refusal(400, "the prompt is empty or malformed, or names no session that exists"),
+    Refusal(400, "the prompt is empty or malformed, names no session that exists, or attaches what is no text"),
     Refusal(404, "there is no such workspace"),
     Refusal(409, "the server is closing, or the run id is in use by another prompt"),
     Refusal(429, "a limit of this server is reached; `Retry-After` says when to try again"),
@@ -120,6 +121,8 @@ EVENTS = (
               "a slow subscriber MAY miss it", ("R18b",)),
     EventType("run_complete", "a prompt's terminal event; no message of its turn follows", "never",
               ("R14d", "R18a", "R28a", "R28b", "R29d")),
+    EventType("agent_event", "`{type: \"error\", run_id, session_id, error}`: the `run_complete` of this run follows, "
+              "with this error", "never", ("R29f",)),
     EventType("gap", "`{missed}` terminal events before this place are not kept any more", "told until it is heard",
               ("R18c", "R29e")),
 )

@@ -16,7 +16,7 @@ from ..wire import PROTOCOL
 from .text import plain
 
 if TYPE_CHECKING:
-    from ..client import Client, Session, Workspace
+    from ..client import Attachment, Client, Session, Workspace
 
 SESSION = "default"
 START = "cancelmark serve"
@@ -101,8 +101,35 @@ def carry_out(command: Coroutine[Any, Any, int]) -> int:
         raise
 
 
-def prompt_of(words: list[str]) -> str:
-    """The prompt that was given: the words, or what comes from standard input for a lone `-`."""
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """What is said, and what is attached."""
+    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to say; - reads it from standard input")
+    parser.add_argument("--attach", action="append", default=[], type=Path, metavar="FILE",
+                        help="attach a text file; may be given more than once")
+
+
+def read_attachments(files: list[Path]) -> "list[Attachment]":
+    """The files that were given, each of which is text."""
+    from mimetypes import guess_type
+
+    from ..client import Attachment
+
+    attachments: list[Attachment] = []
+    for file in files:
+        try:
+            text = file.read_bytes().decode()
+        except OSError as error:
+            raise UsageError(f"--attach {file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"--attach {file}: not UTF-8 at byte {error.start}; attach a text") from error
+        kind = guess_type(file.name)[0] or ""
+        attachments.append(Attachment.of(text, str(file), kind if kind.startswith("text/") else "text/plain"))
+    return attachments
+
+
+def prompt_of(words: list[str], *, attached: bool = False) -> str:
+    """The prompt that was given: the words, or what comes from standard input for a lone `-`. It may be empty if
+    something is attached."""
     if words == ["-"]:
         try:
             prompt = sys.stdin.buffer.read().decode()
@@ -110,8 +137,8 @@ def prompt_of(words: list[str]) -> str:
             raise UsageError(f"standard input: not UTF-8 at byte {error.start}; send text") from error
     else:
         prompt = " ".join(words)
-    if not prompt.strip():
-        raise UsageError("the prompt is empty; say something")
+    if not (prompt.strip() or attached):
+        raise UsageError("the prompt is empty; say something, or --attach a file")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from cancelmark.model.lifecycle import State
 
-from .connect import add_place, carry_out, connect_place, prompt_of
+from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
 from .text import plain
 
 if TYPE_CHECKING:
-    from ..client import ClientError, Notice, RunComplete
+    from ..client import Attachment, ClientError, Notice, RunComplete
 
 EXIT = {"end_turn": 0, "error": 1, "canceled": 3}
 LEFT = 130
@@ -37,6 +37,7 @@ exit code:
 examples:
   cancelmark run "hello"
   git diff | cancelmark run - > review.md
+  cancelmark run --attach app.log "what went wrong?"
   cancelmark run --session talks --json "hello"
 """
 
@@ -45,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser("run", help="send a prompt, show its answer, and end as it ends",
                                  description=DESCRIPTION, epilog=EPILOG,
                                  formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to say; - reads it from standard input")
+    add_prompt(parser)
     parser.add_argument("--run-id", metavar="ID", help="the run id (default: a new one)")
     parser.add_argument("--json", action="store_true", help="report how it ended as JSON, and show nothing before")
     add_place(parser)
@@ -53,11 +54,13 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    prompt = prompt_of(arguments.prompt)
-    return carry_out(wait_for_run(arguments, prompt, View(quiet=arguments.json)))
+    attachments = read_attachments(arguments.attach)
+    prompt = prompt_of(arguments.prompt, attached=bool(attachments))
+    return carry_out(wait_for_run(arguments, prompt, attachments, View(quiet=arguments.json)))
 
 
-async def wait_for_run(arguments: argparse.Namespace, prompt: str, view: "View") -> int:
+async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]",
+                       view: "View") -> int:
     from ..client import ClientError, RunStream
 
     interrupts = Interrupts(view)
@@ -67,7 +70,7 @@ async def wait_for_run(arguments: argparse.Namespace, prompt: str, view: "View")
                 session = await place.session(arguments.session, create=True)
                 assert session
                 async with RunStream(place.client, place.workspace.id, session.id, prompt, run_id=arguments.run_id,
-                                     changed=view.connection) as stream:
+                                     attachments=attachments, changed=view.connection) as stream:
                     interrupts.aim(stream.cancel)
                     try:
                         async for notice in stream.events():

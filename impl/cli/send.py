@@ -2,10 +2,13 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..files import UsageError
-from .connect import add_place, carry_out, connect_place, prompt_of
+from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
+
+if TYPE_CHECKING:
+    from ..client import Attachment
 
 DESCRIPTION = """\
 Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
@@ -17,13 +20,14 @@ examples:
   cancelmark send "summarize the log"
   cancelmark send --session talks - < prompt.txt
   cancelmark send --fold "and in French, please"      (joins the turn that is running)
+  cancelmark send --attach app.log "what went wrong?"
 """
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("send", help="send a prompt and do not wait for its end", description=DESCRIPTION,
                                  epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompt", nargs="+", metavar="PROMPT", help="what to say; - reads it from standard input")
+    add_prompt(parser)
     naming = parser.add_mutually_exclusive_group()
     naming.add_argument("--run-id", metavar="ID",
                         help="the run id (default: a new one). The same prompt under the same id is accepted once")
@@ -35,10 +39,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return carry_out(send(arguments, prompt_of(arguments.prompt)))
+    attachments = read_attachments(arguments.attach)
+    return carry_out(send(arguments, prompt_of(arguments.prompt, attached=bool(attachments)), attachments))
 
 
-async def send(arguments: argparse.Namespace, prompt: str) -> int:
+async def send(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]") -> int:
     from uuid import uuid4
 
     from ..client import Refusal, Unreachable
@@ -48,7 +53,7 @@ async def send(arguments: argparse.Namespace, prompt: str) -> int:
         session = await place.session(arguments.session, create=True)
         assert session
         try:
-            await place.client.send(place.workspace.id, session.id, prompt, run_id)
+            await place.client.send(place.workspace.id, session.id, prompt, run_id, attachments)
         except (Refusal, Unreachable) as error:
             if run_id and (error.unknown if isinstance(error, Refusal) else error.sent):
                 raise UsageError(f"{error}; nobody knows whether it was accepted: send the same again with "

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
@@ -10,7 +11,7 @@ from uuid import uuid4
 import httpx2
 
 from .. import wire
-from ..wire import Agent, Prompt, Session, Version, Workspace
+from ..wire import Agent, Attachment, Prompt, Session, Version, Workspace
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Message, read
 
@@ -20,6 +21,7 @@ TIMEOUT = httpx2.Timeout(30, connect=5)
 LAST_CALL = 2.0  # seconds
 PAGE = 1000  # items of a list that are asked for at a time
 UNIX = "unix:"
+JSON = {"content-type": "application/json"}
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -103,10 +105,11 @@ class Client:
     async def agent(self, workspace: str) -> Agent:
         return await self._get(Agent, path("workspaces", workspace, "agent"))
 
-    async def send(self, workspace: str, session: str, prompt: str, run_id: str = "") -> None:
+    async def send(self, workspace: str, session: str, prompt: str, run_id: str = "",
+                   attachments: Sequence[Attachment] = ()) -> None:
         """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
         Without a run id it may be folded into a turn that is running (R27b)."""
-        sent = wire.SendPrompt(session, prompt, run_id or None)
+        sent = wire.SendPrompt(session, prompt, run_id or None, list(attachments) or None)
         await self._ask("POST", path("workspaces", workspace, "agent"), sent)
 
     async def agent_session(self, workspace: str, session: str) -> Session:
@@ -163,7 +166,8 @@ class Client:
 
     async def _ask(self, method: str, url: str, sent: wire.Request | None = None) -> httpx2.Response:
         try:
-            response = await self.http.request(method, url, json=wire.to_json(sent) if sent else None)
+            body = json.dumps(sent, default=wire.to_json).encode() if sent else None
+            response = await self.http.request(method, url, content=body, headers=JSON if sent else None)
         except httpx2.TransportError as error:
             raise self.unreachable(error) from error
         except (httpx2.DecodingError, httpx2.InvalidURL) as error:

@@ -1,7 +1,7 @@
 """One prompt, from its posting to its end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Self
@@ -10,7 +10,7 @@ from uuid import uuid4
 from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.wire import RunComplete
 
-from ..wire import AgentEvent, Prompt
+from ..wire import AgentEvent, Attachment, Prompt
 from .calls import Client
 from .errors import BadAnswer, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
@@ -35,9 +35,10 @@ class RunStream:
 
     def __init__(
         self, client: Client, workspace: str, session: str, prompt: str, *, run_id: str | None = None,
-        patience: Patience | None = None, changed: Changed = lambda trouble: None,
+        attachments: Sequence[Attachment] = (), patience: Patience | None = None,
+        changed: Changed = lambda trouble: None,
     ) -> None:
-        self.workspace, self.session, self.prompt = workspace, session, prompt
+        self.workspace, self.session, self.prompt, self.attachments = workspace, session, prompt, attachments
         self.run_id = run_id or str(uuid4())
         self._perhaps_over = run_id is not None  # as far as we know
         self.result: RunComplete | None = None
@@ -71,7 +72,7 @@ class RunStream:
         attempt, deadline, in_doubt = 0, self._patience.total, False
         while True:
             try:
-                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id)
+                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id, self.attachments)
             except (Unreachable, Refusal) as error:
                 waiting = self._patience.delay(attempt, error)
                 deadline = None if deadline is None else deadline - waiting

@@ -62,7 +62,23 @@ class ToolResult:
     is_error: bool = False
 
 
-Part = Text | Reasoning | ToolCall | ToolResult
+@dataclass(frozen=True)
+class Attachment:
+    """A text that a user has attached, such as a file."""
+
+    path: str
+    """Its name, or where it comes from; may be empty."""
+    mime_type: str
+    text: str
+
+    @property
+    def heard(self) -> str:
+        """How a model hears it: its name, what it says, and where that ends."""
+        name = self.path or "text"
+        return f"[attached: {name} ({self.mime_type})]\n{self.text}\n[end of {name}]"
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Attachment
 
 
 @dataclass(frozen=True)
@@ -74,8 +90,9 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Everything that is said in it."""
-        return "".join(part.text for part in self.parts if isinstance(part, Text))
+        """Everything that is said in it, and after that what is attached."""
+        said = "".join(part.text for part in self.parts if isinstance(part, Text))
+        return "\n\n".join(filter(None, (said, *(p.heard for p in self.parts if isinstance(p, Attachment)))))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..models import Model
 from ..store import Answer, Committed, Conflict, Lost, Message, Operation, Snapshot, Store, StoreError
 from .events import Broker, Update
 from .lane import Lane, LaneStep
-from .messages import canceled_messages, wire_message
+from .messages import canceled_messages, list_names, wire_message
 from .refusals import TOO_LATE, Moved, Refusal, Stuck
 from .result import Result
 from .run import STATE, Run
@@ -324,13 +324,14 @@ class Dispatcher:
         for effect in (effect for step in steps for effect in step.effects):
             if isinstance(effect, Record):
                 run = self._runs[effect.seq]
-                for message in canceled_messages(run.prompt.session.id, run.prompt.seq, run.prompt.text):
+                for message in canceled_messages(run.message, effect.seq):
                     run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
 
     def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
         """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
         if self.broker.watched:
-            told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping}
+            told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
+                    "attachments": list_names(prompt.attachments)}
             self.broker.publish(Update(prompt.session.id, STATE, {
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))

@@ -82,8 +82,7 @@ class Lane:
                 operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))
             for effect in effects:
                 if isinstance(effect, Record):
-                    text = runs[effect.seq].prompt.text
-                    operations += map(PutMessage, canceled_messages(session_id, effect.seq, text))
+                    operations += map(PutMessage, canceled_messages(runs[effect.seq].message, effect.seq))
                 elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
                     run = runs[effect.seq]
                     payload = run.result(effect.outcome).to_json(effect.seq)
@@ -95,7 +94,10 @@ class Lane:
         comes later."""
         self.version, self.epoch, self.mark = snapshot.version, snapshot.epoch, snapshot.mark
         stored = [(p.seq, p.text, p.run_id, p.state) for p in snapshot.prompts if p.seq not in self.accepting]
+        since = list(since)
+        attached = {p.seq: p.attachments for p in snapshot.prompts} | {p.seq: p.attachments for p in since}
         self.session.reload(snapshot.mark, [*stored, *((p.seq, p.text, p.run_id, INITIAL) for p in since)])
+        self.session.attach(attached)
 
     def take_again(self, step: LaneStep) -> Effects:
         """Takes the step on the session that was loaded, as far as it can still be taken."""

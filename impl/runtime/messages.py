@@ -1,10 +1,11 @@
 """Messages: as they are stored, as they are on the wire, and as a model hears them."""
 
-from collections.abc import Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
 from time import time
 from typing import Any
 
-from ..models import FinishReason, Reasoning, Role, Text, ToolCall, ToolResult
+from ..models import Attachment, FinishReason, Reasoning, Role, Text, ToolCall, ToolResult
 from ..models import Message as Said
 from ..models import Part as SaidPart
 from ..store import Json, Message
@@ -12,17 +13,19 @@ from ..store import Json, Message
 SUMMARY = "Summary of the conversation so far: "
 
 
-def user_message(session_id: str, seq: int, text: str) -> Message:
-    """The user's message of a prompt. Its id follows from the prompt, so that it is never written twice."""
+def user_message(session_id: str, seq: int, text: str, attachments: Sequence[Json] = ()) -> Message:
+    """The user's message of a prompt: its text, and its attachments as parts. Its id follows from the prompt, so that
+    it is never written twice."""
     now = int(time())
-    return Message(f"p{seq}", session_id, Role.USER.value, (wire_part(Text(text)),), created_at=now, updated_at=now)
+    words = (wire_part(Text(text)),) if text or not attachments else ()
+    return Message(f"p{seq}", session_id, Role.USER.value, (*words, *attachments), created_at=now, updated_at=now)
 
 
-def canceled_messages(session_id: str, seq: int, text: str) -> tuple[Message, Message]:
-    """The record of a prompt that was canceled before it could run (R7a, R7b)."""
+def canceled_messages(prompt: Message, seq: int) -> tuple[Message, Message]:
+    """The record of a prompt that was canceled before it could run, given the user's message (R7a, R7b)."""
     now = int(time())
-    answer = Message(f"p{seq}-canceled", session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)
-    return user_message(session_id, seq, text), finished(answer, FinishReason.CANCELED)
+    answer = Message(f"p{seq}-canceled", prompt.session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)
+    return prompt, finished(answer, FinishReason.CANCELED)
 
 
 def saying(message: Message, parts: Sequence[SaidPart]) -> Message:
@@ -56,6 +59,9 @@ def wire_part(part: SaidPart) -> Json:
         case ToolResult():
             return {"type": "tool_result", "data": {"tool_call_id": part.tool_call_id, "name": part.name,
                                                     "content": part.content, "is_error": part.is_error}}
+        case Attachment():
+            data = b64encode(part.text.encode()).decode()
+            return {"type": "binary", "data": {"Path": part.path, "MIMEType": part.mime_type, "Data": data}}
 
 
 def wire_message(message: Message) -> Json:
@@ -64,13 +70,23 @@ def wire_message(message: Message) -> Json:
             "updated_at": message.updated_at}
 
 
-SAID: Mapping[str, type[Text | Reasoning | ToolCall | ToolResult]] = {
-    "text": Text, "reasoning": Reasoning, "tool_call": ToolCall, "tool_result": ToolResult}
+def read_attachment(**data: str) -> Attachment:
+    """What a part of type `binary` holds."""
+    return Attachment(data["Path"], data["MIMEType"], b64decode(data["Data"]).decode())
+
+
+SAID: Mapping[str, Callable[..., SaidPart]] = {
+    "text": Text, "reasoning": Reasoning, "tool_call": ToolCall, "tool_result": ToolResult, "binary": read_attachment}
 
 
 def said(message: Message) -> Said:
     """A stored message as a model hears it."""
     return Said(Role(message.role), tuple(SAID[p["type"]](**p["data"]) for p in message.parts if p["type"] in SAID))
+
+
+def list_names(attachments: Sequence[Json]) -> list[str]:
+    """What the attachments are called."""
+    return [part["data"]["Path"] for part in attachments]
 
 
 def text_of(message: Message) -> str:

@@ -84,5 +84,5 @@ async def forget_prompts(store: Store, keep: Keep, now: int) -> None:
     until = await store.latest_seq() - (keep.number or 1)
     before = None if keep.age is None else now - keep.age
     while prompts := await store.done_prompts(until, PIECE, before=before):
-        await store.write([ForgetPrompt(prompt.seq, make_digest(prompt.text) if prompt.run_id is not None else None)
-                           for prompt in prompts])
+        await store.write([
+            ForgetPrompt(p.seq, None if p.run_id is None else make_digest(p.text, p.attachments)) for p in prompts])

@@ -54,7 +54,8 @@ class Run:
     @cached_property
     def message(self) -> Message:
         """The user's message."""
-        return user_message(self.prompt.session.id, self.prompt.seq, self.prompt.text)
+        prompt = self.prompt
+        return user_message(prompt.session.id, prompt.seq, prompt.text, prompt.attachments)
 
     def fail(self, why: str) -> Result:
         """The result of a prompt that ends without a turn's word."""

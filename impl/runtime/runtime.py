@@ -9,11 +9,12 @@ from time import time
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import REFERENCE, Protocol
 
-from ..models import Model
+from ..models import Attachment, Model
 from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store
 from .dispatcher import Dispatcher, Ready
 from .events import Broker
 from .lane import Lane
+from .messages import wire_part
 from .refusals import TOO_LATE, Closing, NoSession, Refusal, RunIdInUse
 from .run import Handle, Run
 from .session import Counter, Effects, Prompt, Session
@@ -62,10 +63,11 @@ class Runtime(Dispatcher):
         sessions = await self.store.load_all()
         self._counter.latest = await self.store.latest_seq()
         async for known in in_shares(sessions):
-            self._lanes[known.session_id] = Lane(Session.restored(
+            session = Session.restored(
                 known.session_id, self._counter, known.mark,
-                ((r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol),
-                known.version, known.epoch)
+                ((r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol)
+            session.attach({record.seq: record.attachments for record in known.prompts})
+            self._lanes[known.session_id] = Lane(session, known.version, known.epoch)
         lanes = list(self._lanes.values())
         left = ((lane, prompt) for lane in lanes for prompt in lane.session.prompts.values())
         runs = [await self._take_up(lane, prompt) async for lane, prompt in in_shares(left)]
@@ -110,14 +112,18 @@ class Runtime(Dispatcher):
             if canceled:
                 raise canceled
 
-    async def accept(self, session_id: str, text: str, run_id: str | None = None) -> Handle:
-        """Accepts a prompt; when this returns it is journaled, and its end will come. Raises `Refusal` or `StoreError`,
-        and then nothing is accepted. If the caller is canceled meanwhile, the prompt may or may not be
-        accepted (R1a, R1b, R1c, R15a, R22a)."""
-        if not text.strip():
-            raise Refusal("the prompt is empty; say something")
-        if not (self.store.is_storable(text) and self.store.is_storable(run_id or "")):
-            raise Refusal("the prompt or its run id has half a character in it (a lone surrogate); send whole ones")
+    async def accept(self, session_id: str, text: str, run_id: str | None = None,
+                     attachments: Sequence[Attachment] = ()) -> Handle:
+        """Accepts a prompt: a text, or attachments, or both. When this returns it is journaled, and its end will come.
+        Raises `Refusal` or `StoreError`, and then nothing is accepted. If the caller is canceled meanwhile, the prompt
+        may or may not be accepted (R1a, R1b, R1c, R15a, R22a)."""
+        if not (text.strip() or attachments):
+            raise Refusal("the prompt is empty; say something, or attach a text")
+        said = (text, run_id or "", *(word for one in attachments for word in (one.path, one.mime_type, one.text)))
+        if not all(map(self.store.is_storable, said)):
+            raise Refusal("the prompt, its run id or an attachment has half a character in it (a lone surrogate); send "
+                          "whole ones")
+        attached = tuple(map(wire_part, attachments))
         lane = self._lane(session_id)
         self._refuse_if_closing()
         after = self.trace.n if self.trace else 0
@@ -125,10 +131,11 @@ class Runtime(Dispatcher):
         self._accepting += 1
         try:
             lane.accepting.add(seq)
-            journaled = self._writer.begin(session_id, None, [AcceptPrompt(seq, session_id, text, run_id or None)])
+            accepted = AcceptPrompt(seq, session_id, text, run_id or None, attached)
+            journaled = self._writer.begin(session_id, None, [accepted])
             canceled = await outlast(journaled.answer)
             journaled.answer.result()
-            handle = self._admit(lane, seq, text, run_id or None, after)
+            handle = self._admit(lane, accepted, after)
             if canceled:
                 raise canceled
             return handle
@@ -139,10 +146,11 @@ class Runtime(Dispatcher):
             self._accepting -= 1
             self._look_quiet()
 
-    def _admit(self, lane: Lane, seq: int, text: str, run_id: str | None, after: int) -> Handle:
+    def _admit(self, lane: Lane, accepted: AcceptPrompt, after: int) -> Handle:
         """The prompt is journaled, and enters."""
         session = lane.session
-        prompt, effects = session.accept(text, run_id, seq)
+        prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq)
+        prompt.attachments = accepted.attachments
         if self.trace:
             self.trace.step(session, effects, after)
         run = self._register(prompt)

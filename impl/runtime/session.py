@@ -11,7 +11,7 @@ edge of the model's reachable graph here and compares state and effects.
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -52,12 +52,13 @@ class Counter:
 class Prompt:
     """A prompt that is not done. Only the machine changes its state."""
 
-    __slots__ = ("outcome", "run_id", "seq", "session", "state", "text")
+    __slots__ = ("attachments", "outcome", "run_id", "seq", "session", "state", "text")
 
     def __init__(
         self, session: "Session", seq: int, text: str = "", run_id: str | None = None, state: State = INITIAL,
     ) -> None:
         self.session, self.seq, self.text, self.run_id = session, seq, text, run_id
+        self.attachments: Sequence[Any] = ()  # as they are stored
         self.state = state
         self.outcome: Outcome | None = None
 
@@ -105,6 +106,12 @@ class Session:
                 known.clear()
             for seq, text, run_id, state in sorted(prompts, key=lambda p: p[0]):
                 self._index(Prompt(self, seq, text, run_id, state))
+
+    def attach(self, attachments: Mapping[int, Sequence[Any]]) -> None:
+        """The prompts have these attachments, by seq. Those that are done are left out."""
+        for seq, attached in attachments.items():
+            if attached and seq in self.prompts:
+                self.prompts[seq].attachments = attached
 
     def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before

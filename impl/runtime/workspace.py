@@ -19,7 +19,7 @@ names (`places`).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
@@ -30,7 +30,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 from weakref import WeakValueDictionary
 
 from ..files import UsageError
-from ..models import Model, Role
+from ..models import Attachment, Model, Role
 from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, Store, StoreError
 from .conversation import read_back, summarize
 from .events import Broker, Notice, Update
@@ -207,7 +207,8 @@ class Workspace:
 
     # --- prompts
 
-    async def accept(self, session_id: str, text: str, run_id: str | None) -> int:
+    async def accept(self, session_id: str, text: str, run_id: str | None,
+                     attachments: Sequence[Attachment] = ()) -> int:
         """Accepts a prompt and returns its seq. Accepting the same prompt under the same run id again accepts nothing,
         and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
         if not self.ready:
@@ -220,14 +221,14 @@ class Workspace:
                 raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
             self._accepting[session_id] += 1
             try:
-                return (await self.runtime.accept(session_id, text, run_id)).seq
+                return (await self.runtime.accept(session_id, text, run_id, attachments)).seq
             finally:
                 self._accepting[session_id] -= 1
         except (RunIdInUse, Closing, Full, Stuck, StoreError):  # what was accepted before is, whatever fails now
             known = await self._find(run_id)
             if known is None:
                 raise
-            if known.session_id != session_id or not known.was(text):
+            if known.session_id != session_id or not known.was(text, [*map(wire_part, attachments)]):
                 raise RunIdInUse(f"run_id: {run_id!r:.80} is in use by another prompt; choose a new one") from None
             return known.seq
 

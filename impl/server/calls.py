@@ -7,7 +7,8 @@ from typing import Any
 from starlette.requests import Request
 
 from .. import wire
-from ..runtime.messages import wire_message
+from ..models import Attachment
+from ..runtime.messages import list_names, wire_message
 from ..runtime.workspace import Workspace
 from ..store import PromptRecord, SessionRecord, Store
 from .answers import Answer, answer
@@ -142,10 +143,14 @@ async def get_agent(site: Site, request: Request) -> Answer:
 async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> Answer:
     """Accept a prompt. The answer comes when it is durable; how it ends is told by the events"""
     workspace = workspace_of(site, request)
-    size, limit = len(sent.prompt), site.limits.prompt
+    attachments = [Attachment(one.name, one.mime_type, one.text) for one in sent.attachments or ()]
+    if not (sent.prompt.strip() or attachments):
+        raise BadInput("prompt: it is empty; say something, or attach a text")
+    size, limit = len(sent.prompt) + sum(len(one.text) for one in attachments), site.limits.prompt
     if size > limit:
-        raise BadInput(f"prompt: it has {size:,} characters, and {limit:,} are allowed; send less")
-    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None)
+        attached = " with its attachments" if attachments else ""
+        raise BadInput(f"prompt: it has {size:,} characters{attached}, and {limit:,} are allowed; send less")
+    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments)
     return answer(wire.Accepted(sent.session_id, seq, sent.run_id or ""), 202)
 
 
@@ -269,4 +274,4 @@ def describe_agent(workspace: Workspace) -> wire.Agent:
 
 def describe_prompt(prompt: PromptRecord) -> wire.Prompt:
     return wire.Prompt(prompt.seq, prompt.session_id, prompt.state.value, prompt.text, prompt.run_id or "",
-                       prompt.outcome.value if prompt.outcome else "")
+                       prompt.outcome.value if prompt.outcome else "", tuple(list_names(prompt.attachments)))

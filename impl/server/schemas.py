@@ -49,6 +49,10 @@ def _with_rules(hint: Any, sent: bool) -> Any:
         return hint
     kind, rule = get_args(hint)
     assert isinstance(rule, Rule)
+    if get_origin(kind) is list:
+        (item,) = get_args(kind)
+        one: Any = Annotated[model_of(item), AfterValidator(lambda value: item(**dict(value)))]
+        return Annotated[list[one], Field(max_length=rule.most, fail_fast=True)]
     if rule.schema and "enum" in rule.schema:
         return Literal[tuple(rule.schema["enum"])]
     made = [Field(min_length=rule.least, max_length=rule.most, json_schema_extra=dict(rule.schema or {}))]

@@ -14,6 +14,9 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
+from cancelmark.model.lifecycle import Outcome
+
+from .. import wire
 from ..runtime.events import Notice
 from ..runtime.places import Places
 from ..runtime.workspace import Watch, Workspace
@@ -55,6 +58,18 @@ class Encoder:
         """The event after which a client wants to go on; None if it says nothing. One that comes from another log has
         seen nothing of this one, whose last event is `latest` (R29c)."""
         return (self._places.find(last_event_id, latest) or 0) if last_event_id else None
+
+    def encode_error(self, event: Event, before: int) -> bytes:
+        """The notice that announces a terminal event with an error, for clients that listen to such notices: a whole
+        event, whose place is the one before. It is made of the terminal event alone: so the notice is as durable, comes
+        before it and never without it, and is under its run id. A prompt without a run id has none: a client takes a
+        notice without a run id for its own if the session is (R29f)."""
+        end = event.payload
+        if not (event.terminal and event.run_id and end.get("outcome") == Outcome.ERROR.value):
+            return b""
+        notice = wire.AgentEvent("error", event.session_id, event.run_id, end.get("error") or "the run failed")
+        envelope = {"type": "agent_event", "payload": {"type": "created", "payload": notice}}
+        return self.place(before) + f"data: {encode(envelope)}\n\n".encode()
 
     def encode(self, notice: Notice) -> bytes:
         key = notice.id if isinstance(notice, Event) else -id(notice)  # which is its own as long as it is held here
@@ -153,7 +168,11 @@ class EventStream:
         return told
 
     def _add_notice(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
-        place = notice.id if isinstance(notice, Event) else watch.place
+        place = watch.place
+        if isinstance(notice, Event):
+            place = notice.id
+            if announced := self._encoder.encode_error(notice, place - 1):
+                told.append(announced)
         told += (self._encoder.place(place), self._encoder.encode(notice))
 
 

@@ -123,7 +123,7 @@ class MemoryStore(Store):
         if prompt.run_id is None:
             del self._prompts[seq], self._moves[seq], self._digests[seq]
         else:
-            self._prompts[seq] = prompt._replace(text="")
+            self._prompts[seq] = prompt._replace(text="", attachments=())
 
     async def prompt(self, key: str | int) -> PromptRecord | None:
         self._check_open()
@@ -154,7 +154,8 @@ class MemoryStore(Store):
     def _record(self, seq: int) -> PromptRecord:
         prompt = self._prompts[seq]
         _, state, outcome = self._moves[seq][-1] if self._moves[seq] else (seq, INITIAL, None)
-        return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome, self._digests.get(seq))
+        return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome, self._digests.get(seq),
+                            prompt.attachments)
 
     def _is_done(self, seq: int) -> bool:
         moves = self._moves[seq]

@@ -30,6 +30,7 @@ class AcceptPrompt(NamedTuple):
     session_id: str
     text: str
     run_id: str | None = None
+    attachments: tuple[Json, ...] = ()
 
 
 class MovePrompt(NamedTuple):
@@ -63,7 +64,7 @@ class DropEvent(NamedTuple):
 
 class ForgetPrompt(NamedTuple):
     """A prompt that is done leaves the journal, if it has no run id. With one it stays, so that its run id does, and
-    its digest takes the place of its text."""
+    its digest takes the place of its text and attachments."""
 
     seq: int
     digest: str | None = None

@@ -1,6 +1,7 @@
 """What is read from a store. These are tuples because many are made, and a frozen dataclass is three times as slow."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
@@ -10,9 +11,9 @@ TERMINAL = "run_complete"  # the type of a terminal event
 Json: TypeAlias = Mapping[str, Any]  # a JSON object; it must not be changed once it was handed over
 
 
-def make_digest(text: str) -> str:
-    """What is kept of a text that is forgotten."""
-    return sha256(text.encode()).hexdigest()
+def make_digest(text: str, attachments: Sequence[Json] = ()) -> str:
+    """What is kept of a prompt whose text and attachments are forgotten."""
+    return sha256((json.dumps([text, *attachments], sort_keys=True) if attachments else text).encode()).hexdigest()
 
 
 class SessionRecord(NamedTuple):
@@ -34,10 +35,13 @@ class PromptRecord(NamedTuple):
     state: State
     outcome: Outcome | None
     digest: str | None = None  # of its text, once that is forgotten
+    attachments: tuple[Json, ...] = ()  # parts of its message
 
-    def was(self, text: str) -> bool:
-        """Whether that was its text."""
-        return self.text == text if self.digest is None else self.digest == make_digest(text)
+    def was(self, text: str, attachments: Sequence[Json] = ()) -> bool:
+        """Whether those were its text and attachments."""
+        if self.digest is None:
+            return self.text == text and self.attachments == tuple(attachments)
+        return self.digest == make_digest(text, attachments)
 
 
 class Transition(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from cancelmark.model.lifecycle import Outcome, State
 
 from .interface import Broken
-from .records import Event, Life, Message, PromptRecord, SessionRecord, Transition
+from .records import Event, Json, Life, Message, PromptRecord, SessionRecord, Transition
 from .troubles import DAMAGED
 
 V = TypeVar("V")
@@ -39,10 +39,11 @@ def make_mark(session_id: Any, mark: Any) -> tuple[str, int]:
     return _text("id", session_id), _number("mark", mark)
 
 
-def make_prompt(seq: int, session_id: Any, text: Any, run_id: Any, state: Any, outcome: Any,
-                digest: Any) -> PromptRecord:
+def make_prompt(seq: int, session_id: Any, text: Any, run_id: Any, state: Any, outcome: Any, digest: Any,
+                attachments: Any) -> PromptRecord:
     return PromptRecord(seq, _text("session_id", session_id), _text("text", text), _text_or_none("run_id", run_id),
-                        State(state), None if outcome is None else Outcome(outcome), _text_or_none("digest", digest))
+                        State(state), None if outcome is None else Outcome(outcome), _text_or_none("digest", digest),
+                        () if attachments is None else _parts("attachments", attachments))
 
 
 def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transition:
@@ -50,12 +51,16 @@ def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transi
 
 
 def make_message(id: Any, session_id: Any, role: Any, parts: Any, model: Any, provider: Any, *times: Any) -> Message:
-    found = json.loads(_text("parts", parts))
-    if not isinstance(found, list) or not all(map(_is_part, found)):
-        raise ValueError("its parts are not a list of objects with a type and data")
     created_at, updated_at = (_number("time", time) for time in times)
-    return Message(_text("id", id), _text("session_id", session_id), _text("role", role), tuple(found),
+    return Message(_text("id", id), _text("session_id", session_id), _text("role", role), _parts("parts", parts),
                    _text("model", model), _text("provider", provider), created_at, updated_at)
+
+
+def _parts(name: str, value: Any) -> tuple[Json, ...]:
+    found = json.loads(_text(name, value))
+    if not isinstance(found, list) or not all(map(_is_part, found)):
+        raise ValueError(f"its {name} are not a list of objects with a type and data")
+    return tuple(found)
 
 
 def _is_part(part: Any) -> bool:

@@ -94,6 +94,10 @@ MIGRATIONS: tuple[str, ...] = (
         DELETE FROM transitions WHERE seq = new.seq;
     END;
     """,
+    """
+    -- A JSON list of message parts; nothing if there are none.
+    ALTER TABLE prompts ADD COLUMN attachments TEXT;
+    """,
 )
 
 

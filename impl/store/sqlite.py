@@ -68,7 +68,7 @@ DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
 
 _NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
 _RAISE_MARK = "UPDATE sessions SET mark = max(mark, ?) WHERE id = ?"
-_ACCEPT_PROMPT = "INSERT INTO prompts (seq, session_id, text, run_id, state) VALUES (?, ?, ?, ?, ?)"
+_ACCEPT_PROMPT = "INSERT INTO prompts (seq, session_id, text, run_id, state, attachments) VALUES (?, ?, ?, ?, ?, ?)"
 _MOVE_PROMPT = "UPDATE prompts SET state = ?, outcome = ?, done_at = ? WHERE seq = ? AND state <> 'done'"
 _PUT_MESSAGE = """
     INSERT INTO messages (id, session_id, role, parts, model, provider, created_at, updated_at)
@@ -84,7 +84,8 @@ _DROP_EVENT = """
 """
 _FORGETTABLE = "seq = ? AND state = 'done' AND digest IS NULL AND seq < (SELECT max(seq) FROM prompts)"
 _FORGET_PROMPT = f"DELETE FROM prompts WHERE {_FORGETTABLE} AND run_id IS NULL"
-_FORGET_TEXT = f"UPDATE prompts SET text = '', digest = ? WHERE {_FORGETTABLE} AND run_id IS NOT NULL"
+_FORGET_TEXT = ("UPDATE prompts SET text = '', attachments = NULL, digest = ?"
+                f" WHERE {_FORGETTABLE} AND run_id IS NOT NULL")
 _FREEING = (_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT)
 GIVEN_BACK = 4096  # pages that one commit gives back to the disk, at most
 
@@ -104,7 +105,8 @@ def _statement(op: Operation) -> _Statement:
         case RaiseMark():
             return _Statement(op, _RAISE_MARK, (op.mark, op.session_id))
         case AcceptPrompt():
-            return _Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value))
+            return _Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value,
+                                                   _dumps(op.attachments) if op.attachments else None))
         case MovePrompt():
             return _Statement(op, _MOVE_PROMPT, (op.state.value, op.outcome and op.outcome.value,
                                                  int(time()) if op.outcome else None, op.seq))
@@ -538,7 +540,7 @@ def _answer(jobs: Iterable[_Job]) -> None:
             job.future.set_exception(job.error)
 
 
-_PROMPT = "seq, session_id, text, run_id, state, outcome, digest"
+_PROMPT = "seq, session_id, text, run_id, state, outcome, digest, attachments"
 _REMEMBERED = "state = 'done' AND digest IS NULL"
 _UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
 _UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # with the plus the index of those is used, not of all

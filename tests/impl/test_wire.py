@@ -1,6 +1,7 @@
 """One definition of the wire: what the server says by it, its document allows, and the client reads back."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -72,8 +73,9 @@ def test_names_are_those_of_the_table_and_of_the_models() -> None:
 def test_what_the_client_sends_the_server_takes() -> None:
     client = "0F0F0F0F-0000-4000-8000-00000000000a"
     for sent in (wire.OpenWorkspace("/a", client), wire.OpenWorkspace("/a"), wire.CreateSession("a"),
-                 wire.InitAgent(True), wire.SendPrompt("s", "hello", "r"), wire.SendPrompt("s", "hello")):
-        taken = check_request(type(sent), wire.to_json(sent))
+                 wire.InitAgent(True), wire.SendPrompt("s", "hello", "r"), wire.SendPrompt("s", "hello"),
+                 wire.SendPrompt("s", "", "r", [wire.Attachment.of("été", "a.txt")])):
+        taken = check_request(type(sent), json.loads(json.dumps(sent, default=wire.to_json)))
         assert taken == sent or taken == wire.OpenWorkspace("/a", client.lower())
 
 

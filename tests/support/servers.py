@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,6 +148,7 @@ class Watch:
     place: Place
     client_id: str
     seen: list[dict[str, Any]] = field(default_factory=list)  # envelopes
+    ids: list[str] = field(default_factory=list)  # of those
     last_event_id: str = ""
     comments: int = 0
     over: bool = False  # the server has ended the stream
@@ -162,6 +163,7 @@ class Watch:
                     self.last_event_id = line[4:]
                 elif line.startswith("data: "):
                     self.seen.append(json.loads(line[6:]))
+                    self.ids.append(self.last_event_id)
                 elif line.startswith(":"):
                     self.comments += 1
                 self._news.set()
@@ -189,6 +191,19 @@ class Watch:
         await self.until(lambda w: any(end.get("run_id") == run_id for end in w.of("run_complete")))
         (end,) = [end for end in self.of("run_complete") if end.get("run_id") == run_id]
         return end
+
+
+def check_notices(seen: Sequence[Mapping[str, Any]]) -> None:
+    """Each failed run with a run id is announced by one error notice right before its end, and nothing else is."""
+    told = [(e["type"], e["payload"]["payload"]) for e in seen if e["type"] in ("agent_event", "run_complete")]
+    expected: list[tuple[str, Any]] = []
+    for kind, end in told:
+        if kind == "run_complete":
+            if end["outcome"] == "error" and end.get("run_id"):
+                expected.append(("agent_event", {"type": "error", "session_id": end["session_id"],
+                                                 "run_id": end["run_id"], "error": end["error"]}))
+            expected.append((kind, end))
+    assert told == expected, "an error notice comes right before its end, and nowhere else"
 
 
 @asynccontextmanager

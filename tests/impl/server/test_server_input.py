@@ -63,7 +63,21 @@ BODIES: list[tuple[bytes, str]] = [
     (b'{"session_id": {"a": 1}, "prompt": "x"}', "session_id: input should be a valid string"),
     (b'{"session_id": "SID", "prompt": "x", "run_id": 3}', "run_id: input should be a valid string"),
     (b'{"session_id": "SID", "prompt": "x", "run_id": "' + b"r" * 201 + b'"}', "run_id: string should have at"),
-    (b'{"session_id": "SID", "prompt": "x", "attachments": [{}]}', "attachments: this server takes none"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{}]}', "attachments.0.mime_type: field required"),
+    (b'{"session_id": "SID", "prompt": " \\n "}', "prompt: it is empty; say something, or attach a text"),
+    (b'{"session_id": "SID", "prompt": "", "attachments": []}', "prompt: it is empty; say something, or"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{"mime_type": "text/plain", "content": "aGk="},'
+     b' {"mime_type": "image/png", "content": "aGk="}]}', "attachments.1.mime_type: 'image/png' is no text, and this"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{"mime_type": "text/plain", "content": "a"}]}',
+     "attachments.0.content: it is not base64; encode it"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{"mime_type": "text/plain", "content": "/w=="}]}',
+     "attachments.0.content: it is not UTF-8 at byte 0; send text"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{"mime_type": "text/plain", "content": "AA=="}]}',
+     "attachments.0.content: it has a null character in it"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [{"mime_type": "text/plain", "content": "aGk=",'
+     b' "file_path": "\\ud800"}]}', "attachments.0.file_path: it has half a character in it"),
+    (b'{"session_id": "SID", "prompt": "x", "attachments": [' + b", ".join(
+        101 * [b'{"mime_type": "text/plain", "content": "aGk="}']) + b"]}", "attachments: list should have at most"),
     (b'{"session_id": "SID", "prompt": "x", "attachments": "no"}', "attachments: input should be a valid list"),
     (b'{"session_id": "SID", "prompt": "x", "prompt": "y"}', "it has the key 'prompt' twice"),
     (b'{"session_id": "SID", "prompt": "x", "more": {"a": 1, "a": 2}}', "it has the key 'a' twice"),

@@ -139,9 +139,9 @@ class Model:
             case RaiseMark(id, mark) if id in self.sessions:
                 self.sessions[id] = self.sessions[id]._replace(mark=max(mark, self.sessions[id].mark))
                 return True
-            case AcceptPrompt(seq, id, text, run_id) if id in self.sessions:
+            case AcceptPrompt(seq, id, text, run_id, attachments) if id in self.sessions:
                 fits = seq > 0 and seq not in self.prompts and run_id not in self.run_ids()
-                self.prompts[seq] = PromptRecord(seq, id, text, run_id, State.ACCEPTED, None)
+                self.prompts[seq] = PromptRecord(seq, id, text, run_id, State.ACCEPTED, None, attachments=attachments)
                 self.history.append(Transition(seq, State.ACCEPTED, None))
                 return fits
             case MovePrompt(seq, state, outcome) if seq in self.prompts:
@@ -167,16 +167,17 @@ RUN_IDS = ("r1", "r2", "r3", "")
 SEQS = st.integers(0, 6)
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 PAYLOADS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
+PARTS = st.lists(st.builds(lambda data: {"type": "text", "data": data}, PAYLOADS), max_size=2).map(tuple)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(NewSession, st.sampled_from(SESSION_IDS), st.text(max_size=4), st.integers(0, 9)),
     st.builds(RaiseMark, st.sampled_from(SESSION_IDS), st.integers(-1, 9)),
     st.builds(AcceptPrompt, SEQS, st.sampled_from(SESSION_IDS), st.text(max_size=9),
-              st.none() | st.sampled_from(RUN_IDS)),
+              st.none() | st.sampled_from(RUN_IDS), PARTS),
     st.builds(MovePrompt, SEQS, st.sampled_from(State), st.none() | st.sampled_from(Outcome)),
     st.builds(MovePrompt, SEQS, st.just(State.DONE), st.sampled_from(Outcome)),
     st.builds(PutMessage, st.builds(
         Message, st.sampled_from("xyz"), st.sampled_from(SESSION_IDS), st.sampled_from(["user", "assistant"]),
-        st.lists(st.builds(lambda data: {"type": "text", "data": data}, PAYLOADS), max_size=2).map(tuple),
+        PARTS,
         created_at=st.integers(0, 9), updated_at=st.integers(0, 9))),
     st.builds(AppendEvent, st.sampled_from(SESSION_IDS), st.sampled_from([TERMINAL, "message"]), PAYLOADS,
               st.none() | st.sampled_from(RUN_IDS)),
