@@ -22,6 +22,7 @@ from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
 from .kernel import CHANGES, EVERYWHERE, SYSTEM, Words
 from .layout import WORD_BITS, Layout, TooWide
+from .places import Shape, number_place, number_places, number_prompt, put_back, shape_of
 from .run_id_cases import Asked, with_run_ids, without_run_ids
 
 
@@ -42,6 +43,22 @@ class Option(NamedTuple):
     def label(self) -> tuple[Action, int | None, Variant]:
         return self.action, self.seq, self.variant
 
+    def number_places(self) -> "Option":
+        """The same with the numbers of its places."""
+        return self._replace(
+            seq=self.seq and number_place(self.seq), live=number_places(self.live),
+            run_ids=tuple(map(number_place, self.run_ids)), ended=tuple(map(number_prompt, self.ended)),
+            lost=frozenset(map(number_place, self.lost)))
+
+    def put_back(self, session: AnySession, seqs: list[int]) -> "Option":
+        """The same for this session, with seqs for the numbers of places."""
+        action, seq, variant, live, run_ids, ended, lost, _, shows = self
+        live = put_back(live, seqs)
+        return Option(
+            action, seq and seqs[seq], variant, live, tuple([seqs[p] for p in run_ids]) if run_ids else (),
+            tuple([type(p)(seqs[p[0]], *p[1:]) for p in ended]) if ended else (),
+            frozenset([seqs[p] for p in lost]) if lost else lost, bool(ended) or live != session, shows)
+
 
 class Case(NamedTuple):
     """What a session can do if its run ids are as `known` says, by seq."""
@@ -49,6 +66,17 @@ class Case(NamedTuple):
     known: dict[int, bool]
     moves: tuple[Option, ...]
     unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
+
+    def number_places(self) -> "Case":
+        """The same with the numbers of its places."""
+        return Case({number_place(p): yes for p, yes in self.known.items()},
+                    tuple([move.number_places() for move in self.moves]), self.unrest)
+
+    def put_back(self, session: AnySession, seqs: list[int], full: bool) -> "Case":
+        """The same for this session, with seqs for the numbers of places. `full`: no prompt is accepted any more."""
+        return Case({seqs[p]: yes for p, yes in self.known.items()}, tuple(
+            [move.put_back(session, seqs) for move in self.moves if not (full and move.action.bound == "prompts")]),
+            self.unrest)
 
 
 class Sessions:
@@ -60,6 +88,7 @@ class Sessions:
         self.numbers: dict[AnySession, int] = {}
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
+        self._shapes: dict[Shape, tuple[Case, ...] | None] = {}  # None: it must be worked out as it is
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
@@ -72,8 +101,23 @@ class Sessions:
     def cases(self, number: int, seq: int) -> tuple[Case, ...]:
         cases = self._cases.get((number, seq))
         if cases is None:
-            cases = self._cases[number, seq] = tuple(self._split(self.known[number], seq, {}))
+            cases = self._cases[number, seq] = self._work_out(self.known[number], seq)
         return cases
+
+    def _work_out(self, session: AnySession, seq: int) -> tuple[Case, ...]:
+        renumbered = shape_of(session, seq)
+        if renumbered is not None:
+            shape, seqs = renumbered
+            if shape not in self._shapes:
+                try:
+                    cases = tuple(self._split(*shape.fill(session), {}))
+                    self._shapes[shape] = tuple([case.number_places() for case in cases])
+                except Exception:  # whatever goes wrong with places is told with seqs
+                    self._shapes[shape] = None
+            if (found := self._shapes[shape]) is not None:
+                full = seq >= self.plain.bounds.prompts
+                return tuple([case.put_back(session, seqs, full) for case in found])
+        return tuple(self._split(session, seq, {}))
 
     def _split(self, session: AnySession, seq: int, known: dict[int, bool]) -> Iterator[Case]:
         try:
@@ -87,7 +131,8 @@ class Sessions:
 
     def _moves(self, session: AnySession, seq: int) -> tuple[Option, ...]:
         plain = self.plain
-        protocol = plain.protocol if seq < plain.bounds.prompts else plain.without_accept
+        full = isinstance(seq, int) and seq >= plain.bounds.prompts
+        protocol = plain.without_accept if full else plain.protocol
         moves = list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
         return tuple([self._option(session, seq, move) for move in moves])
 

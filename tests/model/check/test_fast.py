@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -212,6 +212,45 @@ def test_a_run_id_that_is_not_read_by_its_name_is_noticed() -> None:
 
     with pytest.raises(TypeError, match="read the field run_id"):
         explore(with_action("enter", apply=enter), Bounds(1), engine="fast")
+
+
+# --- sessions up to renumbering
+
+def test_a_session_is_worked_out_once_whatever_its_seqs() -> None:
+    explorer = fast.FastExplorer(REFERENCE, Bounds(5, cancels=2, clears=1))
+    explorer.search(max_states=3_000_000)
+    worked_out = explorer.sessions._shapes
+    assert None not in worked_out.values()
+    assert len(worked_out) < 0.4 * len(explorer.sessions.known)
+
+
+def enters(why: Callable[[Step, Argument], object]) -> Behaviour:
+    """A protocol in which a prompt fails instead of entering, for a reason that is found in seqs."""
+    def enter(step: Step, arg: Argument) -> None:
+        step.fire(arg.subject, Trigger.FAIL if why(step, arg) else Trigger.ENTER)
+
+    return with_action("enter", apply=enter)
+
+
+def remember(step: Step, arg: Argument) -> None:
+    step.fire(arg.subject, Trigger.FAIL if step.memory == arg.subject.seq - 1 else Trigger.ENTER)
+    step.memory = arg.subject.seq
+
+
+@pytest.mark.parametrize("protocol", [
+    enters(lambda step, arg: arg.subject.seq % 2), enters(lambda step, arg: arg.subject.seq == 2),
+    enters(lambda step, arg: arg.subject.seq < step.mark), enters(lambda step, arg: arg.subject.seq == step.mark),
+    enters(lambda step, arg: step.mark > arg.subject.seq), enters(lambda step, arg: step.mark >= arg.subject.seq + 1),
+    enters(lambda step, arg: step.mark), enters(lambda step, arg: arg.subject.seq >= arg.seq),
+    enters(lambda step, arg: str(arg.subject.seq) == "2"), enters(lambda step, arg: [0, 1, 0, 1][arg.subject.seq]),
+    with_action("enter", apply=remember),
+])
+def test_a_protocol_that_computes_with_seqs_is_understood(protocol: Behaviour) -> None:
+    bounds = Bounds(3, cancels=1)
+    same(protocol, bounds)
+    explorer = fast.FastExplorer(protocol, bounds)
+    explorer.search()
+    assert None in explorer.sessions._shapes.values(), "its sessions are worked out as they are"
 
 
 # --- words
