@@ -29,7 +29,7 @@ from .tables import EndsTooWide, Sessions, Tables
 CHUNK = 1 << 18  # states between two looks at the watch
 AHEAD = 1 << 16  # states that are searched for more sessions when one is not in the tables
 LEAST, MOST = 1 << 16, 1 << 24  # the first size of the set, in words, is between these
-LOAD = 0.7  # how full the set may get
+LOAD = 0.75  # how full the set may get
 NOTHING: Words = np.zeros(0, np.int64)
 
 
@@ -152,6 +152,9 @@ class FastExplorer:
             self.words.resize(2 * len(self.words), refcheck=False)
         if self.size >= int(len(self.set) * LOAD) - margin:
             larger = 2 * len(self.set)
+            expected = estimate(self.sizes, self.size, self.deepest) or 0
+            while larger * LOAD < expected:  # at once, so that the words are put in anew once
+                larger *= 2
             self.set = self.set[:0]  # the words are all there, so there is no need to have both
             self.set = np.zeros(larger, np.int64)
             kernel.refill(self.words, self.size, self.set)

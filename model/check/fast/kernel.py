@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 Words = NDArray[np.int64]
 
 # Columns of `Plan.cases`: it applies to words with (word & NEED) == WANT; its moves; what unfinished prompts break at
-# rest; whether its moves are made before anything else happens.
-NEED, WANT, MOVES, MOVES_END, UNREST, URGENT = range(6)
+# rest; whether the session is at rest; whether its moves are made before anything else happens.
+NEED, WANT, MOVES, MOVES_END, UNREST, QUIET, URGENT, CASE = range(8)
 # Columns of `Plan.moves`: possible for words with word & LEFT; leads to (word & KEEP) + ADD; what it shows; and INFO:
-LEFT, KEEP, ADD, SHOWS, INFO = range(5)
-CHANGES, SYSTEM, EVERYWHERE = 1, 2, 4  # from EVERYWHERE on: the number of an action that happens in all sessions
+LEFT, KEEP, ADD, SHOWS, INFO, MOVE = range(6)
+CHANGES, EVERYWHERE = 1, 2  # from EVERYWHERE on: the number of an action that happens in all sessions
 
 # Why a word cannot be expanded: one of its sessions is not in the tables yet, or an action that happens everywhere is
 # not possible in all sessions.
 NOT_TABLED, NOT_EVERYWHERE = -1, -2
 
+U = np.uint64  # an index that cannot be negative, so that nobody looks whether it is
 LAG = 48  # words that wait to be looked up
 MULTIPLIER = -7046029254386353131  # 2^64 divided by the golden ratio, odd: spreads words over the set
 
@@ -98,7 +99,133 @@ def _canonical(
 canonical = njit(cache=True)(_canonical)
 
 
-def _search(
+def _compile_search(several: bool) -> Any:
+    """The search of one session, or of several: which of the two is known when it is compiled."""
+
+    def search(
+        plan: Plan, words: Words, table: Words, progress: Words, end: int, room: int, wanted: Words, found: Words,
+    ) -> int:
+        (sessions, low, session_bits, prompts, ends, end_bits, symmetric, cases_of, cases, moves, most, unrest_of_end,
+         shown, crossed, unrest) = plan
+        at, size = progress[0], progress[1]
+        adding = len(wanted) == 0
+        mask = len(table) - 1
+        shift = 64
+        while mask >> 64 - shift:
+            shift -= 1
+        below_mask, number_mask, end_mask = (1 << low) - 1, (1 << session_bits) - 1, (1 << end_bits) - 1
+        case_of = np.empty(sessions, np.int64)
+        waiting = 1
+        while waiting < LAG + most:
+            waiting *= 2
+        pending = np.empty(waiting, np.int64)
+        came = went = 0
+        result = 0
+        going = True
+        while going or went < came:
+            going = result == 0 and at < end and size < room
+            if going:
+                # Which case applies to each session.
+                word = words[U(at)]
+                below = word & below_mask
+                only = -1
+                quiet = 1
+                case = np.int64(0)
+                for i in range(sessions if several else 1):
+                    number = word >> low + i * session_bits & number_mask
+                    case = np.int64(cases_of[U(i), U(number << low | below)])
+                    if case == 0:
+                        result = NOT_TABLED
+                        break
+                    while word & cases[U(case + NEED)] != cases[U(case + WANT)]:
+                        case += CASE
+                    quiet &= cases[U(case + QUIET)]
+                    if several:
+                        case_of[U(i)] = case
+                        if only < 0 and cases[U(case + URGENT)]:
+                            only = i
+                if result:
+                    continue
+
+                # What the word leads to.
+                for i in range(sessions if several else 1):
+                    if several:
+                        if only >= 0 and i != only:
+                            continue
+                        case = case_of[U(i)]
+                    for move in range(cases[U(case + MOVES)], cases[U(case + MOVES_END)], MOVE):
+                        if word & moves[U(move + LEFT)] == 0:
+                            continue
+                        after = (word & moves[U(move + KEEP)]) + moves[U(move + ADD)]
+                        if several:
+                            info = moves[U(move + INFO)]
+                            if info >= EVERYWHERE:
+                                if i > 0:
+                                    continue
+                                changed = info & CHANGES
+                                for j in range(1, sessions):
+                                    other = cases[U(case_of[U(j)] + MOVES)]
+                                    last = cases[U(case_of[U(j)] + MOVES_END)]
+                                    while other < last and moves[U(other + INFO)] // EVERYWHERE != info // EVERYWHERE:
+                                        other += MOVE
+                                    if other == last:
+                                        result = NOT_EVERYWHERE
+                                        break
+                                    after = (after & moves[U(other + KEEP)]) + moves[U(other + ADD)]
+                                    changed |= (moves[U(other + INFO)] & CHANGES) << j
+                                    if shown[U(moves[U(other + SHOWS)])] < 0:
+                                        shown[U(moves[U(other + SHOWS)])] = at
+                                if crossed[info // EVERYWHERE, word & 1, changed] < 0:
+                                    crossed[info // EVERYWHERE, word & 1, changed] = at
+                            if symmetric:
+                                after = canonical(after, sessions, low, session_bits, prompts, ends, end_bits)
+                        if shown[U(moves[U(move + SHOWS)])] < 0:
+                            shown[U(moves[U(move + SHOWS)])] = at
+                        prefetch(table, after * MULTIPLIER >> shift & mask)
+                        pending[U(came & waiting - 1)] = after
+                        came += 1
+
+                # What is broken if it is at rest.
+                if quiet:
+                    broken = 0
+                    for i in range(sessions):
+                        broken |= cases[U((case_of[U(i)] if several else case) + UNREST)]
+                    for p in range(prompts):
+                        kind = word >> ends + p * end_bits & end_mask
+                        broken |= unrest_of_end[2 * kind + (word >> ends - prompts + p & 1)]
+                    if broken:
+                        for p in range(len(unrest)):
+                            if broken >> p & 1 and unrest[p] < 0:
+                                unrest[p] = at
+                at += 1
+
+            # Words are looked up a little later, when the memory at their place in the set is at hand.
+            while came - went > (LAG if going and adding else 0):
+                after = pending[U(went & waiting - 1)]
+                went += 1
+                if adding:
+                    place = after * MULTIPLIER >> shift & mask
+                    while table[U(place)] != after:
+                        if table[U(place)] == 0:
+                            table[U(place)] = words[U(size)] = after
+                            size += 1
+                        else:
+                            place = place + 1 & mask
+                else:
+                    place = np.searchsorted(wanted, after)
+                    if place < len(wanted) and wanted[place] == after and found[place] < 0:
+                        found[place] = at - 1
+        progress[0], progress[1] = at, size
+        progress[2] += came
+        return result
+
+    return njit(cache=True)(search)
+
+
+search_one, search_several = _compile_search(several=False), _compile_search(several=True)
+
+
+def search(
     plan: Plan, words: Words, table: Words, progress: Words, end: int, room: int, wanted: Words, found: Words,
 ) -> int:
     """Goes on with a breadth-first search: `words` in the order in which they were met, `table` the set of them.
@@ -108,115 +235,9 @@ def _search(
 
     If any words are `wanted` (sorted), no words are added: then `found` is, for each, the first that leads to it.
     """
-    (sessions, low, session_bits, prompts, ends, end_bits, symmetric, cases_of, cases, moves, most, unrest_of_end,
-     shown, crossed, unrest) = plan
-    at, size, edges = progress[0], progress[1], progress[2]
-    adding = len(wanted) == 0
-    mask = len(table) - 1
-    shift = 64
-    while mask >> 64 - shift:
-        shift -= 1
-    case_of = np.empty(sessions, np.int64)
-    waiting = 1
-    while waiting < LAG + most:
-        waiting *= 2
-    pending = np.empty(waiting, np.int64)
-    came = went = 0
-    result = 0
-    going = True
-    while going or went < came:
-        going = result == 0 and at < end and size < room
-        if going:
-            # Which case applies to each session.
-            word = words[at]
-            below = word & (1 << low) - 1
-            only = -1
-            for i in range(sessions):
-                number = word >> low + i * session_bits & (1 << session_bits) - 1
-                case = np.int64(cases_of[i, number << low | below])
-                if case == 0:
-                    result = NOT_TABLED
-                    break
-                while word & cases[case, NEED] != cases[case, WANT]:
-                    case += 1
-                case_of[i] = case
-                if only < 0 and cases[case, URGENT]:
-                    only = i
-            if result:
-                continue
-
-            # What the word leads to.
-            busy = 0
-            for i in range(sessions):
-                if only >= 0 and i != only:
-                    continue
-                for move in range(cases[case_of[i], MOVES], cases[case_of[i], MOVES_END]):
-                    if word & moves[move, LEFT] == 0:
-                        continue
-                    info = moves[move, INFO]
-                    after = (word & moves[move, KEEP]) + moves[move, ADD]
-                    if info >= EVERYWHERE:
-                        if i > 0:
-                            continue
-                        changed = info & CHANGES
-                        for j in range(1, sessions):
-                            other = cases[case_of[j], MOVES]
-                            last = cases[case_of[j], MOVES_END]
-                            while other < last and moves[other, INFO] // EVERYWHERE != info // EVERYWHERE:
-                                other += 1
-                            if other == last:
-                                result = NOT_EVERYWHERE
-                                break
-                            after = (after & moves[other, KEEP]) + moves[other, ADD]
-                            changed |= (moves[other, INFO] & CHANGES) << j
-                            if shown[moves[other, SHOWS]] < 0:
-                                shown[moves[other, SHOWS]] = at
-                        if crossed[info // EVERYWHERE, word & 1, changed] < 0:
-                            crossed[info // EVERYWHERE, word & 1, changed] = at
-                    if shown[moves[move, SHOWS]] < 0:
-                        shown[moves[move, SHOWS]] = at
-                    busy |= info
-                    if symmetric:
-                        after = canonical(after, sessions, low, session_bits, prompts, ends, end_bits)
-                    prefetch(table, after * MULTIPLIER >> shift & mask)
-                    pending[came & waiting - 1] = after
-                    came += 1
-                    edges += 1
-
-            # What is broken if it is at rest.
-            if not busy & SYSTEM:
-                broken = 0
-                for i in range(sessions):
-                    broken |= cases[case_of[i], UNREST]
-                for p in range(prompts):
-                    kind = word >> ends + p * end_bits & (1 << end_bits) - 1
-                    broken |= unrest_of_end[2 * kind + (word >> ends - prompts + p & 1)]
-                for p in range(len(unrest)):
-                    if broken >> p & 1 and unrest[p] < 0:
-                        unrest[p] = at
-            at += 1
-
-        # Words are looked up a little later, when the memory at their place in the set is at hand.
-        while came - went > (LAG if going and adding else 0):
-            after = pending[went & waiting - 1]
-            went += 1
-            if adding:
-                place = after * MULTIPLIER >> shift & mask
-                while table[place] != after:
-                    if table[place] == 0:
-                        table[place] = words[size] = after
-                        size += 1
-                    else:
-                        place = place + 1 & mask
-            else:
-                place = np.searchsorted(wanted, after)
-                if place < len(wanted) and wanted[place] == after and found[place] < 0:
-                    found[place] = at - 1
-    progress[0], progress[1], progress[2] = at, size, edges
-    return result
-
-
-search = njit(cache=True)(_search)
+    chosen = search_one if plan.sessions == 1 else search_several
+    stopped: int = chosen(plan, words, table, progress, end, room, wanted, found)
+    return stopped
 
 
 def _refill(words: Words, size: int, table: Words) -> None:

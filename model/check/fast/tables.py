@@ -20,7 +20,7 @@ from ...properties import ServerStep, SessionStep
 from ...protocol import Move
 from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
-from .kernel import CHANGES, EVERYWHERE, SYSTEM, Words
+from .kernel import CASE, CHANGES, EVERYWHERE, MOVE, Words
 from .layout import WORD_BITS, Layout, TooWide
 from .places import Shape, number_place, number_places, number_prompt, put_back, shape_of
 from .run_id_cases import Asked, with_run_ids, without_run_ids
@@ -187,8 +187,8 @@ class Tables:
         self.several = bounds.sessions > 1
         self.cases_of: NDArray[np.int32] = np.zeros(
             (bounds.sessions, 1 << layout.session_bits + layout.low), np.int32)
-        self.cases: Words = np.zeros((1, 6), np.int64)
-        self.moves: Words = np.zeros((0, 5), np.int64)
+        self.cases: Words = np.zeros(CASE, np.int64)
+        self.moves: Words = np.zeros(0, np.int64)
         self.most = 0  # moves that a state can have
         self.choosy = False  # whether there is more than one way for something to happen everywhere
         self.shows: dict[tuple[str, ...], int] = {}
@@ -204,7 +204,7 @@ class Tables:
         moves: list[tuple[int, ...]] = []
         for index in indices:
             number, seq, closing = index >> layout.low, (index & (1 << layout.low) - 1) >> 1, bool(index & 1)
-            self.cases_of[session, index] = len(self.cases) + len(cases)
+            self.cases_of[session, index] = len(self.cases) + CASE * len(cases)
             for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
                 begin = len(moves)
                 options = urgent or case.moves
@@ -212,12 +212,14 @@ class Tables:
                           if option.action.while_closing or not closing]
                 cases.append((sum(map(layout.run_id, case.known)),
                               sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
-                              len(self.moves) + begin, len(self.moves) + len(moves), case.unrest, bool(urgent)))
+                              len(self.moves) + MOVE * begin, len(self.moves) + MOVE * len(moves), case.unrest,
+                              not any(o.action.system and (o.action.while_closing or not closing) for o in options),
+                              bool(urgent)))
                 self.most = max(self.most, layout.bounds.sessions * (len(moves) - begin))
                 everywhere = [option.action for option in case.moves if option.action.everywhere]
                 self.choosy |= len(set(everywhere)) < len(everywhere)
-        self.cases = np.concatenate([self.cases, np.array(cases, np.int64)])
-        self.moves = np.concatenate([self.moves, np.array(moves, np.int64).reshape(-1, 5)])
+        self.cases = np.concatenate([self.cases, np.array(cases, np.int64).ravel()])
+        self.moves = np.concatenate([self.moves, np.array(moves, np.int64).ravel()])
 
     def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
         """The row of one move."""
@@ -234,7 +236,7 @@ class Tables:
                 keep &= ~layout.run_id(prompt.seq)
         for seq in option.lost:
             keep &= ~layout.run_id(seq)
-        info = CHANGES * option.changes + SYSTEM * action.system
+        info = CHANGES * option.changes
         shows = option.shows
         closing_after = closing if action.sets_closing is None else action.sets_closing
         if action.everywhere and self.several:
