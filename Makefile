@@ -7,6 +7,8 @@ LAB := $(VENV)/ready-lab
 VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
 OPENCODE ?= latest
+QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
+ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600
 ifndef SEED
 SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
@@ -28,7 +30,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Cancelmark needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.11"; exit 2; }
 	@test -x $(BIN)/python -a -z '$(CLEAR)' || $(PYTHON) -m venv $(CLEAR) $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "installing into $(VENV), once: this takes a minute or more"
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 review: $(READY) ## the main job: check everything, write one page that shows it, say where it is
@@ -76,10 +79,11 @@ notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_
 	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
 
 lab: $(LAB) ## open the course in JupyterLab, to be worked through
-	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/.lab
+	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/.lab $(ROOT)
 
 $(LAB): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
+	@echo "installing JupyterLab into $(VENV), once"
+	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
 	@touch $@
 
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md

@@ -5,7 +5,7 @@ from typing import Any
 from cancelmark.views import notebook
 from cancelmark.views.notebook import Word, on_paper, register, table
 
-from .report import Report, Status, Verdict
+from .report import Report, Status, Verdict, counted
 
 CSS = {Status.KEPT: "good", Status.BROKEN: "bad"}
 
@@ -17,7 +17,7 @@ def verdict_picture(verdict: Verdict) -> str | None:
 
 def report_sheet(report: Report) -> str:
     """What the kit says of a server."""
-    return table(f"{report.name}, judged in {report.histories:,} histories", ("guarantee", "verdict", "why"), (
+    return table(f"{report.name}, judged in {counted(report.histories)}", ("guarantee", "verdict", "why"), (
         (v.guarantee, Word(CSS.get(v.status, ""), v.status.value), v.about) for v in report.verdicts)).html
 
 

@@ -60,7 +60,7 @@ class Guard(Enum):
 
 
 GUARD_MEANING: Mapping[Guard, str] = {
-    Guard.COVERED: "the prompt's seq is at or below its session's mark (an active prompt: it was asked to stop)",
+    Guard.COVERED: "a cancel has reached the prompt: its seq is at or below its session's mark",
     Guard.BUSY: "the session has an active prompt, or is down (as it still is inside `recover`)",
     Guard.FIRST: "no prompt with a lower seq is queued in the session",
     Guard.HAS_RUN_ID: "the caller named the prompt with a run id",

@@ -163,7 +163,7 @@ def _flaw_text(flaw: Flaw) -> str:
 
 Breaks **{flaw.breaks}** · in {flaw.where} · {repaired}
 
-{flaw.tale}
+**{flaw.says}** {flaw.tale}
 
 *Ruled out by:* {flaw.ruled_out}
 

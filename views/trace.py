@@ -15,7 +15,7 @@ def trace_text(trace: Trace, width: int = 110) -> str:
     """The trace in aligned columns: step, call, each session's mark and prompts, and what happened in words.
 
     A `*` is on whatever changed. What happened is wrapped to stay within `width`, and goes below its step where the
-    prompts leave no room beside it.
+    prompts leave no room beside it. Where not even the prompts fit beside each other, they go below too.
     """
     lanes = telling.lanes(trace)
     sessions = len(trace.start.sessions)
@@ -25,6 +25,8 @@ def trace_text(trace: Trace, width: int = 110) -> str:
             table.append(_row(scene, lanes, sessions, trace.loop))
             happened.append(", ".join(scene.happened))
     widths = [max(map(len, column)) for column in zip(*table)]
+    if sum(widths) + len(GAP) * len(widths) > width + len(GAP):
+        return _stacked(table, happened, width, telling.loop_text(trace))
     indent = sum(widths) + len(GAP) * len(widths)
     below = width - indent < LEAST
     if below:
@@ -41,6 +43,18 @@ def trace_text(trace: Trace, width: int = 110) -> str:
     if loop := telling.loop_text(trace):
         lines.append(f"↻ {loop}")
     return "\n".join(lines) + "\n"
+
+
+def _stacked(table: list[list[str]], happened: list[str], width: int, loop: str | None) -> str:
+    """For a narrow terminal: each step on a line of its own, and below it the mark, the prompts and what happened."""
+    head, *rows = table
+    lines = []
+    for (number, call, *cells), words in zip(rows, happened[1:]):
+        lines.append(f"{number}{GAP}{call}")
+        told = GAP.join(f"{name} {cell}" for name, cell in zip(head[2:], cells) if cell)
+        for part in (told, words):
+            lines += wrap(part, width, initial_indent=" " * 6, subsequent_indent=" " * 8)
+    return "\n".join([*lines, *([f"↻ {loop}"] if loop else [])]) + "\n"
 
 
 def _header(lanes: Sequence[telling.Lane], sessions: int) -> list[str]:

@@ -12,6 +12,11 @@ from .exchange import exchange_mermaid, exchange_svg, exchange_text
 LEGEND = "In what was done, `;` waits until the server is quiet, `,` does not, and `+` is at the same time."
 
 
+def counted(histories: int) -> str:
+    """`1 history`, `1,203 histories`."""
+    return "1 history" if histories == 1 else f"{histories:,} histories"
+
+
 class Status(Enum):
     """What is said of a guarantee."""
 
@@ -95,7 +100,7 @@ class Verdict:
         """In a few words, why it is what it is."""
         if self.finding:
             return self.finding.says(self.guarantee)
-        return self.why or (f"{self.shown:,} histories could have broken it" if self.status is Status.KEPT else "")
+        return self.why or (f"{counted(self.shown)} could have broken it" if self.status is Status.KEPT else "")
 
     @property
     def story(self) -> str:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from .connect import add_place, carry_out, connect_place
+from .width import Help
 
 DESCRIPTION = """\
 Cancel everything that the session has accepted so far: the prompt that is running, those that are queued, and those
@@ -14,7 +15,7 @@ that are on their way. What is accepted later is not touched, and a session that
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("cancel", help="cancel everything that a session has accepted so far",
-                                 description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+                                 description=DESCRIPTION, formatter_class=Help)
     parser.add_argument("--json", action="store_true", help="report as JSON")
     add_place(parser)
     parser.set_defaults(run=run)

@@ -23,6 +23,7 @@ from cancelmark.views.trace import trace_text
 from ..files import UsageError
 from .protocols import REMEDY, add_protocol, protocol_named, sound
 from .terminal import output, progress_bar
+from .width import Help
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
@@ -71,7 +72,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check", help="explore every interleaving within bounds and judge every property",
         description=DESCRIPTION.format(default=DEFAULT_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     bounds = parser.add_argument_group("bounds")
     for name, most, meaning in BOUND_OPTIONS:
         bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")

@@ -15,6 +15,7 @@ from rich.table import Table
 from ..files import UsageError, write
 from .target import find_target
 from .terminal import output, progress_bar
+from .width import Help
 
 if TYPE_CHECKING:
     from cancelmark.conformance.kit import Progress
@@ -64,7 +65,7 @@ PROFILES = ("quick", "deep")
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "conform", help="judge a server: which guarantees does it keep?", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("url", metavar="URL", nargs="?", help="http://HOST:PORT, https://HOST or unix:PATH")
     parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
     parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
@@ -191,10 +192,10 @@ def show_list() -> None:
 
 
 def show(report: "Report") -> None:
-    from cancelmark.conformance.report import LEGEND
+    from cancelmark.conformance.report import LEGEND, counted
 
     console = output()
-    console.print(f"{report.name}, {report.histories} histories\n", markup=False)
+    console.print(f"{report.name}, {counted(report.histories)}\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("guarantee", "verdict", ""):
         table.add_column(heading, no_wrap=bool(heading))

@@ -22,6 +22,7 @@ from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
 from .protocols import add_protocol, protocol_named, sound
+from .width import Help, columns
 
 DESCRIPTION = """\
 Draw the protocol, from the table and the actions that run it.
@@ -61,7 +62,7 @@ TRACE: Mapping[str, Callable[[Trace], Content]] = {
     "png": lambda trace: render_png(trace_svg(trace)),
     "dot": lambda trace: trace_dot(trace).to_string(),
     "mermaid": trace_mermaid,
-    "text": trace_text,
+    "text": lambda trace: trace_text(trace, columns()),
     "itf": lambda trace: json.dumps(trace_itf(trace), indent=2, ensure_ascii=False) + "\n",
 }
 
@@ -69,7 +70,7 @@ TRACE: Mapping[str, Callable[[Trace], Content]] = {
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "diagram", help="draw the lifecycle, the session or a trace", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("what", metavar="lifecycle|session|trace")
     parser.add_argument("calls", nargs="*", metavar="CALL",
                         help="trace: the calls, such as 'accept A', cancel, 'enter A'")

@@ -23,6 +23,7 @@ from .check import watching
 from .itf import load
 from .protocols import PROTOCOLS, WHICH, protocol_named, sound
 from .terminal import output
+from .width import Help
 
 DESCRIPTION = """\
 Hold two protocols or two traces against each other.
@@ -47,7 +48,7 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "diff", help="two revisions or two traces side by side", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("a", metavar="A", nargs="?", help=f"a protocol ({WHICH}), or a file with a trace")
     parser.add_argument("b", metavar="B", nargs="?", help="another of the same")
     parser.add_argument("--protocol", metavar="NAME", help="the second protocol; the first is then A, or the reference")

@@ -7,12 +7,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
 from cancelmark.impl.files import UsageError
+
+from .width import Help
 
 DESCRIPTION = """\
 Cancelmark: how an agent server with several clients accepts, queues, cancels and finishes prompts without losing or
@@ -55,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 def parser(command: str | None = None) -> argparse.ArgumentParser:
     """The parser of one command, for which nothing else is loaded; or of all."""
     top = Parser("cancelmark", description=DESCRIPTION, epilog=EPILOG,
-                 formatter_class=argparse.RawDescriptionHelpFormatter)
+                 formatter_class=Help)
     top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for module in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
@@ -71,7 +74,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow shows a question mark
     words = sys.argv[1:] if argv is None else argv
     command = next((word for word in words if not word.startswith("-")), None)
+    if command is not None and command not in COMMANDS:
+        print(f"cancelmark: {suggest(command)}", file=sys.stderr)
+        return 2
     return run_command(parser(command).parse_args(words))
+
+
+def suggest(command: str) -> str:
+    """What to say of a command that does not exist."""
+    near = get_close_matches(command, COMMANDS, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "cancelmark --help lists the commands"
+    return f"{command}: no such command; {hint}"
 
 
 def run_command(arguments: argparse.Namespace) -> int:

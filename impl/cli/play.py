@@ -30,6 +30,7 @@ from .itf import load, save
 from .protocols import add_protocol, protocol_named, sound
 from .quiz import Question, ask, questions
 from .terminal import output
+from .width import Help, columns, fit_line
 
 DESCRIPTION = """\
 Play the protocol: choose what happens next, and see what becomes of each prompt, what is published and which property
@@ -47,7 +48,17 @@ examples:
   printf '%s\\n' "accept A" cancel "enter A" "save a.itf.json" | cancelmark play
 """
 
-HELP = "a key takes the action beside it · u undo · r redo · s save · l load · z quiz · : type a call · ? help · q quit"
+FOOTER = "u undo · r redo · s save · l load · z quiz · : type a call · ? what all this means · q quit"
+HELP = (
+    "The key beside an action takes the action.",
+    "The grey word after an action says who takes it.",
+    "*           beside a state or the mark: this step has changed it",
+    "mark ≤ A    a cancel has reached A and everything accepted before A",
+    "stopping    the prompt's turn was asked to stop and has not ended yet",
+    "events 0    how many terminal events the prompt has had; in the end each prompt must have exactly one",
+    "reached by  the call that was meant for this prompt: a cancel, or a clear_queue",
+    "`:` takes a call as it is shown: accept A, run id",
+)
 KEYS = "1234567890abcdefgijkmnoptvwxy"  # for actions; the other letters are commands
 COMMANDS = {"u": "undo", "r": "redo", "s": "save", "l": "load", "z": "quiz", "?": "help", "h": "help", "q": "quit",
             "\x04": "quit"}
@@ -56,7 +67,7 @@ COMMANDS = {"u": "undo", "r": "redo", "s": "save", "l": "load", "z": "quiz", "?"
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "play", help="play the protocol step by step in the terminal", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("calls", nargs="*", metavar="CALL", help="calls to begin with, such as 'accept A' cancel")
     add_protocol(parser)
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions side by side (default: 1)")
@@ -186,7 +197,7 @@ class Game:
             case "quiz":
                 self.quiz()
             case "help":
-                self.said = HELP
+                self.said = "\n".join(part for line in HELP for part in fit_line(line, columns()))
             case _:
                 self.take(typed)
 
@@ -219,14 +230,14 @@ class Game:
     def show(self) -> None:
         if self.typed.by_key:
             self.console.clear()
-        self.console.print(self.screen())
+        self.console.print(self.screen(), soft_wrap=not self.console.is_terminal)
 
     def screen(self) -> RenderableType:
         walk = self.walk
         possible, broken = walk.possible, walk.broken
         parts: list[RenderableType] = [
             Text.assemble((f"{walk.protocol.name}", "bold"), f"  step {walk.at} of {len(walk.taken)}"),
-            Text(trace_text(walk.trace, self.console.width if self.console.is_terminal else 110).rstrip()
+            Text(trace_text(walk.trace, columns()).rstrip()
                  if walk.at else "nothing has happened yet"),
             Text(""),
             *(self.session(session, i) for i, session in enumerate(walk.server.sessions)),
@@ -240,7 +251,7 @@ class Game:
         if self.said:
             parts.append(Text(f"\n{self.said}"))
         if self.typed.by_key:
-            parts.append(Text(f"\n{HELP}", "dim"))
+            parts.append(Text(f"\n{FOOTER}", "dim"))
         return Group(*parts)
 
     def session(self, session: AnySession, index: int) -> RenderableType:

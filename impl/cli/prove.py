@@ -15,6 +15,7 @@ from cancelmark.model.properties import PROPERTIES
 from ..files import UsageError
 from .solver import open_solver
 from .terminal import output, progress_bar
+from .width import Help
 
 if TYPE_CHECKING:
     from cancelmark.model.proof.prover import Hollow, Judged, Prover
@@ -46,7 +47,7 @@ STYLE = {"proved": "green", "broken": "bold red", "unproved": "yellow", "unknown
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "prove", help="prove the guarantees for any number of prompts, by induction", description=DESCRIPTION,
-        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+        epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--without", action="append", default=[], metavar="CONJUNCT",
                         help="leave this conjunct out of the invariant and see what breaks; may be repeated")
     parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS",

@@ -6,6 +6,7 @@ from typing import Any
 
 from .connect import add_place, carry_out, connect_place
 from .text import line
+from .width import Help
 
 DESCRIPTION = """\
 List what is queued in a session, the next one first, or clear it: what is queued is canceled, and the prompt that is
@@ -15,7 +16,7 @@ running goes on.
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("queue", help="list what is queued in a session, or clear it", description=DESCRIPTION,
-                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+                                 formatter_class=Help)
     parser.add_argument("what", nargs="?", choices=("list", "clear"), default="list", help="(default: list)")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     add_place(parser)

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, indent
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -26,6 +26,7 @@ from ..files import UsageError, write
 from .protocols import PROTOCOLS
 from .review.workers import open_workers, processors
 from .terminal import output
+from .width import Help, columns
 
 MATRIX_HELP = """\
 Search every revision of the original protocol, and the reference, and show which property each keeps or breaks.
@@ -43,7 +44,7 @@ Without a name, list them all. The interleaving is searched for each time; none 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "revisions", help="the verdict matrix: the protocol's history against every property",
-        description=MATRIX_HELP, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=MATRIX_HELP, formatter_class=Help)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--markdown", action="store_true", help="as a Markdown table")
     forms.add_argument("--json", action="store_true", help="as JSON, with the counterexamples and the repair ladder")
@@ -55,7 +56,7 @@ def add_parser(commands: Any) -> None:
         "explain", help="tell one flaw of the original protocol, or list them", description=EXPLAIN_HELP,
         epilog="examples:\n  cancelmark explain\n  cancelmark explain sibling-survives-cancel\n"
                "  cancelmark explain overtaken-in-the-window --revision r0 --format svg -o window.svg",
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("flaw", nargs="?", metavar="NAME")
     parser.add_argument("--revision", metavar="NAME", help="in which revision (default: the latest that has it)")
     parser.add_argument("--format", default="text", metavar="FORMAT", help="text (default), mermaid, svg or json")
@@ -198,24 +199,31 @@ def trace_in(flaw: Flaw, revision: str) -> Trace:
 def catalogue(form: str) -> str:
     if form == "json":
         return json.dumps([{"name": f.name, "breaks": f.breaks, "revisions": f.revisions, "repaired": f.repaired,
-                            "tale": f.tale} for f in FLAWS], indent=2, ensure_ascii=False) + "\n"
+                            "says": f.says, "tale": f.tale} for f in FLAWS], indent=2, ensure_ascii=False) + "\n"
     if form != "text":
         raise UsageError(f"explain --format {form}: name a flaw; `cancelmark explain` lists them")
-    width = max(len(f.name) for f in FLAWS)
-    lines = [f"{f.name:{width}}  {f.where:6}  {f.breaks}" for f in FLAWS]
-    return "\n".join(lines) + "\n\ncancelmark explain NAME tells one\n"
+    lines = [line for p in JUDGED if (flaws := [flaw for flaw in FLAWS if flaw.breaks == p.id])
+             for line in (fill(f"{p.id}: {p.sentence}", columns()), *map(_listed, flaws), "")]
+    return "\n".join(lines) + "\ncancelmark explain NAME tells one\n"
+
+
+def _listed(flaw: Flaw) -> str:
+    """The name, where it is, and its sentence: beside each other where there is room."""
+    name, says = f"  {flaw.name:{max(map(len, FLAWS_BY_NAME))}}  {flaw.where:6}", fill(flaw.says, columns() - 6)
+    return f"{name}  {flaw.says}" if len(name) + len(flaw.says) < columns() else f"{name}\n{indent(says, ' ' * 6)}"
 
 
 def tell(flaw: Flaw, revision: str, trace: Trace) -> str:
     repaired = f"repaired in {flaw.repaired}" if flaw.repaired else "never repaired"
+    wide = min(columns(), 100)
     return "\n".join((
         f"{flaw.name}: breaks {flaw.breaks}; in {flaw.where}; {repaired}", "",
-        fill(flaw.tale, 100), "",
+        fill(f"{flaw.says} {flaw.tale}", wide), "",
         f"The shortest interleaving in {revision}, {len(trace)} steps:", "",
-        trace_text(trace), fill(f"Ruled out in the reference: {flaw.ruled_out}", 100), ""))
+        trace_text(trace, columns()), fill(f"Ruled out in the reference: {flaw.ruled_out}", wide), ""))
 
 
 def as_json(flaw: Flaw, revision: str, trace: Trace) -> dict[str, Any]:
     return {"name": flaw.name, "breaks": flaw.breaks, "revisions": flaw.revisions, "repaired": flaw.repaired,
-            "tale": flaw.tale, "ruled_out": flaw.ruled_out, "key_steps": flaw.keys, "revision": revision,
-            "calls": [str(s.call) for s in trace.steps], "trace": trace_itf(trace)}
+            "says": flaw.says, "tale": flaw.tale, "ruled_out": flaw.ruled_out, "key_steps": flaw.keys,
+            "revision": revision, "calls": [str(s.call) for s in trace.steps], "trace": trace_itf(trace)}

@@ -12,6 +12,7 @@ from cancelmark.model.lifecycle import State
 
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
 from .text import plain
+from .width import Help
 
 if TYPE_CHECKING:
     from ..client import Attachment, ClientError, Notice, RunComplete
@@ -45,7 +46,7 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("run", help="send a prompt, show its answer, and end as it ends",
                                  description=DESCRIPTION, epilog=EPILOG,
-                                 formatter_class=argparse.RawDescriptionHelpFormatter)
+                                 formatter_class=Help)
     add_prompt(parser)
     parser.add_argument("--run-id", metavar="ID", help="the run id (default: a new one)")
     parser.add_argument("--json", action="store_true", help="report how it ended as JSON, and show nothing before")

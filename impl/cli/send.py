@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..files import UsageError
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
+from .width import Help
 
 if TYPE_CHECKING:
     from ..client import Attachment
@@ -26,7 +27,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("send", help="send a prompt and do not wait for its end", description=DESCRIPTION,
-                                 epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+                                 epilog=EPILOG, formatter_class=Help)
     add_prompt(parser)
     naming = parser.add_mutually_exclusive_group()
     naming.add_argument("--run-id", metavar="ID",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..discovery import Running, announce, data_directory, find, withdraw
 from ..files import UsageError
+from .width import Help
 
 if TYPE_CHECKING:
     import socket
@@ -45,7 +46,7 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "serve", help="serve prompts to any number of clients", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
                        help="an address of this machine (%(default)s)")

@@ -19,6 +19,7 @@ from cancelmark.conformance.trace.records import BadTrace, Torn, TraceLine, read
 
 from ..files import UsageError
 from .terminal import output
+from .width import Help
 
 DESCRIPTION = """\
 Judge a log, line by line: is it something that the model can do? If not, the first line that is not is named, with the
@@ -58,7 +59,7 @@ def add_parser(commands: Any) -> None:
     trace = commands.add_parser("trace", help="judge the log of a server", description="Judge the log of a server.")
     check = trace.add_subparsers(metavar="COMMAND", required=True).add_parser(
         "check", help="tell whether a log is a behaviour of the model", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     check.add_argument("file", metavar="FILE", help="the log; - for standard input")
     check.add_argument("--complete", action="store_true",
                        help="no step is left out (a log whose lines are numbered by n says so itself)")

@@ -15,6 +15,7 @@ from cancelmark.model.lifecycle import State
 from ..files import UsageError
 from .connect import Place, add_place, carry_out, connect_place
 from .text import line, plain
+from .width import Help
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +42,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("watch", help="watch the prompts of a workspace move", description=DESCRIPTION,
-                                 epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+                                 epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--json", action="store_true", help="every event as a line of JSON, as it is on the wire")
     add_place(parser, session=False)
     parser.set_defaults(run=run)

@@ -16,6 +16,7 @@ from cancelmark.model.revisions.matrix import JUDGED
 
 from ..protocols import PROTOCOLS, add_protocol, protocol_named, sound
 from ..terminal import output
+from ..width import Help
 from . import protocol as own_review
 from .findings import CHECKED, REF, Findings, find_out
 from .page import page
@@ -42,7 +43,7 @@ examples:
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "review", help="check everything and write one page that shows it", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter)
+        formatter_class=Help)
     parser.add_argument("-o", "--output", type=Path, default=Path("review.html"), metavar="FILE",
                         help="where to write the page (default: review.html)")
     add_protocol(parser, "the protocol to review, instead of the reference beside its history")

@@ -1,0 +1,52 @@
+"""The width of the terminal, and help that fits into it."""
+
+import argparse
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from textwrap import wrap
+
+WIDE = 110
+MORE = "    "  # before what belongs to the line above
+
+
+def columns() -> int:
+    """How wide the terminal is; what goes into a pipe or a file is set for a wide one."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else WIDE
+
+
+class Help(argparse.HelpFormatter):
+    """Descriptions and examples that fit any width: paragraphs are filled, indented lines stay lines of their own."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(line for part in text.strip("\n").split("\n\n")
+                         for line in (*_fill_part(part.splitlines(), min(width, WIDE)), "")).rstrip()
+
+
+def _fill_part(lines: list[str], width: int) -> Iterator[str]:
+    """One paragraph. A line that is indented, or that comes before such a line, is not joined with others."""
+    paragraph: list[str] = []
+    for line, following in zip(lines, [*lines[1:], ""]):
+        if not line.startswith(" "):
+            paragraph.append(line)
+        if paragraph and (line.startswith(" ") or following.startswith(" ") or line is lines[-1]):
+            yield from wrap(" ".join(paragraph), width)
+            paragraph = []
+        if line.startswith(" "):
+            yield from fit_line(line, width)
+
+
+def fit_line(line: str, width: int) -> Iterator[str]:
+    """A line that is a command or a name and, after two spaces or more, what there is to say about it."""
+    if len(line) <= width:
+        yield line
+        return
+    indent = " " * (len(line) - len(line.lstrip()))
+    what, *says = re.split(r" {2,}", line.strip(), maxsplit=1)
+    *broken, last = wrap(what, width - 2, initial_indent=indent, subsequent_indent=indent + MORE,
+                         break_on_hyphens=False, break_long_words=False)
+    yield from (f"{part} \\" for part in broken)  # so that a shell takes it as it stands
+    yield last
+    for words in says:
+        yield from wrap(words, width, initial_indent=indent + MORE, subsequent_indent=indent + MORE)

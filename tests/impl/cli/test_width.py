@@ -1,0 +1,81 @@
+"""What the commands print fits the terminal, also a narrow one."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+from support.commands import COMMAND
+from support.terminals import Terminal
+
+from cancelmark.conformance.report import counted
+from cancelmark.impl.cli.main import COMMANDS, main
+from cancelmark.impl.cli.width import fit_line
+from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.revisions.flaws import FLAWS
+from cancelmark.model.trace import replay
+from cancelmark.views.trace import trace_text
+
+
+def help_of(command: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
+        main([command, "--help"])
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 110])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    too_wide = [line for line in help_of(command).splitlines() if len(line) > width]
+    assert all(len(line.split()) == 1 for line in too_wide), too_wide  # an address cannot be broken
+
+
+def test_a_command_that_is_broken_is_still_one_command() -> None:
+    line = "  cancelmark check --protocol mine.py:KEEP --prompts 2 --cancels 1        what it is good for"
+    *command, words = fit_line(line, 50)
+    assert "".join(f"{part[:-1]} " if part.endswith("\\") else part for part in command).split() == [
+        "cancelmark", "check", "--protocol", "mine.py:KEEP", "--prompts", "2", "--cancels", "1"]
+    assert all(len(part) <= 50 for part in command)
+    assert words.strip() == "what it is good for"
+
+
+@pytest.mark.parametrize("width", [40, 60, 110])
+def test_a_trace_fits(width: int) -> None:
+    trace = replay(REFERENCE, ["accept A", "accept B, run id", "accept C", "enter A", "enter B", "cancel"], 1)
+    text = trace_text(trace, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert " ".join(text.split()).count("accepted*") == 3
+    assert "B ends: canceled" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 110])
+def test_the_game_fits_and_explains_its_signs(tmp_path: Path, width: int) -> None:
+    with Terminal(tmp_path, {}, width=width, height=60) as terminal:
+        terminal.run(*COMMAND, "play", "accept A", "cancel")
+        assert "q quit" in terminal.until("what all this means")
+        terminal.type("?")
+        shown = " ".join(terminal.until("each prompt must").split())
+        assert "this step has changed it" in shown
+        assert "q quit" in shown
+        terminal.type("q")
+
+
+def test_every_flaw_is_listed_with_its_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain"]) == 0
+    listed = capsys.readouterr().out
+    for flaw in FLAWS:
+        assert f"{flaw.name} " in listed
+        assert flaw.says in listed
+    assert len({flaw.says for flaw in FLAWS}) == len(FLAWS)
+
+
+def test_a_misspelt_command_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chek"]) == 2
+    assert capsys.readouterr().err == "cancelmark: chek: no such command; did you mean check?\n"
+    assert main(["xyz"]) == 2
+    assert "cancelmark --help lists the commands" in capsys.readouterr().err
+
+
+def test_one_history_is_one_history() -> None:
+    assert (counted(1), counted(1203)) == ("1 history", "1,203 histories")
