@@ -22,6 +22,7 @@ from cancelmark.model.trace import Trace, call_text
 
 from . import sequence, telling
 from .facts import facts
+from .reasons import reason, rest_reason
 
 
 class Edge(NamedTuple):
@@ -180,18 +181,19 @@ def document(graph: ExportedGraph) -> dict[str, Any]:
 
 def _cell(graph: ExportedGraph, session: AnySession, prompt: Prompt) -> tuple[Any, ...]:
     """A prompt: its kind (a CSS class), its state in words, whether it has a run id, whether a cancel has reached it,
-    how many terminal events it has had, and what it breaks if the system is at rest."""
+    how many terminal events it has had, and what it breaks if the system is at rest, each with the reason."""
     text, kind = telling.prompt_text(session, prompt)
     return (kind, text, int(prompt.run_id), prompt.reach.value, prompt.ends,
-            broken_at_rest(properties_of(graph.behaviour), [prompt]))
+            tuple((id, rest_reason(id, prompt)) for id in broken_at_rest(properties_of(graph.behaviour), [prompt])))
 
 
 def _step(graph: ExportedGraph, before: Server, edge: Edge, ended: tuple[tuple[int, str, int], ...]) -> tuple[Any, ...]:
-    """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks and
-    the prompts it ends."""
+    """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks, each
+    with the reason, and the prompts it ends."""
     change = edge.change
     title = call_text(change.call, graph.sessions)
     messages = [sequence.call_message(change.call, title),
                 *(sequence.effect_message(change.after, effect) for effect in change.effects)]
     return (title, change.call.name, change.call.action.actor.value,
-            tuple((m.arrow.name.lower(), m.source, m.dest, m.text) for m in messages), edge.broken, ended)
+            tuple((m.arrow.name.lower(), m.source, m.dest, m.text) for m in messages),
+            tuple((id, reason(id, before, change)) for id in edge.broken), ended)

@@ -1,0 +1,172 @@
+"""Why a step breaks a property, in words made from that step: which prompt, what became of it, and what should not be."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from cancelmark.model.actions import Reach
+from cancelmark.model.effects import End, Record, Report, Stop
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.properties import SessionStep
+from cancelmark.model.server import Change, Server
+from cancelmark.model.session import Prompt, label
+
+Reasons = Iterator[str]
+
+
+def reason(property: str, before: Server, change: Change) -> str:
+    """Why the step breaks the property; nothing to say is an empty text."""
+    if property in ON_SERVER:
+        return ON_SERVER[property](before, change)
+    why = ON_SESSION.get(property)
+    if why is None:
+        return ""
+    return " ".join(dict.fromkeys(
+        said for index, move in change.moves for said in why(SessionStep.of(before.sessions[index], move))))
+
+
+def _names(prompts: Iterable[Prompt]) -> str:
+    return " and ".join(p.label for p in prompts)
+
+
+def _became(p: Prompt) -> str:
+    return f"ends {p.outcome.value}" if p.outcome else f"is {p.state.value.replace('_', ' ')}"
+
+
+def _of(step: SessionStep, seq: int) -> Prompt | None:
+    return next((p for p in step.after.prompts if p.seq == seq), None)
+
+
+def _no_poisoning(step: SessionStep) -> Reasons:
+    for p in step.after.prompts:
+        if (p.state is State.CANCELED_ON_ENTRY or p.outcome is Outcome.CANCELED) and p.reach is Reach.NOTHING:
+            yield f"{p.label} {_became(p)}, but no cancel has come since {p.label} was accepted."
+
+
+def _no_late_fold(step: SessionStep) -> Reasons:
+    for p, into in zip(step.folded, step.into):
+        if into.reach is Reach.CANCEL:
+            yield (f"{p.label} folds into the turn of {into.label}, which a cancel has reached: {p.label} will end with a "
+                   "cancel that was not meant for it.")
+
+
+def _no_lost_cancel(step: SessionStep) -> Reasons:
+    reached = {p.seq for p in step.after.prompts if p.reach is Reach.CANCEL}
+    for p in step.started:
+        if p.seq in reached:
+            yield f"{p.label} starts, although a cancel came after {p.label} was accepted."
+    for p in step.folded:
+        if p.seq in reached:
+            yield f"{p.label} folds into a turn, although a cancel came after {p.label} was accepted."
+    waiting = {p.seq for p in step.before.live if p.state is not State.ACTIVE}
+    for p in step.after.prompts:
+        if p.seq in reached & waiting and p.outcome not in (None, Outcome.CANCELED, Outcome.FOLDED):
+            yield f"{p.label} ends {p.outcome.value}, although a cancel reached {p.label} before its turn began."
+
+
+def _cancel_stops(step: SessionStep) -> Reasons:
+    reached = {p.seq for p in step.after.prompts if p.reach is Reach.CANCEL}
+    asked = {e.seq for e in step.effects if isinstance(e, Stop)}
+    for p in step.before.active:
+        if p.reach is not Reach.CANCEL and p.seq in reached - asked:
+            yield f"The cancel reaches {p.label}, which is running, and nobody asks its turn to stop."
+    for seq in sorted(asked - reached):
+        yield f"The turn of {label(seq)} is asked to stop, but no cancel has reached {label(seq)}."
+
+
+def _queue_dropped(step: SessionStep) -> Reasons:
+    waiting = {p.seq for p in step.before.queue if p.reach is Reach.NOTHING}
+    for p in step.after.prompts:
+        if p.outcome is not Outcome.CANCELED and (
+                p.reach is Reach.CLEAR or (p.reach is Reach.CANCEL and p.seq in waiting)):
+            yield f"{p.label} was queued when {step.call} came, and {_became(p)} instead of being done and canceled."
+
+
+def _no_loss(step: SessionStep) -> Reasons:
+    after = {p.seq for p in step.after.prompts}
+    for p in step.before.prompts:
+        if p.seq not in after:
+            yield f"{p.label} was {p.state.value.replace('_', ' ')}, and after this step nobody knows of it."
+
+
+def _one_terminal(step: SessionStep) -> Reasons:
+    for p in step.after.prompts:
+        if p.ends > 1:
+            yield f"A second terminal event is published for {p.label}."
+
+
+def _single_active(step: SessionStep) -> Reasons:
+    if len(step.after.active) > 1:
+        yield f"{_names(step.after.active)} are active at the same time."
+
+
+def _fifo(step: SessionStep) -> Reasons:
+    for p in step.started:
+        for q in step.after.queue:
+            if q.seq < p.seq:
+                yield f"{p.label} starts, while {q.label}, which was accepted earlier, is still queued."
+
+
+def _no_absorption(step: SessionStep) -> Reasons:
+    for p, into in zip(step.folded, step.into):
+        if p.run_id:
+            yield f"{p.label} folds into the turn of {into.label}, and whoever waits for the run id of {p.label} hears nothing."
+
+
+def _attribution(step: SessionStep) -> Reasons:
+    for e in step.effects:
+        if isinstance(e, End | Report) and e.of != e.seq:
+            yield f"The terminal event of {label(e.seq)} carries what happened to {label(e.of)}."
+    for e in step.ended:
+        p = _of(step, e.seq)
+        if p is None or p.outcome is not e.outcome:
+            is_ = _became(p) if p else "is gone"
+            yield f"The terminal event says that {label(e.seq)} ended {e.outcome.value}, but {label(e.seq)} {is_}."
+
+
+def _idle_cancel_noop(step: SessionStep) -> Reasons:
+    yield "Every prompt was done before this cancel, and yet something happens."
+
+
+def _record(step: SessionStep) -> Reasons:
+    waiting = {p.seq for p in step.before.prompts if p.state is State.CANCELED_ON_ENTRY}
+    for p in step.after.prompts:
+        if p.state is State.DONE and p.seq in waiting and Record(p.seq) not in step.effects:
+            yield f"{p.label} is done, and its messages were not written."
+
+
+def _prompt_terminal(step: SessionStep) -> Reasons:
+    silent = [p for p in step.after.prompts if p.state is State.DONE and not p.ends]
+    started = _names(step.started)
+    if silent:
+        yield f"{started} starts, and the terminal event of {_names(silent)}, which is done, is not published yet."
+    else:
+        yield f"The turn of {started} starts before a terminal event that this step publishes."
+
+
+ON_SESSION: Mapping[str, Callable[[SessionStep], Reasons]] = {
+    "no-poisoning": _no_poisoning, "no-late-fold": _no_late_fold, "no-lost-cancel": _no_lost_cancel,
+    "cancel-stops": _cancel_stops, "queue-dropped": _queue_dropped, "no-loss": _no_loss, "one-terminal": _one_terminal,
+    "single-active": _single_active, "fifo": _fifo, "no-absorption": _no_absorption, "attribution": _attribution,
+    "idle-cancel-noop": _idle_cancel_noop, "record": _record, "prompt-terminal": _prompt_terminal,
+}
+
+
+def _isolation(before: Server, change: Change) -> str:
+    own = change.call.session
+    others = [str(i + 1) for i, s in enumerate(before.sessions) if i != own and change.after.sessions[i] != s]
+    return f"{change.call.name} was taken in session {(own or 0) + 1}, and session {' and '.join(others)} changes too."
+
+
+def _closed(before: Server, change: Change) -> str:
+    if change.call.name == "accept":
+        return "A prompt is accepted although the server is closing."
+    return "Whether the server is closing changes in a step that is no close and no restart."
+
+
+ON_SERVER: Mapping[str, Callable[[Server, Change], str]] = {"isolation": _isolation, "closed": _closed}
+
+
+def rest_reason(property: str, prompt: Prompt) -> str:
+    """Why a prompt breaks the property when the system has nothing left to do."""
+    if prompt.state is not State.DONE:
+        return f"{prompt.label} is {prompt.state.value.replace('_', ' ')}, and nothing is left that would move it."
+    return f"{prompt.label} is done, and its terminal event was never published."
