@@ -1,4 +1,4 @@
-"""What could stand in place of the mark: a flag, a counter, a list. Each is the reference with another memory of cancels.
+"""What could stand in place of the mark: a flag, a counter, a list. Each remembers cancels in another way.
 
 A server that has no mark must remember otherwise that a cancel came. These three protocols do, as carefully as one can:
 a cancel is remembered only if an accepted prompt is there for it. The explorer shows what is wrong with each.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from . import actions
 from .actions import Argument, Port, Subject
-from .lifecycle import Guard, State
+from .lifecycle import Guard, State, Trigger
 from .protocol import REFERENCE
 
 
@@ -47,7 +47,7 @@ def _remember(step: Port, waiting: int) -> None:
     asked = _memory(step).asked | {p.seq for p in step.active}
     step.memory = Memory(waiting, asked)
     for prompt in list(step.queue):
-        step.fire(prompt, actions.Trigger.DROP)
+        step.fire(prompt, Trigger.DROP)
 
 
 def cancel_by_flag(step: Port, arg: Argument) -> None:
@@ -56,7 +56,7 @@ def cancel_by_flag(step: Port, arg: Argument) -> None:
 
 
 def cancel_by_counter(step: Port, arg: Argument) -> None:
-    """The active prompt is asked to stop, the queue is dropped, and the prompts that have still to enter are counted."""
+    """The active prompt is asked to stop, the queue is dropped, and the prompts still to enter are counted."""
     _remember(step, len(step.accepted))
 
 
@@ -65,16 +65,15 @@ def cancel_by_list(step: Port, arg: Argument) -> None:
     actions.stop_active(step)
     step.memory = (step.memory or frozenset()) | {p.seq for p in step.live}
     for prompt in list(step.queue):
-        step.fire(prompt, actions.Trigger.DROP)
+        step.fire(prompt, Trigger.DROP)
 
 
 def _listed(port: Port, prompt: Subject) -> bool:
     return prompt.seq in (port.memory or ())
 
 
-_CONSUMED = {"enter": {"apply": _enter_and_consume}, "fail": {"apply": _fail_and_consume}}
-
-FLAG = REFERENCE.changed("flag", guards={Guard.COVERED: _covered}, cancel={"apply": cancel_by_flag}, **_CONSUMED)
-COUNTER = REFERENCE.changed("counter", guards={Guard.COVERED: _covered}, cancel={"apply": cancel_by_counter},
-                            **_CONSUMED)
+FLAG = REFERENCE.changed(
+    "flag", guards={Guard.COVERED: _covered}, cancel={"apply": cancel_by_flag},
+    enter={"apply": _enter_and_consume}, fail={"apply": _fail_and_consume})
+COUNTER = FLAG.changed("counter", cancel={"apply": cancel_by_counter})
 LIST = REFERENCE.changed("list", guards={Guard.COVERED: _listed}, cancel={"apply": cancel_by_list})

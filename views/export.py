@@ -91,9 +91,12 @@ def states_along(graph: StateGraph, trace: Trace) -> Iterator[int]:
     number, ended = 0, Ended()
     yield number
     for step in trace.steps:
-        number, ended = next(
+        found = next((
             (after, so_far) for change, after in graph.ways(number) if change.call == step.call
-            and (so_far := ended.and_by(change)).added_to(graph.states[after]) == step.after)
+            and (so_far := ended.and_by(change)).added_to(graph.states[after]) == step.after), None)
+        if found is None:  # as of a protocol that changes a prompt after its end, or forgets it
+            raise LookupError(f"{step.call} does something to a prompt that is done, or forgets one")
+        number, ended = found
         yield number
 
 
@@ -184,12 +187,13 @@ def _cell(graph: ExportedGraph, session: AnySession, prompt: Prompt) -> tuple[An
     how many terminal events it has had, and what it breaks if the system is at rest, each with the reason."""
     text, kind = telling.prompt_text(session, prompt)
     return (kind, text, int(prompt.run_id), prompt.reach.value, prompt.ends,
-            tuple((id, rest_reason(id, prompt)) for id in broken_at_rest(properties_of(graph.behaviour), [prompt])))
+            tuple((id, rest_reason(id, prompt))
+                  for id in broken_at_rest(properties_of(graph.behaviour), [prompt])))
 
 
 def _step(graph: ExportedGraph, before: Server, edge: Edge, ended: tuple[tuple[int, str, int], ...]) -> tuple[Any, ...]:
-    """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks, each
-    with the reason, and the prompts it ends."""
+    """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks,
+    each with the reason, and the prompts it ends."""
     change = edge.change
     title = call_text(change.call, graph.sessions)
     messages = [sequence.call_message(change.call, title),

@@ -1,8 +1,9 @@
-"""Why a step breaks a property, in words made from that step: which prompt, what became of it, and what should not be."""
+"""Why a step breaks a property, in words made from that step: which prompt, and what became of it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from cancelmark.model.actions import Reach
+from cancelmark.model.delivery import DELIVERY
 from cancelmark.model.effects import End, Record, Report, Stop
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import SessionStep
@@ -44,8 +45,8 @@ def _no_poisoning(step: SessionStep) -> Reasons:
 def _no_late_fold(step: SessionStep) -> Reasons:
     for p, into in zip(step.folded, step.into):
         if into.reach is Reach.CANCEL:
-            yield (f"{p.label} folds into the turn of {into.label}, which a cancel has reached: {p.label} will end with a "
-                   "cancel that was not meant for it.")
+            yield (f"{p.label} folds into the turn of {into.label}, which a cancel has reached: {p.label} will end "
+                   "with that turn.")
 
 
 def _no_lost_cancel(step: SessionStep) -> Reasons:
@@ -108,7 +109,8 @@ def _fifo(step: SessionStep) -> Reasons:
 def _no_absorption(step: SessionStep) -> Reasons:
     for p, into in zip(step.folded, step.into):
         if p.run_id:
-            yield f"{p.label} folds into the turn of {into.label}, and whoever waits for the run id of {p.label} hears nothing."
+            yield (f"{p.label} folds into the turn of {into.label}, and whoever waits for the run id of {p.label} "
+                   "hears nothing.")
 
 
 def _attribution(step: SessionStep) -> Reasons:
@@ -167,6 +169,8 @@ ON_SERVER: Mapping[str, Callable[[Server, Change], str]] = {"isolation": _isolat
 
 def rest_reason(property: str, prompt: Prompt) -> str:
     """Why a prompt breaks the property when the system has nothing left to do."""
+    if property == DELIVERY.id:
+        return f"The end of {prompt.label} was published, and the subscriber has not seen it exactly once."
     if prompt.state is not State.DONE:
         return f"{prompt.label} is {prompt.state.value.replace('_', ' ')}, and nothing is left that would move it."
     return f"{prompt.label} is done, and its terminal event was never published."

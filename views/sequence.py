@@ -54,8 +54,13 @@ def call_message(call: Call, title: str) -> Message:
     return Message(Arrow.CALL, caller, home, title)
 
 
+def _home(server: Server, seq: int) -> int:
+    """The session of the prompt. A protocol may ask for something in the name of a prompt that it has forgotten."""
+    return next((i for i, s in enumerate(server.sessions) if any(p.seq == seq for p in s.prompts)), 0)
+
+
 def effect_message(server: Server, effect: Effect) -> Message:
-    home, prompt = session_lane(server.home(effect.seq)), prompt_lane(effect.seq)
+    home, prompt = session_lane(_home(server, effect.seq)), prompt_lane(effect.seq)
     match effect:
         case Acknowledge():
             return Message(Arrow.TOLD, home, CLIENT, f"202 for {label(effect.seq)}")

@@ -42,6 +42,7 @@ from cancelmark.views.tables import (
 from ..files import write
 from ..runtime import trace
 from ..server.app import document
+from .digest import digest
 from .rooms import modules_list, rooms_table
 from .rules import page, traced
 
@@ -127,6 +128,7 @@ def generated(specs: Path, without: Collection[str] = ()) -> Mapping[Path, Calla
         protocol: lambda: filled(protocol.read_text(encoding="utf-8"), sections),
         format: lambda: filled(format.read_text(encoding="utf-8"), {"fields": fields_table}),
         specs / "traceability.md": lambda: HEADER + page(traced(root)),
+        specs.parent / "impl" / "cli" / "review" / "assets" / "spec.json": lambda: digest(specs),
         architecture: lambda: filled(architecture.read_text(encoding="utf-8"), {
             "rooms": lambda: rooms_table(root), "modules": lambda: modules_list(root)}),
     }

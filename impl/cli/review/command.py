@@ -83,12 +83,12 @@ def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
         raise UsageError(f"--protocol {protocol.name}: the review without --protocol has every revision")
     with sound(protocol):
         found = own_review.search(protocol)
-        write(arguments.output, own_review.page(protocol, found))
-    problems = own_review.problems(found)
+        write(arguments.output, own_review.page(found))
+    problems = found.problems
     if arguments.json:
-        print(json.dumps(own_review.report(protocol, found, str(arguments.output)), indent=2, ensure_ascii=False))
+        print(json.dumps(own_review.report(found, str(arguments.output)), indent=2, ensure_ascii=False))
     else:
-        for what in problems or [f"{protocol.name} holds within {', '.join(map(str, found))}"]:
+        for what in problems or [f"{protocol.name} holds within {', '.join(map(str, found.results))}"]:
             output().print(what, markup=False)
         output().print(f"\nwrote {arguments.output}; open {arguments.output.resolve().as_uri()}")
     return 1 if problems else 0

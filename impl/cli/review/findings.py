@@ -1,8 +1,6 @@
 """What a review finds out, piece by piece, as plain data: each piece can be worked out in a process of its own."""
 
-import gzip
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import ParamSpec, Protocol, TypeVar
@@ -12,16 +10,15 @@ from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.properties import PROPERTIES, Bounds
-from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
 from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, Profile, column
-from cancelmark.model.trace import Trace
-from cancelmark.views.export import document, graph_of
 from cancelmark.views.levels import Level, count_levels
 from cancelmark.views.trace import trace_text
 
 from ..check import DEFAULT_BOUNDS, verdict_of
 from ..protocols import PROTOCOLS
+from .graphs import PackedGraph, pack_graph
+from .whatif import CHANGES, Changed, search_change
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,15 +68,6 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class PackedGraph:
-    """What the page walks."""
-
-    packed: bytes
-    states: int
-    steps: int
-
-
-@dataclass(frozen=True)
 class Chapter:
     """One protocol: its verdicts, and its graph with the traces that are told of it. A trace is a walk in the graph."""
 
@@ -121,6 +109,7 @@ class Findings:
     sessions: Sessions
     delivered: dict[str, Delivered]
     levels: list[Level]
+    changed: dict[str, Changed]
 
     @property
     def wrong(self) -> list[str]:
@@ -144,7 +133,7 @@ class Findings:
     def states(self) -> int:
         """States of all searches, those that several searches have in common counted by each."""
         return (sum(c.states for c in self.checked.values()) + sum(c.searched for c in self.chapters.values())
-                + sum(d.searched for d in self.delivered.values()))
+                + sum(d.searched for d in self.delivered.values()) + sum(c.states for c in self.changed.values()))
 
 
 # --- finding out
@@ -196,16 +185,6 @@ def count_reference_levels() -> list[Level]:
     return count_levels(PROTOCOLS[REF], LEVELS_PROFILE)
 
 
-def pack_graph(
-    behaviour: Behaviour, profiles: Sequence[Profile], traces: Sequence[Trace] = (), sessions: int = 1,
-) -> tuple[PackedGraph, list[list[int]]]:
-    """The graph as the page unpacks it, and the traces as walks in it."""
-    graph = graph_of(behaviour, profiles, traces, sessions)
-    text = json.dumps(document(graph), separators=(",", ":"), ensure_ascii=False)
-    data = gzip.compress(text.encode(), mtime=0)
-    return PackedGraph(data, len(graph.states), sum(map(len, graph.edges))), [graph.path(trace) for trace in traces]
-
-
 class Workers(Protocol):
     """Whoever does the work: here, or in other processes."""
 
@@ -222,6 +201,8 @@ def find_out(workers: Workers) -> Findings:
     checked |= {bounds: workers.begin(check, bounds) for bounds in smaller}
     sessions, levels = workers.begin(two_sessions), workers.begin(count_reference_levels)
     delivered = {way.name: workers.begin(delivery, way.name) for way in DELIVERIES}
+    changed = {id: workers.begin(search_change, id) for id in CHANGES}
     return Findings(
         {bounds: found() for bounds, found in checked.items()}, {name: chapters[name]() for name in PROTOCOLS},
-        sessions(), {name: found() for name, found in delivered.items()}, levels())
+        sessions(), {name: found() for name, found in delivered.items()}, levels(),
+        {id: found() for id, found in changed.items()})

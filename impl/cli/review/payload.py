@@ -8,7 +8,9 @@ from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
 
-from .findings import REF, REVISIONS, Findings, PackedGraph
+from .findings import REF, REVISIONS, Findings
+from .graphs import PackedGraph
+from .whatif import CHANGES
 
 SENTENCES = {p.id: p.sentence for p in JUDGED}
 SESSIONS = "sessions"  # the reference with two of them
@@ -33,17 +35,29 @@ def make_payload(found: Findings) -> dict[str, object]:
         **{name: f"{name} · {found.chapters[name].title.split(':')[0]}" for name in REVISIONS},
         LOGGED.name: "delivery by a log (the reference)", LOSSY.name: "delivery by buffers (r0–r4)",
     }
-    traces = (*example_traces(found), *counterexample_traces(found), *flaw_traces(found))
+    titles |= {id: change.title for id, change in CHANGES.items()}
+    traces = (*example_traces(found), *counterexample_traces(found), *flaw_traces(found), *change_traces(found))
     return {
-        "protocols": [{"id": name, "title": titles[name]} for name in graphs(found)],
+        "protocols": [{"id": name, "title": titles[name], **_placed(name)} for name in graphs(found)],
         "properties": SENTENCES,
         "traces": [trace._asdict() for trace in traces],
     }
 
 
+def _placed(name: str) -> dict[str, object]:
+    """In which group of the menu a protocol stands, and how the command line plays it."""
+    if name in CHANGES:
+        return {"group": "What if …", "play": CHANGES[name].play}
+    if name in (LOGGED.name, LOSSY.name):
+        return {"group": "Delivery of events", "play": None}
+    return {"group": "The original" if name in REVISIONS else "The reference",
+            "play": REF if name == SESSIONS else name}
+
+
 def graphs(found: Findings) -> dict[str, PackedGraph]:
     return {REF: found.chapters[REF].graph, SESSIONS: found.sessions.graph,
             **{name: found.chapters[name].graph for name in REVISIONS},
+            **{id: changed.graph for id, changed in found.changed.items()},
             **{name: d.graph for name, d in found.delivered.items()}}
 
 
@@ -75,4 +89,13 @@ def flaw_traces(found: Findings) -> Iterator[ShownTrace]:
     for name, (protocol, path) in found.flaws.items():
         flaw = FLAWS_BY_NAME[name]
         yield ShownTrace(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
-                   flaw.tale, path)
+                   f"{flaw.says} {flaw.tale}", path)
+
+
+def change_traces(found: Findings) -> Iterator[ShownTrace]:
+    for id, changed in found.changed.items():
+        for property, path in changed.broken.items():
+            if path:
+                yield ShownTrace(f"{id}/{property}", id, "Shortest counterexamples", f"{property}, {len(path)} steps",
+                                 f"What if: {CHANGES[id].title}", f"{SENTENCES[property]} Here it fails after "
+                                 f"{len(path)} steps.", path)

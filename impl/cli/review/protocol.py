@@ -1,11 +1,15 @@
-"""A review of somebody's own protocol: verdicts, shortest counterexamples and diagrams on one page."""
+"""A review of somebody's own protocol beside the reference: verdicts, counterexamples, diagrams and the explorer."""
 
+import re
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from cancelmark.model.check.comparison import BOUNDS, Comparison, compare
 from cancelmark.model.check.explore import Result, explore_fully
 from cancelmark.model.properties import PROPERTIES, Bounds
-from cancelmark.model.protocol import Protocol
+from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.revisions.matrix import ANY, Profile
 from cancelmark.model.trace import Trace
 from cancelmark.views.lifecycle import lifecycle_graph
 from cancelmark.views.render import inline, render_svg
@@ -13,13 +17,53 @@ from cancelmark.views.session import session_graph
 from cancelmark.views.trace import trace_text
 
 from ..check import verdict_of, watching
-from .findings import CHECKED
+from ..diff import calls, tell_step
+from . import reading
+from .dressing import asset, dress_page
+from .findings import CHECKED, REF
+from .graphs import PackedGraph, pack_graph
+from .payload import SENTENCES, ShownTrace
+from .sections import bounds_text, draw_table
+from .whatif import walks_in
+
+PLAYED = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
+OWN = "own"
+NAV = {"holds": "What holds", "counterexamples": "Counterexamples", "differences": "Differences", "play": "Play",
+       "words": "Words", "rules": "Rules"}
 
 
-def search(protocol: Protocol) -> dict[Bounds, Result]:
-    """The protocol, searched as the reference is."""
+@dataclass(frozen=True)
+class Reviewed:
+    """What was found about a protocol."""
+
+    protocol: Protocol
+    results: dict[Bounds, Result]
+    reference: dict[Bounds, Result]
+    compared: Comparison
+
+    @property
+    def problems(self) -> list[str]:
+        """What does not hold, in words."""
+        return [
+            *(f"{id} is violated within {bounds}" for bounds, found in self.results.items() for id in found.violations),
+            *(f"{goal} never happens within {bounds}" for bounds, found in self.results.items()
+              for goal in found.unmet)]
+
+    @property
+    def shortest(self) -> dict[str, Trace]:
+        """The shortest counterexample of each property that is broken."""
+        found: dict[str, Trace] = {}
+        for id, trace in (item for result in self.results.values() for item in result.violations.items()):
+            found[id] = min(found.get(id, trace), trace, key=len)
+        return {p.id: found[p.id] for p in PROPERTIES if p.id in found}
+
+
+def search(protocol: Protocol) -> Reviewed:
+    """The protocol and the reference, searched within the same bounds, and held against each other."""
     with watching(f"searching {protocol.name}") as watch:
-        return {bounds: explore_fully(protocol, bounds, watch=watch) for bounds in CHECKED}
+        own = {bounds: explore_fully(protocol, bounds, watch=watch) for bounds in CHECKED}
+        reference = {bounds: explore_fully(REFERENCE, bounds, watch=watch) for bounds in CHECKED}
+        return Reviewed(protocol, own, reference, compare(REFERENCE, protocol))
 
 
 def verdicts(found: dict[Bounds, Result]) -> dict[str, str]:
@@ -28,61 +72,96 @@ def verdicts(found: dict[Bounds, Result]) -> dict[str, str]:
     return {id: "violated" if "violated" in each else "holds" for id, each in said.items()}
 
 
-def problems(found: dict[Bounds, Result]) -> list[str]:
-    """What does not hold, in words."""
-    return [*(f"{id} is violated within {bounds}" for bounds, result in found.items() for id in result.violations),
-            *(f"{goal} never happens within {bounds}" for bounds, result in found.items() for goal in result.unmet)]
-
-
-def page(protocol: Protocol, found: dict[Bounds, Result]) -> str:
-    rows = "".join(f"<tr><th>{id}</th><td>{verdict}</td><td>{escape(p.sentence)}</td></tr>\n"
-                   for p, (id, verdict) in zip(PROPERTIES, verdicts(found).items()))
-    traces: dict[str, Trace] = {}
-    for id, trace in (item for result in found.values() for item in result.violations.items()):
-        traces[id] = min(traces.get(id, trace), trace, key=len)
-    shown = "".join(f"<h3>{id}: {len(trace)} steps</h3>\n<pre>{escape(trace_text(trace))}</pre>\n"
-                    for id, trace in traces.items())
-    searched = "".join(f"<li>{bounds}: {result.states:,} states, {result.verdict}</li>\n"
-                       for bounds, result in found.items())
-    wrong = "".join(f"<li>{escape(what)}</li>\n" for what in problems(found))
-    return PAGE.format(
-        name=escape(protocol.name), verdict="violated" if wrong else "holds", rows=rows, searched=searched,
-        wrong=f"<ul>{wrong}</ul>" if wrong else "", traces=shown or "<p>There are none.</p>",
-        lifecycle=inline(render_svg(lifecycle_graph(protocol.rows))),
-        session=inline(render_svg(session_graph(protocol))))
-
-
-def report(protocol: Protocol, found: dict[Bounds, Result], path: str) -> dict[str, Any]:
+def report(found: Reviewed, path: str) -> dict[str, Any]:
     """The same for programs."""
-    return {"page": path, "protocol": protocol.name, "verdict": "violated" if problems(found) else "holds",
-            "wrong": problems(found), "states": sum(result.states for result in found.values()),
-            "properties": verdicts(found)}
+    return {"page": path, "protocol": found.protocol.name, "verdict": "violated" if found.problems else "holds",
+            "wrong": found.problems, "states": sum(result.states for result in found.results.values()),
+            "properties": verdicts(found.results),
+            "counterexamples": {id: calls(trace) for id, trace in found.shortest.items()}}
 
 
-PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Review of {name}</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }}
-th, td {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
-pre, .picture {{ overflow-x: auto; }}
-</style>
-<h1>Review of {name}: {verdict}</h1>
-{wrong}
-<ul>
-{searched}</ul>
-<h2>Properties</h2>
-<table>
-{rows}</table>
-<h2>Shortest counterexamples</h2>
-{traces}
-<h2>The life of one prompt</h2>
-<div class="picture">{lifecycle}</div>
-<h2>One session</h2>
-<div class="picture">{session}</div>
-</html>
-"""
+# --- the page
+
+def page(found: Reviewed) -> str:
+    protocol = found.protocol
+    walked = {id: trace for id, trace in found.shortest.items()
+              if trace.loop is None and len(trace.start.sessions) == 1 and walks_in(protocol, trace)}
+    graph, walks = pack_graph(protocol, [Profile(PLAYED, ANY, "what can be played")], list(walked.values()))
+    reference, _ = pack_graph(REFERENCE, [Profile(PLAYED, ANY, "what can be played")])
+    shown = [_shown(protocol, id, walk) for id, walk in zip(walked, walks)]
+    parts = {
+        "name": escape(protocol.name), "verdict": _verdict(found),
+        "matrix": _matrix(found, {trace.id for trace in shown}),
+        "traces": _traces(found, set(walked)), "differences": _differences(found),
+        "lifecycle": inline(render_svg(lifecycle_graph(protocol.rows))),
+        "session": inline(render_svg(session_graph(protocol))),
+        "glossary": reading.glossary(), "rules": reading.rules(),
+    }
+    payload = {
+        "protocols": [{"id": OWN, "title": protocol.name, "group": "Reviewed", "play": None},
+                      {"id": REF, "title": "the reference", "group": "The reference", "play": REF}],
+        "properties": SENTENCES, "traces": [trace._asdict() for trace in shown],
+    }
+    graphs: dict[str, PackedGraph] = {OWN: graph, REF: reference}
+    body = re.sub(r"\{\{(\w+)\}\}", lambda slot: parts.get(slot[1], slot[0]), asset("own.html"))
+    return dress_page(f"Review of {escape(protocol.name)}", body, payload, graphs, NAV, rows=protocol.rows)
+
+
+def _shown(protocol: Protocol, id: str, walk: list[int]) -> ShownTrace:
+    return ShownTrace(f"{OWN}/{id}", OWN, "Shortest counterexamples", f"{id}, {len(walk)} steps",
+                      f"{protocol.name} breaks {id}", f"{SENTENCES[id]} Here it fails after {len(walk)} steps.", walk)
+
+
+def _verdict(found: Reviewed) -> str:
+    states = sum(result.states for result in found.results.values())
+    searched = "; ".join(f"{bounds_text(bounds)}: {result.states:,} states" for bounds, result in found.results.items())
+    if not found.problems:
+        return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><p>Every property held in {states:,} '
+                f"states. Searched: {searched}.</p></div>")
+    broken, unmet = len(found.shortest), {goal for result in found.results.values() for goal in result.unmet}
+    says = [f"{broken} of {len(PROPERTIES)} properties are broken." if broken else "No property is broken.",
+            *(f"{goal} never happens." for goal in sorted(unmet))]
+    return (f'<div class="verdict violated"><p><strong>It does not hold.</strong></p><div>'
+            f'<ul>{"".join(f"<li>{escape(what)}</li>" for what in says)}</ul><p>Searched: {searched}.</p></div></div>')
+
+
+def _matrix(found: Reviewed, shown: set[str]) -> str:
+    own, reference = verdicts(found.results), verdicts(found.reference)
+
+    def cell(id: str) -> str:
+        if own[id] == "holds":
+            return '<span class="says good">✓ holds</span>'
+        steps = len(found.shortest[id])
+        if f"{OWN}/{id}" not in shown:
+            return f'<a class="says bad" href="#trace-{id}">✗ {steps}</a>'
+        return (f'<button type="button" class="fails" data-show="{OWN}/{id}"><span aria-hidden="true">✗</span> {steps}'
+                f'<span class="unseen"> steps: how {found.protocol.name} breaks {id}</span></button>')
+
+    return draw_table("The verdicts", ("property", "what it says", "the reference", escape(found.protocol.name)), (
+        (f"<code>{p.id}</code>", escape(p.sentence), "✓ holds" if reference[p.id] == "holds" else "✗ violated",
+         cell(p.id)) for p in PROPERTIES), "matrix own-matrix")
+
+
+def _traces(found: Reviewed, drawn: set[str]) -> str:
+    def article(id: str, trace: Trace) -> str:
+        how = (f'<div class="sequence still" data-draw="{OWN}/{id}" tabindex="0" role="group" '
+               f'aria-label="How {found.protocol.name} breaks {id}"></div>' if id in drawn else
+               f'<pre tabindex="0">{escape(trace_text(trace))}</pre>')
+        return (f'<article id="trace-{id}"><h3>{id}: {len(trace)} steps</h3><p>{escape(SENTENCES[id])}</p>{how}'
+                "</article>")
+
+    if not found.shortest:
+        return "<p>There are none.</p>"
+    return f'<div class="stories-grid">{"".join(article(id, t) for id, t in found.shortest.items())}</div>'
+
+
+def _differences(found: Reviewed) -> str:
+    compared = found.compared
+    only = "".join(f"<p>Only {name} has {escape(', '.join(actions))}.</p>" for name, actions in
+                   zip(("the reference", found.protocol.name), compared.only) if actions)
+    if not compared.differences:
+        return only + f"<p>No action behaves otherwise than in the reference within {bounds_text(BOUNDS)}.</p>"
+    return only + draw_table("Where it departs", ("call", "after", "the reference", escape(found.protocol.name)), (
+        (f"<code>{escape(d.call)}</code>", escape(" · ".join(calls(d.histories[0])) or "the start"),
+         *(escape(tell_step(history, step)) for history, step in zip(d.histories, d.steps)))
+        for d in compared.differences.values()), "actions-table")

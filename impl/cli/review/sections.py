@@ -17,10 +17,12 @@ from cancelmark.views.tables import KINDS
 from cancelmark.views.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
-from .payload import SENTENCES, counterexample_traces, example_traces, flaw_traces, graphs
+from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces, graphs
+from .reading import cite
+from .whatif import CHANGES, INSTEAD
 
 
-def _table(
+def draw_table(
     caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], css: str = "", right: Iterable[int] = (),
 ) -> str:
     """A table of HTML cells, the first of each row its heading."""
@@ -91,7 +93,7 @@ def properties(found: Findings) -> str:
             good = judge_property(found, p).verdict == "holds"
             says = '<span class="says good">✓ holds</span>' if good else '<span class="says bad">✗ violated</span>'
             body += (f'<tr><th scope="row"><code>{p.id}</code></th><td>{escape(p.sentence)}</td>'
-                     f'<td data-head="kind">{p.kind.value}</td><td data-head="rules">{", ".join(p.clauses)}</td>'
+                     f'<td data-head="kind">{p.kind.value}</td><td data-head="rules">{cite(", ".join(p.clauses))}</td>'
                      f"<td>{says}</td></tr>")
         body += "</tbody>"
     widest = found.checked[CHECKED[0]]
@@ -119,7 +121,7 @@ def guarantees(found: Findings) -> str:
     drawn = {trace.id for trace in example_traces(found)}
 
     def article(e: Example) -> str:
-        return (f'<article><h3>{escape(e.title)} <small>{e.rule}</small></h3><p>{escape(e.says)}</p>'
+        return (f'<article><h3>{escape(e.title)} <small>{cite(e.rule)}</small></h3><p>{escape(e.says)}</p>'
                 f'<div class="sequence still" data-draw="example/{e.name}" tabindex="0" role="group" '
                 f'aria-label="{escape(e.title)}, as a sequence diagram"></div></article>')
 
@@ -143,7 +145,7 @@ def matrix(found: Findings) -> str:
 
     known = {trace.id for trace in counterexample_traces(found)}
     heads = [f'<abbr title="{escape(c.title)}">{c.name}</abbr>' for c in found.chapters.values()]
-    table = _table("The verdict matrix: properties by revision", ("property", *heads), (
+    table = draw_table("The verdict matrix: properties by revision", ("property", *heads), (
         (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(name, p.id) for name in found.chapters))
         for p in JUDGED), "matrix")
     revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.title)} <span>{c.searched:,} states</span></dd></div>"
@@ -151,27 +153,36 @@ def matrix(found: Findings) -> str:
     return f'{table}<dl class="revisions">{revisions}</dl>'
 
 
-def ladder() -> str:
-    """What each repair fixed, what came with it and what it left, in flaws."""
-    def flaws_of(name: str) -> set[str]:
-        return {flaw.name for flaw in FLAWS if name in flaw.revisions}
+def flaws_of(name: str) -> set[str]:
+    return {flaw.name for flaw in FLAWS if name in flaw.revisions}
 
+
+def ladder() -> str:
+    """How many flaws each revision has, which of them its repair ended, and which came with the repair."""
     def links(names: set[str]) -> str:
         listed = [f'<a href="#flaw-{flaw.name}">{flaw.name}</a>' for flaw in FLAWS if flaw.name in names]
         return ", ".join(listed) or "none"
 
-    rows = []
-    for before, after in zip(REVISIONS, (*REVISIONS[1:], REF)):
-        was, now = flaws_of(before), flaws_of(after)
-        repaired = links(was - now) if after != REF else f"all {len(was)} that were left"
-        rows.append((f"{before} → {after}", repaired, links(now - was), str(len(was & now))))
-    return "<h3>The repair ladder</h3>" + _table(
-        "What each repair did", ("repair", "flaws repaired", "flaws that came with it", "left"), rows, "ladder",
-        right=(3,))
+    rows, was = [], set[str]()
+    for name in (*REVISIONS, REF):
+        now = flaws_of(name)
+        first = name == REVISIONS[0]
+        repaired = "–" if first else links(was - now) if name != REF else f"all {len(was)}"
+        new = f"the {len(now)} that it began with" if first else links(now - was)
+        rows.append((name, str(len(now)), str(len(now - was)) if not first else "–", repaired, new))
+        was = now
+    last = REVISIONS[-1]
+    merged, before = flaws_of(last), set[str]().union(*map(flaws_of, REVISIONS[:-1]))
+    return ("<h3>The repair ladder</h3><p class=\"note\">"
+            f"The merged version, {last}, has {len(merged)} flaws: {len(merged & before)} that were there before, and "
+            f"{len(merged - before)} that came with the last repair.</p>" + draw_table(
+                "What each repair did", ("revision", "flaws", "new", "repaired in it", "that came with it"), rows,
+                "ladder", right=(1, 2)))
 
 
 def flaws(found: Findings) -> str:
     drawn = {trace.id: trace for trace in flaw_traces(found)}
+    last = REVISIONS[-1]
 
     def article(flaw: Flaw) -> str:
         trace = drawn.get(f"flaw/{flaw.name}")
@@ -179,23 +190,51 @@ def flaws(found: Findings) -> str:
             f'<button type="button" data-show="flaw/{flaw.name}">Show the {len(trace.path)} steps'
             f'<span class="unseen"> of {flaw.name}</span></button>')
         repaired = f"repaired in {flaw.repaired}" if flaw.repaired else "never repaired"
-        return (f'<article id="flaw-{flaw.name}"><h4>{flaw.name}</h4>'
+        still = " data-still" if last in flaw.revisions else ""
+        return (f'<article id="flaw-{flaw.name}"{still}><h4>{flaw.name}</h4><p class="says-it">{escape(flaw.says)}</p>'
                 f'<p class="tags"><span>in {flaw.where}</span> <span>{repaired}</span></p>'
-                f'<p>{escape(flaw.tale)}</p>'
-                f'<p class="ruled-out"><strong>Ruled out:</strong> {escape(flaw.ruled_out)}</p>{show}</article>')
+                f'<details><summary>The story</summary><p>{escape(flaw.tale)}</p>'
+                f'<p class="ruled-out"><strong>Ruled out:</strong> {cite(flaw.ruled_out)}</p>'
+                f'<p class="told" data-told="flaw/{flaw.name}"></p></details>{show}</article>')
 
     order = [p.id for p in JUDGED]
     groups = groupby(sorted(FLAWS, key=lambda f: order.index(f.breaks)), key=lambda f: f.breaks)
-    return "".join(
-        f'<h3 class="breaks-title"><code>{id}</code> <span>{escape(SENTENCES[id])}</span></h3>'
-        f'<div class="flaws-grid">{"".join(map(article, group))}</div>' for id, group in groups)
+    still = (f'<p class="filter"><label><input type="checkbox" id="still"> only the {len(flaws_of(last))} that are '
+             f"still in {last}, as it was merged</label></p>")
+    return still + "".join(
+        f'<section class="broken-by"><h3 class="breaks-title"><code>{id}</code> '
+        f'<span>{escape(SENTENCES[id])}</span></h3>'
+        f'<div class="flaws-grid">{"".join(map(article, group))}</div></section>' for id, group in groups)
+
+
+# --- what if
+
+def whatif(found: Findings) -> str:
+    """The changed protocols, each with what it breaks."""
+    known = {trace.id for trace in change_traces(found)}
+
+    def broken(id: str) -> str:
+        result = found.changed[id]
+        cells = [f'<button type="button" class="fails" data-show="{id}/{p}">{p} <span aria-hidden="true">✗</span> '
+                 f'{len(walk)}<span class="unseen"> steps</span></button>' if f"{id}/{p}" in known else
+                 f'<span class="says bad">{p} ✗</span>' for p, walk in result.broken.items()]
+        cells += [f'<span class="says none">{escape(goal)} never happens</span>' for goal in result.unmet]
+        return " ".join(cells) or '<span class="says good">✓ holds</span>'
+
+    def rows(ids: Iterable[str]) -> Iterable[Sequence[str]]:
+        return ((escape(CHANGES[id].title), broken(id),
+                 f'<a href="#play/{id}/">play</a>') for id in ids)
+
+    first = [change.id for change in INSTEAD]
+    return draw_table("Changed protocols, and what each breaks", ("what if …", "then", "play it"),
+                  rows([*first, *(id for id in CHANGES if id not in first)]), "whatif-table")
 
 
 # --- actions, figures, limits
 
 def actions() -> str:
-    return _table("The actions", ("action", "taken by", "when", "what it does", "rule"), (
-        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), a.rule) for a in ACTIONS),
+    return draw_table("The actions", ("action", "taken by", "when", "what it does", "rule"), (
+        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), cite(a.rule)) for a in ACTIONS),
         "actions-table")
 
 
@@ -208,7 +247,7 @@ def figures(found: Findings) -> str:
     doing = shares("What prompts are doing, by depth", [level.prompts for level in found.levels], [*PROMPT_LOOKS],
                    "steps from the start", "prompts")
     grows = growth("States by the number of prompts", series, "prompts", "states")
-    counts = _table("Every search of the reference", ("within", "states", "edges", "depth", "verdict"), (
+    counts = draw_table("Every search of the reference", ("within", "states", "edges", "depth", "verdict"), (
         (bounds_text(c.bounds), f"{c.states:,}", f"{c.edges:,}", str(len(c.levels) - 1), c.verdict)
         for c in sorted(found.checked.values(), key=lambda c: c.states)), "counts", right=(1, 2, 3))
     return f"""<div class="plots">
@@ -231,5 +270,6 @@ def limits(found: Findings) -> dict[str, str]:
             f"{bounds_text(p.bounds)} ({' or '.join(KINDS[kind] for kind in p.accepts)})" for p in PROFILES),
         "silent": "; ".join(f"<code>{id}</code> of {', '.join(names)}" for id, names in SILENT.items()),
         "played": "; ".join(
-            f"{name}: {graph.states:,} states, {graph.steps:,} steps" for name, graph in graphs(found).items()),
+            f"{name}: {graph.states:,} states" for name, graph in graphs(found).items() if name not in CHANGES)
+            + f"; {len(CHANGES)} changed protocols, each with what was searched",
     }

@@ -5,8 +5,11 @@ import gzip
 import io
 import json
 import re
+import shlex
+import xml.etree.ElementTree as ElementTree
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -19,6 +22,8 @@ from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.review import command, findings
 from cancelmark.impl.cli.review.findings import Findings
 from cancelmark.impl.cli.review.page import page as page_of
+from cancelmark.impl.cli.review.reading import specification
+from cancelmark.impl.cli.review.whatif import CHANGES, limit_actions
 from cancelmark.model.check.judging import properties_of
 from cancelmark.model.delivery import LOGGED, LOSSY
 from cancelmark.model.lifecycle import State
@@ -30,7 +35,9 @@ from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text
+from cancelmark.views.reasons import reason, rest_reason
 
+WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation")
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}
 
 
@@ -102,6 +109,43 @@ def test_the_page_names_no_address_and_no_file_outside(review: Review) -> None:
     assert set(re.findall(r"https?://[^\"'\s<)]+", review.html)) == {"http://www.w3.org/2000/svg"}
 
 
+def test_every_rule_and_every_word_of_the_page_is_explained_on_it(review: Review) -> None:
+    cited = set(re.findall(r'href="#rule-(R\d+[a-z]?)"', review.html))
+    assert cited > {clause for p in JUDGED for clause in p.clauses}
+    for rule in cited:
+        assert f'id="rule-{rule}"' in review.html
+    prose = re.sub(r"<(script|style|svg).*?</\1>|<[^>]+>", " ", review.html.partition('id="rules"')[0], flags=re.DOTALL)
+    linked = re.findall(r">(R\d+[a-z]?)<", review.html.partition('id="rules"')[0])
+    svg = re.findall(r"<svg.*?</svg>", review.html.partition('id="rules"')[0], flags=re.DOTALL)
+    assert len(re.findall(r"\bR\d+[a-z]?\b", prose)) == len(linked) - sum(
+        len(re.findall(r">(R\d+[a-z]?)<", picture)) for picture in svg), "a rule is cited without a link"
+    terms = set(re.findall(r"<dt>([^<]+)</dt>", review.html))
+    for word in WORDS:
+        assert any(word in term for term in terms), word
+
+
+def test_the_page_says_why_the_mark_works_and_what_others_found(review: Review) -> None:
+    spec = specification()
+    assert f"{spec['proof']['questions']} questions" in review.html
+    assert f"{max(row['states'] for row in spec['spin']):,} states" in review.html
+    for id in ("flag/no-lost-cancel", "counter/no-poisoning", "list/no-lost-cancel"):
+        assert f'data-draw="{id}"' in review.html
+
+
+def test_every_change_breaks_what_its_bug_declares(review: Review) -> None:
+    for bug in BUGS:
+        slug = next((id for id, change in CHANGES.items() if change.title == bug.name), None)
+        if slug:
+            assert set(review.found.changed[slug].broken) == bug.breaks, bug.name
+            assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
+
+
+def test_the_ladder_says_how_many_flaws_are_new(review: Review) -> None:
+    rows = re.findall(r'<tr><th scope="row">(r\d|ref)</th><td class="number"[^>]*>(\d+)</td>', review.html)
+    assert {name: int(count) for name, count in rows} == {
+        name: sum(name in flaw.revisions for flaw in FLAWS) for name in ("r0", "r1", "r2", "r3", "r4", "ref")}
+
+
 def test_the_same_findings_make_the_same_page(review: Review) -> None:
     assert page_of(review.found) == review.html
 
@@ -145,7 +189,7 @@ def broken_by_hand(behaviour: Behaviour, before: Server, change: Change) -> list
 def cell_of(behaviour: Behaviour, session: AnySession, p: Prompt) -> list[Any]:
     stopping = p.state is State.ACTIVE and session.covered(p)
     text = p.state.value + (f": {p.outcome.value}" if p.outcome else ", stopping" if stopping else "")
-    restless = [q.id for q in properties_of(behaviour) if q.at_rest and not q.at_rest(p)]
+    restless = [[q.id, rest_reason(q.id, p)] for q in properties_of(behaviour) if q.at_rest and not q.at_rest(p)]
     return ["stopping" if stopping else p.state.value, text, int(p.run_id), p.reach.value, p.ends, restless]
 
 
@@ -191,7 +235,8 @@ def assert_is_the_model(behaviour: Behaviour, graph: dict[str, Any]) -> None:
             assert (name, actor) == (change.call.name, change.call.action.actor.value)
             assert messages[0][3] == call
             assert len(messages) == 1 + len(change.effects)
-            assert broken == broken_by_hand(behaviour, server, change)
+            assert [id for id, _ in broken] == broken_by_hand(behaviour, server, change)
+            assert all(why == reason(id, server, change) != "" for id, why in broken)
             assert [(i, label, graph["cells"][cell]) for i, label, cell in ended] == [
                 (i, p.label, cell_of(behaviour, change.after.sessions[i], p))
                 for i, move in change.moves for p in move.ended]
@@ -202,6 +247,12 @@ def assert_is_the_model(behaviour: Behaviour, graph: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_every_step_of_the_exported_graph_is_a_step_of_the_model(review: Review, name: str) -> None:
     assert_is_the_model(PROTOCOLS[name], review.graph(name))
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_every_step_of_a_changed_graph_is_a_step_of_the_change(review: Review, name: str) -> None:
+    change = CHANGES[name]
+    assert_is_the_model(limit_actions(change.protocol, change.bounds), review.graph(name))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -220,7 +271,7 @@ def test_a_damaged_graph_is_noticed(review: Review, damage: str) -> None:
         case "call":
             graph["steps"]["values"][1][0] = "finish(B)"
         case "broken":
-            graph["steps"]["values"][2][4] = ["delivery"]
+            graph["steps"]["values"][2][4] = [["delivery", "why"]]
         case "cell":
             graph["cells"][0][1] = "queued"
         case "omitted":
@@ -233,7 +284,7 @@ def test_a_damaged_graph_is_noticed(review: Review, damage: str) -> None:
 
 
 def test_every_told_trace_ends_in_what_it_tells(review: Review) -> None:
-    graphs = {name: review.graph(name) for name in PROTOCOLS}
+    graphs = {name: review.graph(name) for name in (*PROTOCOLS, *CHANGES)}
     walks = {name: steps_by_state(graph) for name, graph in graphs.items()}
     for trace in review.told["traces"]:
         graph, state, ended = graphs[trace["protocol"]], 0, []
@@ -243,8 +294,8 @@ def test_every_told_trace_ends_in_what_it_tells(review: Review) -> None:
             ended += [cell for _, _, cell in step[5]]
             live = [int(c["values"][c["data"][state]]) for c in graph["columns"]
                     if len(c["name"]) == 1 and c["values"][c["data"][state]]]
-            rest = [id for cell in (*ended, *live) for id in graph["cells"][cell][5]] if graph["quiet"][state] else []
-            broken.append(step[4] + rest)
+            rest = [id for cell in (*ended, *live) for id, _ in graph["cells"][cell][5] if graph["quiet"][state]]
+            broken.append([id for id, _ in step[4]] + rest)
         kind, _, name = trace["id"].partition("/")
         if kind == "example":
             assert broken == [[]] * len(broken)
@@ -265,7 +316,7 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
     monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
     bounds = Bounds(2, cancels=1, clears=1)
     checked = {**review.found.checked, bounds: findings.check(bounds)}
-    found = Findings(checked, review.found.chapters, review.found.sessions, review.found.delivered, review.found.levels)
+    found = replace(review.found, checked=checked)
     monkeypatch.setattr(command, "find_out", lambda workers: found)
     path = tmp_path / "broken.html"
     assert main(["review", "-o", str(path)]) == 1
@@ -282,7 +333,7 @@ def test_a_broken_reference_has_its_counterexample_in_the_matrix(
     monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
     monkeypatch.setattr(findings, "EXAMPLES", ())
     chapters = {**review.found.chapters, "ref": findings.chapter("ref")}
-    found = Findings(review.found.checked, chapters, review.found.sessions, review.found.delivered, review.found.levels)
+    found = replace(review.found, chapters=chapters)
     assert any("no-poisoning" in what for what in found.wrong)
     assert 'data-show="ref/no-poisoning"' in page_of(found)
 
@@ -468,6 +519,8 @@ def test_every_cell_opens_and_steps_through_to_the_violation(opened: Opened, rev
             return seen; }""", length)
         assert page.locator("dialog .step").count() == length
         assert f"breaks {id.split('/')[1]}" in page.locator("dialog [aria-current]").inner_text()
+        assert all(re.match(r"✗ breaks [\w-]+ \S.* It must hold: ", text.replace("\n", " "))
+                   for text in page.locator("dialog [aria-current] .breaks").all_inner_texts()), "a reason is given"
         assert not any(f"breaks {id.split('/')[1]} " in text for text in broken[:-1])
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog[open]", state="detached")
@@ -511,6 +564,90 @@ def test_two_sessions_are_kept_apart(opened: Opened) -> None:
     opened.take("accept(A)@1", "accept(B)@2", "cancel@1", "enter(B)@2", "enter(A)@1")
     assert opened.prompts() == {"A": "canceled on entry", "B": "active"}
     assert opened.page.locator("#explorer .session").count() == 2
+
+
+def test_back_and_forward_step_through_the_walk(opened: Opened, review: Review) -> None:
+    opened.take(*RACE)
+    page = opened.page
+    for steps in (4, 3):
+        page.go_back()
+        opened.page.get_by_text(f"step {steps} of 5", exact=True).wait_for()
+    assert opened.prompts() == {"A": "accepted", "B": "accepted"}
+    page.go_forward()
+    opened.page.get_by_text("step 4 of 5", exact=True).wait_for()
+    assert opened.prompts() == {"A": "accepted", "B": "active"}
+    page.locator('[data-show="r1/no-poisoning"]').click()
+    page.wait_for_selector("dialog[open]")
+    page.go_back()
+    page.wait_for_selector("dialog[open]", state="detached")
+    assert opened.prompts() == {"A": "accepted", "B": "active"}
+
+
+def test_keys_work_wherever_the_focus_is(opened: Opened) -> None:
+    page = opened.page
+    page.locator("#rules summary").focus()
+    page.keyboard.press("1")
+    assert len(opened.steps()) == 1
+    page.locator("#still").focus()
+    page.keyboard.press("1")
+    assert len(opened.steps()) == 1, "not while something is being typed or chosen"
+
+
+def test_an_arrow_of_the_board_is_a_step(opened: Opened) -> None:
+    opened.take("accept(A)")
+    opened.page.locator("#explorer .way.accepted-active").dispatch_event("click")
+    assert opened.prompts() == {"A": "active"}
+    opened.page.locator("#explorer .way.active-done").dispatch_event("click")
+    assert opened.prompts() == {"A": "active"}
+    assert "Several steps go this way: finish(A, end_turn), finish(A, error)" in opened.part("said").inner_text()
+
+
+@pytest.mark.parametrize("form", ["link", "command", "mermaid", "text", "svg"])
+def test_a_walk_is_copied_in_any_form(opened: Opened, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    opened.part("protocol").select_option("flag")
+    opened.take("accept(A, run id)", "cancel", "accept(B)", "enter(B)")
+    opened.page.locator("#explorer .menu summary").click()
+    opened.page.locator(f'#explorer [data-copy="{form}"]').click()
+    copied = opened.page.evaluate("explorer.copied")
+    match form:
+        case "link":
+            assert copied == opened.page.url
+        case "command":
+            name, *arguments = shlex.split(copied)
+            assert name == "cancelmark"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("sys.stdin", io.StringIO("quit\n"))
+                assert main(arguments) == 0
+            assert "no-poisoning broken by step 4" in capsys.readouterr().out
+        case "mermaid":
+            assert copied.startswith("sequenceDiagram\n")
+            assert "Client->>S1: accept(A, run id)" in copied
+        case "text":
+            assert "✗ breaks no-poisoning: B is canceled on entry, but no cancel has come" in copied
+        case "svg":
+            assert ElementTree.fromstring(copied).tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_two_protocols_step_together(opened: Opened) -> None:
+    opened.part("beside").select_option("flag")
+    opened.take("accept(A)", "cancel", "accept(B)")
+    assert "every prompt is in the same state in both" in opened.part("apart").inner_text()
+    opened.take("enter(B)")
+    assert opened.part("apart").inner_text() == "They differ since step 4, enter(B). Broken there: no-poisoning."
+    assert opened.prompts() == {"A": "accepted", "B": "active"}
+
+
+def test_only_the_flaws_that_are_still_there(opened: Opened) -> None:
+    shown = opened.page.locator("#flaws article:visible")
+    assert shown.count() == len(FLAWS)
+    opened.page.locator("#still").check()
+    assert shown.count() == sum("r4" in flaw.revisions for flaw in FLAWS)
+
+
+def test_a_cited_rule_leads_to_its_words(opened: Opened) -> None:
+    opened.page.locator('.properties-table a[href="#rule-R12b"]').first.click()
+    opened.page.locator("#rule-R12b").wait_for(state="visible")
+    assert "latest seq" in opened.page.locator("#rule-R12b + dd").inner_text()
 
 
 def test_what_is_beyond_the_bounds_is_listed(opened: Opened) -> None:

@@ -60,7 +60,7 @@ function drawStep(walk, moment, before, number, lanes, width, jump, sentences) {
     html("span", { class: "unseen" }, ` ${moment.step.call}${words.length ? `: ${words.join("; ")}` : ""}`));
   if (jump) head.addEventListener("click", () => jump(number));
   const broken = moment.broken.map((id) => html("p", { class: "breaks" }, html("strong", {}, `✗ breaks ${id}`),
-    sentences[id] ? ` ${sentences[id]}` : ""));
+    moment.reasons[id] ? ` ${moment.reasons[id]}` : "", sentences[id] ? html("small", {}, ` It must hold: ${sentences[id]}`) : null));
   const current = jump && number === walk.at;
   return html("li", { class: `step${number > walk.at ? " undone" : ""}${moment.broken.length ? " violation" : ""}`,
     "aria-current": current ? "step" : false },
@@ -202,4 +202,83 @@ function token(x, y, wide, label, cell) {
   return svg("g", { class: `token ${cell.kind}` }, svg("title", {}, words),
     svg("rect", { x, y, width: wide, height: 24, rx: 6 }),
     svg("text", { x: x + wide / 2, y: y + 17, "text-anchor": "middle" }, outcome ? label + OUTCOME_SIGN[outcome] : label));
+}
+
+// --- ways that can be gone
+
+const placeOf = (cell) => (!cell ? "start" : cell.kind === "stopping" ? "active" : cell.kind);
+
+// The arrows of the board that some step goes now: `from-to`, with the numbers of those steps.
+function waysOf(walk) {
+  const found = {};
+  walk.next.forEach((edge, number) => {
+    const after = walk.moment(edge.target, edge.step, walk.now);
+    for (const { cell, was } of changesOf(after, walk.now)) {
+      const way = `${placeOf(was)}-${placeOf(cell)}`;
+      if (!(found[way] ??= []).includes(number)) found[way].push(number);
+    }
+  });
+  return found;
+}
+
+function openWays(into, walk, choose) {
+  const ways = waysOf(walk);
+  for (const group of into.querySelectorAll(".way")) {
+    const numbers = Object.entries(ways).find(([way]) => group.classList.contains(way))?.[1] ?? [];
+    group.classList.toggle("can", numbers.length > 0);
+    group.onclick = numbers.length ? () => choose(numbers) : null;
+    let title = group.querySelector("title");
+    if (!title) group.prepend((title = svg("title")));
+    title.textContent = numbers.map((number) => walk.next[number].step.call).join(", or ");
+  }
+}
+
+// --- the walk in other forms
+
+function walkAsText(walk) {
+  return walk.moments.slice(1, walk.at + 1).map((moment, i) => {
+    const became = changesOf(moment, walk.moments[i]).map(({ label, cell }) => `${label} ${cell.text}`);
+    const told = moment.step.messages.slice(1).map(({ text }) => text);
+    const broken = moment.broken.map((id) => `✗ breaks ${id}: ${moment.reasons[id] ?? ""}`);
+    return [`${String(i + 1).padStart(3)}  ${moment.step.call}`, became.concat(told).join(", "), ...broken].filter(Boolean).join("\n       ");
+  }).join("\n") + "\n";
+}
+
+function walkAsMermaid(walk) {
+  const lanes = lanesOf(walk, 0);
+  const lines = lanes.map(({ id, title }) => `    participant ${id} as ${title}`);
+  for (const { step } of walk.moments.slice(1, walk.at + 1)) {
+    for (const { line, source, dest, text } of step.messages) {
+      const says = text.replace(/;/g, ",");
+      if (line === "everyone") lines.push(`    Note over ${lanes[0].id},${lanes[lanes.length - 1].id}: ${says}`);
+      else if (line === "note") lines.push(`    Note over ${source}: ${says}`);
+      else lines.push(`    ${source}${line === "told" ? "-->>" : "->>"}${dest}: ${says}`);
+    }
+  }
+  return `sequenceDiagram\n${lines.join("\n")}\n`;
+}
+
+function walkAsCommand(walk, protocol) {
+  const calls = walk.moments.slice(1, walk.at + 1).map(({ step }) => `'${step.call}'`);
+  const sessions = walk.graph.sessions > 1 ? ` --sessions ${walk.graph.sessions}` : "";
+  return `cancelmark play --protocol ${protocol}${sessions} ${calls.join(" ")}`;
+}
+
+// The diagram as one file: the strips below each other, with the page's own style.
+function walkAsSvg(walk) {
+  const lanes = lanesOf(walk, 900);
+  const width = lanes[0].wide * lanes.length;
+  let y = 34;
+  const parts = lanes.map(({ x, title }) => svg("text", { x, y: 20, "text-anchor": "middle", "font-weight": "700" }, title));
+  walk.moments.slice(1, walk.at + 1).forEach((moment, i) => {
+    const drawn = strip(moment, walk.moments[i], lanes, width);
+    const group = svg("g", { transform: `translate(0 ${y})` });
+    group.append(...drawn.childNodes);
+    parts.push(group);
+    y += +drawn.getAttribute("height");
+  });
+  const style = svg("style", {}, [...document.querySelectorAll("style")].map((sheet) => sheet.textContent).join("\n"));
+  const whole = svg("svg", { xmlns: SVG, class: "cancelmark strip", width, height: y + 8, viewBox: `0 0 ${width} ${y + 8}` },
+    style, svg("rect", { width, height: y + 8, fill: "#fff" }), ...parts);
+  return new XMLSerializer().serializeToString(whole);
 }

@@ -8,18 +8,28 @@ class Explorer {
     this.root = root;
     this.payload = payload;
     this.playing = null;
-    this.part("protocol").append(...payload.protocols.map(({ id, title }) => html("option", { value: id }, title)));
+    this.part("protocol").append(...this.menu());
+    this.part("beside").append(html("option", { value: "" }, "nothing"), ...this.menu());
+    this.on("beside", "change", (event) => this.compare(event.target.value));
     this.on("protocol", "change", (event) => this.open(event.target.value));
     this.on("example", "change", (event) => this.load(payload.traces[event.target.value]));
     this.on("undo", "click", () => this.goTo(this.walk.at - 1));
     this.on("redo", "click", () => this.goTo(this.walk.at + 1));
     this.on("restart", "click", () => this.open(this.protocol));
     this.on("find", "click", () => this.find());
-    this.on("copy", "click", () => this.copy());
-    root.addEventListener("keydown", (event) => this.key(event));
+    for (const button of root.querySelectorAll("[data-copy]")) button.addEventListener("click", () => this.copy(button.dataset.copy));
+    document.addEventListener("keydown", (event) => this.key(event));
   }
 
   part(name) { return this.root.querySelector(`[data-part="${name}"]`); }
+
+  // The protocols, in groups.
+  menu() {
+    const groups = Object.groupBy ? Object.groupBy(this.payload.protocols, ({ group }) => group) : this.payload.protocols.reduce(
+      (made, protocol) => { (made[protocol.group] ??= []).push(protocol); return made; }, {});
+    return Object.entries(groups).map(([label, protocols]) => html("optgroup", { label },
+      ...protocols.map(({ id, title }) => html("option", { value: id }, title))));
+  }
 
   on(name, event, act) { this.part(name).addEventListener(event, act); }
 
@@ -36,6 +46,7 @@ class Explorer {
     this.part("example").replaceChildren(html("option", { value: "" }, "Choose …"), ...this.examples());
     this.part("size").textContent = `${graph.states.toLocaleString("en")} states, exported by the model`;
     this.draw();
+    this.remember();
     this.say(this.summary());
   }
 
@@ -55,6 +66,7 @@ class Explorer {
     this.stop();
     this.walk.take(number);
     this.draw();
+    this.remember();
     this.say(this.summary());
   }
 
@@ -62,7 +74,46 @@ class Explorer {
     this.stop();
     this.walk.jump(step);
     this.draw();
+    this.remember();
     this.say(this.summary());
+  }
+
+  // One of several steps: the only one is taken, else the reader is led to the choice.
+  choose(numbers) {
+    if (numbers.length === 1) return this.take(numbers[0]);
+    this.part("next").querySelector(`[data-number="${numbers[0]}"]`)?.focus();
+    this.say(`Several steps go this way: ${numbers.map((number) => this.walk.next[number].step.call).join(", ")}. Choose one.`);
+  }
+
+  // --- a second protocol that takes the same steps
+
+  async compare(protocol) {
+    this.other = protocol ? await loadGraph(protocol) : null;
+    this.otherName = protocol;
+    this.part("beside").value = protocol;
+    this.drawOther();
+  }
+
+  drawOther() {
+    this.part("other").hidden = !this.other;
+    if (!this.other) return;
+    const walk = new Walk(this.other);
+    const lost = walk.follow(this.walk.words);
+    const title = this.payload.protocols.find(({ id }) => id === this.otherName).title;
+    this.part("other-title").textContent = `Beside it: ${title}`;
+    drawBoard(this.part("other-board"), walk.now, walk.moments[walk.at - 1]);
+    this.part("other-session").replaceChildren(...walk.now.sessions.map((session, i) => drawSession(session, this.other.sessions > 1 ? i + 1 : null)));
+    const broken = walk.now.brokenSoFar;
+    const difference = lost ? `After ${walk.at} steps they part: ${lost} cannot happen there.` : this.apart(walk);
+    this.part("apart").textContent = `${difference}${broken.length ? ` Broken there: ${broken.join(", ")}.` : ""}`;
+    this.part("apart").classList.toggle("bad", broken.length > 0);
+  }
+
+  // Where the two walks first show something else.
+  apart(walk) {
+    const shows = ({ sessions }) => JSON.stringify(sessions.map(({ prompts }) => Object.entries(prompts).map(([label, { text }]) => [label, text])));
+    const step = walk.moments.findIndex((moment, i) => shows(moment) !== shows(this.walk.moments[i]));
+    return step < 0 ? "So far every prompt is in the same state in both." : `They differ since step ${step}, ${walk.moments[step].step.call}.`;
   }
 
   find() {
@@ -82,6 +133,7 @@ class Explorer {
     const [first, ...rest] = numbers;
     this.walk.take(first);
     this.draw();
+    this.remember();
     if (!rest.length) {
       this.playing = null;
       this.say(this.summary());
@@ -104,26 +156,46 @@ class Explorer {
   async follow(fragment) {
     const [protocol, ...words] = fragment.split("/").slice(1).map(decodeURIComponent);
     if (!this.payload.protocols.some(({ id }) => id === protocol)) return this.say(`This page has no protocol ${protocol}.`);
-    await this.open(protocol);
-    const lost = this.walk.follow(words.filter(Boolean));
+    const wanted = words.filter(Boolean);
+    const all = this.walk && this.protocol === protocol ? this.walk.wordsUpTo(this.walk.length) : null;
+    let lost = null;
+    this.following = true;
+    if (all && wanted.every((word, i) => word === all[i])) {
+      this.stop();
+      this.walk.jump(wanted.length);
+    } else {
+      await this.open(protocol);
+      lost = this.walk.follow(wanted);
+    }
     this.draw();
+    this.following = false;
     this.say(lost ? `The link goes on with ${lost}, which cannot happen here in this page.` : this.summary());
   }
 
-  async copy() {
-    const link = location.href.split("#")[0] + this.fragment;
+  async copy(form) {
+    const protocol = this.payload.protocols.find(({ id }) => id === this.protocol);
+    if (form === "command" && !protocol.play) return this.say("The command line cannot play this one.");
+    const [what, text] = {
+      link: ["The link to this walk", () => location.href.split("#")[0] + this.fragment],
+      command: ["The command", () => walkAsCommand(this.walk, protocol.play)],
+      mermaid: ["The diagram as Mermaid", () => walkAsMermaid(this.walk)],
+      text: ["The steps as text", () => walkAsText(this.walk)],
+      svg: ["The diagram as SVG", () => walkAsSvg(this.walk)],
+    }[form];
+    this.part("menu").open = false;
+    this.copied = text();
     try {
-      await navigator.clipboard.writeText(link);
-      this.say("The link to this walk is copied.");
+      await navigator.clipboard.writeText(this.copied);
+      this.say(`${what} is copied.`);
     } catch {
-      this.say("The address of this page is the link to this walk; copy it from there.");
+      this.say(`The browser does not let this page copy. ${form === "link" ? "The address of this page is the link." : ""}`);
     }
   }
 
   // --- keys
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input, textarea") || document.querySelector("dialog[open]")) return;
     const buttons = this.part("next").querySelectorAll("button");
     const act = {
       u: () => this.goTo(this.walk.at - 1), r: () => this.goTo(this.walk.at + 1), f: () => this.find(),
@@ -131,6 +203,8 @@ class Explorer {
     if (act) {
       event.preventDefault();
       act();
+      const { top, bottom } = this.root.getBoundingClientRect();
+      if (bottom < 80 || top > innerHeight - 80) this.root.scrollIntoView();
     }
   }
 
@@ -141,12 +215,21 @@ class Explorer {
     this.drawNext();
     drawStage(this.root, walk, this.payload);
     drawSequence(this.part("trace"), walk, { jump: (step) => this.goTo(step), sentences: this.payload.properties });
+    openWays(this.part("board"), walk, (numbers) => this.choose(numbers));
+    this.drawOther();
     this.part("undo").disabled = walk.at === 0;
     this.part("redo").disabled = walk.at === walk.length;
     this.part("restart").disabled = walk.length === 0;
     this.part("at").textContent = walk.length ? `step ${walk.at} of ${walk.length}` : "";
-    if (walk.length) history.replaceState(null, "", this.fragment);
-    else if (location.hash.startsWith("#play/")) history.replaceState(null, "", location.href.split("#")[0]);
+  }
+
+  // Puts the walk into the address, so that Back and Forward of the browser step through the walk.
+  remember() {
+    if (this.following) return;
+    const address = this.walk.at || this.moved ? this.fragment : location.href.split("#")[0];
+    if (this.walk.at) this.moved = true;
+    else if (!this.moved) return;
+    if (address !== location.hash) history.pushState(null, "", address);
   }
 
   drawNext() {
@@ -169,7 +252,7 @@ class Explorer {
   }
 
   choice(step, number, key) {
-    const button = html("button", { type: "button", class: "choice", "data-call": step.call, "aria-keyshortcuts": key < 10 ? String(key) : null },
+    const button = html("button", { type: "button", class: "choice", "data-call": step.call, "data-number": number, "aria-keyshortcuts": key < 10 ? String(key) : null },
       html("code", {}, step.call), key < 10 ? html("kbd", { "aria-hidden": "true" }, String(key)) : null);
     button.addEventListener("click", () => this.take(number));
     return button;

@@ -7,9 +7,10 @@ class Graph {
     this.properties = data.properties;
     this.labels = Array.from({ length: data.prompts }, (_, i) => String.fromCharCode(65 + i));
     this.data = data;
-    this.cells = data.cells.map(([kind, text, runId, reach, ends, restless]) => ({ kind, text, runId: !!runId, reach, ends, restless }));
+    this.cells = data.cells.map(([kind, text, runId, reach, ends, restless]) => ({
+      kind, text, runId: !!runId, reach, ends, restless: restless.map(([id]) => id), reasons: restless }));
     this.steps = data.steps.values.map(([call, action, actor, messages, broken, ended]) => ({
-      call, action, actor, broken,
+      call, action, actor, broken: broken.map(([id]) => id), reasons: broken,
       messages: messages.map(([line, source, dest, text]) => ({ line, source, dest, text })),
       ended: ended.map(([session, label, cell]) => ({ session, label, cell: this.cells[cell] })),
     }));
@@ -83,13 +84,14 @@ class Walk {
     const sessions = this.graph.look(state);
     const ended = [...(before ? before.ended : []), ...(step ? step.ended : [])];
     for (const { session, label, cell } of ended) sessions[session].prompts[label] = cell;
-    const broken = step ? [...step.broken] : [];
+    const reasons = step ? [...step.reasons] : []; // of each broken property: its id, and why
     if (this.graph.quiet(state)) {
-      for (const { prompts } of sessions) for (const cell of Object.values(prompts)) broken.push(...cell.restless);
+      for (const { prompts } of sessions) for (const cell of Object.values(prompts)) reasons.push(...cell.reasons);
     }
+    const broken = reasons.map(([id]) => id);
     const sofar = before ? before.brokenSoFar : [];
     const fresh = [...new Set(broken)].filter((id) => !sofar.includes(id));
-    return { state, step, sessions, ended, broken: fresh, brokenSoFar: [...sofar, ...fresh], quiet: this.graph.quiet(state) };
+    return { state, step, sessions, ended, broken: fresh, reasons: reasonsOf(reasons), brokenSoFar: [...sofar, ...fresh], quiet: this.graph.quiet(state) };
   }
 
   get now() { return this.moments[this.at]; }
@@ -111,9 +113,11 @@ class Walk {
   jump(to) { this.at = Math.max(0, Math.min(to, this.length)); }
 
   // The walk as words, one for each step in force. Where a call has several results, ~2 names the second.
-  get words() {
+  get words() { return this.wordsUpTo(this.at); }
+
+  wordsUpTo(end) {
     let state = 0;
-    return this.taken.slice(0, this.at).map((edge) => {
+    return this.taken.slice(0, end).map((edge) => {
       const same = this.graph.edges(state).filter((other) => other.step.call === edge.step.call);
       const which = same.findIndex((other) => other.step === edge.step && other.target === edge.target);
       state = edge.target;
@@ -164,6 +168,13 @@ class Walk {
     }
     return { numbers: null, looked: seen.size };
   }
+}
+
+// By property: why it is broken. Where several prompts break it, each is told once.
+function reasonsOf(pairs) {
+  const found = {};
+  for (const [id, why] of pairs) if (why && !(found[id] ?? "").includes(why)) found[id] = [found[id], why].filter(Boolean).join(" ");
+  return found;
 }
 
 function unwind(way) {

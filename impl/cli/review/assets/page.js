@@ -21,7 +21,7 @@ async function showTrace(trace) {
   shown.walk.jump(0);
   drawShown();
   if (!dialog.open) dialog.showModal();
-  history.replaceState(null, "", `#show/${trace.id}`);
+  if (location.hash !== `#show/${trace.id}`) history.pushState(null, "", `#show/${trace.id}`);
 }
 
 function drawShown() {
@@ -64,7 +64,7 @@ partOfDialog("explore").addEventListener("click", async () => {
 });
 
 function goToExplorer() {
-  document.getElementById("play").scrollIntoView();
+  (innerWidth < 700 ? explorer.part("board").closest(".pane") : explorer.root).scrollIntoView(); // the drawing, at once
   explorer.part("protocol").focus({ preventScroll: true });
 }
 
@@ -75,7 +75,14 @@ for (const button of document.querySelectorAll("[data-show]")) {
 async function drawGuarantees() {
   for (const figure of document.querySelectorAll("[data-draw]")) {
     const trace = payload.traces.find(({ id }) => id === figure.dataset.draw);
+    if (!trace) continue;
     const walk = new Walk(await loadGraph(trace.protocol), trace.path);
+    drawSequence(figure, walk, { sentences: payload.properties });
+  }
+  for (const figure of document.querySelectorAll("[data-walk]")) {
+    const [protocol, ...words] = figure.dataset.walk.split("/");
+    const walk = new Walk(await loadGraph(protocol));
+    walk.follow(words);
     drawSequence(figure, walk, { sentences: payload.properties });
   }
 }
@@ -83,19 +90,50 @@ async function drawGuarantees() {
 // What the address asks for: a walk to go on with, or a trace to look at.
 async function arrive() {
   const asked = location.hash;
+  if (dialog.open && !asked.startsWith("#show/")) dialog.close();
   if (asked.startsWith("#play/")) {
     await explorer.follow(asked);
-    goToExplorer();
+    const { top, bottom } = explorer.root.getBoundingClientRect();
+    if (bottom < 200 || top > innerHeight - 200) goToExplorer();
   } else if (asked.startsWith("#show/")) {
     const trace = payload.traces.find(({ id }) => id === decodeURIComponent(asked.slice("#show/".length)));
     if (trace) await showTrace(trace);
+  } else if (asked) {
+    const target = document.getElementById(decodeURIComponent(asked.slice(1)));
+    const folded = target?.closest("details:not([open])");
+    if (folded) {
+      folded.open = true;
+      target.scrollIntoView();
+    }
+  } else if (explorer.walk?.at) {
+    explorer.following = true;
+    await explorer.open(explorer.protocol);
+    explorer.following = false;
   }
 }
+
+// The steps of every flaw in words, for those who read or print.
+async function tellFlaws() {
+  for (const place of document.querySelectorAll("[data-told]")) {
+    const trace = payload.traces.find(({ id }) => id === place.dataset.told);
+    if (trace) place.textContent = new Walk(await loadGraph(trace.protocol), trace.path).moments.slice(1).map(({ step }) => step.call).join(" · ");
+  }
+}
+
+const still = document.getElementById("still");
+still?.addEventListener("change", () => document.getElementById("flaws").classList.toggle("only-still", still.checked));
+let opened = []; // for printing: paper cannot be unfolded
+window.addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")].filter((part) => !part.closest("#play"));
+  for (const part of opened) part.open = true;
+});
+window.addEventListener("afterprint", () => { for (const part of opened) part.open = false; });
 
 (async () => {
   if (!location.hash.startsWith("#play/")) await explorer.open(payload.protocols[0].id);
   await arrive();
   await drawGuarantees();
+  await tellFlaws();
   document.documentElement.dataset.ready = "";
 })();
-window.addEventListener("hashchange", arrive);
+window.addEventListener("popstate", arrive);

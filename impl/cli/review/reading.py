@@ -1,0 +1,168 @@
+"""What a reader needs to read the page alone: the rules, the words, and why the mark works."""
+
+import json
+import re
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
+
+from .findings import Findings
+from .whatif import INSTEAD, Change
+
+_CITED = re.compile(r"\bR\d+[a-z]?\b")
+
+GLOSSARY = {
+    "prompt": "A piece of work, a text, that a client asks for in one session.",
+    "session": "One conversation. Several clients may use the same session.",
+    "turn": "The work for the active prompt: calls of the language model and of tools, until an answer stands.",
+    "accept": "The server takes a prompt, gives it a seq, and tells the client so. The prompt has not entered yet.",
+    "enter": "An accepted prompt gets its place: active, queued, or canceled on entry.",
+    "seq": "The number of a prompt in the order of acceptance: A is 1, B is 2, and so on.",
+    "mark": "A number that a session keeps: the highest seq that a cancel has reached. The mark only rises.",
+    "covered": "A cancel has reached the prompt: its seq is at or below the mark.",
+    "busy": "The session has an active prompt, or the server is down.",
+    "run id": "A name that a client gives its prompt, in order to wait for the end of exactly this prompt.",
+    "fold": "A queued prompt without a run id joins the running turn, and ends with it.",
+    "requeue": "A turn whose conversation grew too long is summed up, goes back to the queue, and goes on later.",
+    "handoff": "When a turn ends, the first prompt in the queue becomes active.",
+    "terminal event": "The event that says that a prompt is done, and how: end_turn, error or canceled.",
+    "journal": "What the server has written to disk. A crash does not lose it.",
+    "settle": "The messages of a prompt that was canceled on entry are written, and the prompt is done.",
+    "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
+    "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
+    "bounds": "How much may happen in a search: so many prompts, cancels, crashes. All orders of these are tried.",
+    "at rest (quiescence)": "The server and the turns have nothing left to do by themselves.",
+    "counterexample": "Steps that lead to a broken property. The page always shows a shortest one.",
+}
+ORIGINAL = {
+    "r0 … r4": "The original server as it was, and after each of four repairs. r4 was merged.",
+    "goroutine": "A thread of the original server, which was written in Go. Each posted prompt runs in one.",
+    "registered": "The original's note of whose turn runs in a session, by which a cancel finds the turn.",
+    "reservation": "The original's count of prompts that were posted and have not entered yet.",
+    "in process": "A prompt from inside the server, such as of a sub-agent. In the original it has no number.",
+    "pop, look, clean up …": "Steps of the original between two locks. Other goroutines may come in between.",
+}
+
+
+@cache
+def specification() -> dict[str, Any]:
+    """What `make specs` has taken out of specs/ for the page."""
+    text = files(__package__).joinpath("assets", "spec.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+@cache
+def clauses() -> dict[str, str]:
+    """What each rule and each clause says."""
+    found = {}
+    for rule in specification()["rules"]:
+        found[rule["id"]] = f"{rule['title']}. {' '.join(rule['clauses'].values())}"
+        found |= {id: text for id, text in rule["clauses"].items() if id != rule["id"]}
+    return found
+
+
+def cite(text: str) -> str:
+    """Text as HTML in which each rule is a link to its words, with the words as a hint."""
+    def link(found: re.Match[str]) -> str:
+        says = clauses().get(found[0])
+        return found[0] if says is None else (
+            f'<a class="rule" href="#rule-{found[0]}" title="{escape(_shortened(says))}">{found[0]}</a>')
+
+    return _CITED.sub(link, escape(text, quote=False))
+
+
+def _shortened(text: str, most: int = 300) -> str:
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " …"
+
+
+def _marked(text: str) -> str:
+    """`code` in a rule's text."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", cite(text))
+
+
+def rules() -> str:
+    def article(rule: dict[str, Any]) -> str:
+        whole = rule["clauses"].get(rule["id"])
+        parts = "".join(f'<dt id="rule-{id}">{id}</dt><dd>{_marked(text)}</dd>' for id, text in rule["clauses"].items()
+                        if id != rule["id"])
+        says = f"<p>{_marked(whole)}</p>" if whole else f"<dl>{parts}</dl>"
+        return f'<article id="rule-{rule["id"]}"><h3>{rule["id"]} {escape(rule["title"])}</h3>{says}</article>'
+
+    found = specification()["rules"]
+    return (f'<details class="more"><summary>All {len(found)} rules</summary><div class="rules-grid">'
+            f'{"".join(map(article, found))}</div></details>')
+
+
+def glossary() -> str:
+    def words(entries: dict[str, str]) -> str:
+        items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(says)}</dd></div>"
+                        for word, says in entries.items())
+        return f'<dl class="glossary">{items}</dl>'
+
+    return f"{words(GLOSSARY)}<h3>Words of the original</h3>{words(ORIGINAL)}"
+
+
+# --- why it works
+
+ARGUMENT = (
+    "Every prompt gets the next seq at the moment of its acceptance.",
+    "A cancel raises the mark to the latest seq, and nothing ever lowers the mark.",
+    "So a prompt accepted before the cancel has a seq at or below the mark: it is covered, for ever.",
+    "A prompt accepted after the cancel has a higher seq: it is not covered, however late it enters.",
+    "Entry asks the mark and becomes active in one step, so no cancel can come in between.",
+)
+SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # what tells most
+LESSONS = {
+    "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",
+    "counter": "A counter says how many a cancel was for, and not which. A later prompt can use up a count too.",
+    "list": "A list is right, and lost in a crash unless it is written to disk. It grows, and has to be cleaned up.",
+}
+
+
+def why(found: Findings) -> str:
+    steps = "".join(f"<li>{escape(line)}</li>" for line in ARGUMENT)
+    cards = "".join(_instead(found, change) for change in INSTEAD)
+    mark = ('<article class="kept"><h3>The mark</h3><p>A mark says up to where: it is compared, and never used up. '
+            'Here A was accepted before the cancel and B after it.</p>'
+            '<div class="sequence still" data-walk="ref/accept.A/cancel/accept.B/enter.B/enter.A" tabindex="0" '
+            'role="group" aria-label="The mark, as a sequence diagram"></div></article>')
+    others = "".join(f"<dt>{escape(reason['title'])}?</dt><dd>{_linked(reason['text'])}</dd>"
+                     for reason in specification()["why"])
+    return (f'<ol class="argument">{steps}</ol><div class="stories-grid instead">{cards}{mark}</div>'
+            f'<details class="more"><summary>More questions: why is it so?</summary><dl class="reasons">{others}</dl>'
+            "</details>")
+
+
+def _linked(text: str) -> str:
+    """The text, in which a flaw's name leads to the flaw."""
+    return re.sub(r"\(?\b([a-z]+(?:-[a-z]+)+)\b\)?", lambda m: (
+        m[0].replace(m[1], f'<a href="#flaw-{m[1]}">{m[1]}</a>') if m[1] in FLAWS_BY_NAME else m[0]), _marked(text))
+
+
+def _instead(found: Findings, change: Change) -> str:
+    property = SHOWN[change.id] if SHOWN[change.id] in found.changed[change.id].broken else ""
+    name = f"{change.id}/{property}"
+    return (f'<article><h3>{escape(change.title.capitalize())}</h3><p>{escape(LESSONS[change.id])}</p>'
+            f'<div class="sequence still" data-draw="{name}" tabindex="0" role="group" '
+            f'aria-label="How {escape(change.title)} breaks {property}"></div>'
+            f'<button type="button" data-show="{name}">Step through it</button></article>')
+
+
+def others() -> str:
+    """What two other tools say, as committed with the project."""
+    spec = specification()
+    widest = max(spec["spin"], key=lambda row: int(row["states"]))
+    invariant = "".join(f"<li>{escape(sentence)}</li>" for sentence in spec["proof"]["invariant"].values())
+    return f"""<div class="others">
+<article><h3>A proof, for any number of prompts</h3><p>A solver (z3) was asked {spec['proof']['questions']} questions
+and answered each as it must. They show that the {len(spec['proof']['invariant'])} sentences below hold at the start
+and survive every action, and that the properties follow; delivery is not part of it. <code>cancelmark prove</code> asks
+again.</p><details><summary>The sentences</summary><ul>{invariant}</ul></details></article>
+<article><h3>A second model, in another language</h3><p>SPIN searched a model that was written apart, in Promela, from
+the rules alone. In {len(spec['spin'])} searches it counted the same states and the same edges as this project’s
+explorer; the largest has {widest['states']:,} states and {widest['edges']:,} edges. Every property held.</p></article>
+</div><p class="note">These two were not run for this page. Their figures are committed with the project, and its tests
+run both again.</p>"""

@@ -1,0 +1,79 @@
+"""What if… : the reference with one thing changed. Each change is searched, and can be played beside the reference."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cancelmark.model.check.explore import explore_fully
+from cancelmark.model.instead import COUNTER, FLAG, LIST
+from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import Protocol
+from cancelmark.model.revisions.matrix import ANY, Profile
+from cancelmark.model.seeded import BUGS, SEEDED
+from cancelmark.model.trace import Trace
+from cancelmark.views.export import graph_of
+
+from .graphs import PackedGraph, pack_graph
+
+
+@dataclass(frozen=True)
+class Change:
+    """A changed protocol, what is said of it, and how far it is searched."""
+
+    id: str
+    title: str
+    protocol: Protocol
+    bounds: Bounds
+    play: str  # how the command line names it
+
+
+INSTEAD = (
+    Change("flag", "a flag in place of the mark", FLAG, Bounds(2, cancels=1), "cancelmark.model.instead:FLAG"),
+    Change("counter", "a counter in place of the mark", COUNTER, Bounds(2, cancels=1),
+           "cancelmark.model.instead:COUNTER"),
+    Change("list", "a list in place of the mark, in memory", LIST, Bounds(2, cancels=1, crashes=1),
+           "cancelmark.model.instead:LIST"),
+)
+SEEDED_CHANGES = tuple(
+    Change(slug, bug.name, bug.protocol, bug.bounds, f"seeded:{slug}")
+    for slug, bug in zip(SEEDED, BUGS) if bug.bounds.sessions == 1)
+CHANGES: Mapping[str, Change] = {change.id: change for change in (*INSTEAD, *SEEDED_CHANGES)}
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What the search of a changed protocol found."""
+
+    id: str
+    states: int
+    verdict: str
+    broken: dict[str, list[int]]  # by property id: the shortest counterexample as a walk, or nothing if it is no walk
+    unmet: list[str]  # what can no longer happen
+    graph: PackedGraph
+
+
+def search_change(id: str) -> Changed:
+    return search_protocol(id, CHANGES[id].protocol, CHANGES[id].bounds)
+
+
+def limit_actions(protocol: Protocol, bounds: Bounds) -> Protocol:
+    """The protocol without the actions that the bounds leave no room for."""
+    return protocol.limited(tuple(a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)))
+
+
+def walks_in(protocol: Protocol, trace: Trace) -> bool:
+    """Whether the trace can be walked step by step: a page forgets prompts that are done, and some bugs do not."""
+    try:
+        graph_of(protocol, [], [trace])
+    except LookupError:
+        return False
+    return True
+
+
+def search_protocol(id: str, protocol: Protocol, bounds: Bounds) -> Changed:
+    """The verdicts within the bounds, and the graph of everything that can happen there."""
+    within = limit_actions(protocol, bounds)
+    result = explore_fully(protocol, bounds)
+    told = {name: trace for name, trace in result.violations.items() if trace.loop is None and walks_in(within, trace)}
+    graph, walks = pack_graph(within, [Profile(bounds, ANY, "what was searched")], list(told.values()))
+    broken: dict[str, list[int]] = {name: [] for name in result.violations} | dict(zip(told, walks))
+    return Changed(id, result.states, result.verdict, broken, result.unmet, graph)
