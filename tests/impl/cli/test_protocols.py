@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.browsing import Sight, chromium, inaccessible
 from support.commands import read_refusal, run_command
 
 from cancelmark.impl.cli.protocols import PROTOCOLS, protocol_named
@@ -66,14 +67,27 @@ def test_play_takes_it_saves_it_and_loads_it(mine: Path) -> None:
     assert "is a trace of protocol keep" in read_refusal("play", "--load", "a.itf.json")
 
 
-def test_review_writes_its_verdicts_and_diagrams(mine: Path) -> None:
+def test_a_review_names_what_breaks_with_its_shortest_trace(mine: Path) -> None:
     report = json.loads(run_command("review", "--protocol", "mine.py:KEEP", "-o", "own.html", "--json", code=1).stdout)
     assert (report["verdict"], report["properties"]["no-lost-cancel"]) == ("violated", "violated")
-    page = (mine / "own.html").read_text()
-    assert "Review of keep: violated" in page
-    assert page.count("<svg") == 2
-    assert "finish(A, end_turn)" in page
-    assert "mark@2" not in page, "the shortest of all searches has one session"
+    assert report["counterexamples"]["no-lost-cancel"] == [
+        "accept(A)", "accept(B)", "enter(A)", "enter(B)", "cancel", "finish(A, end_turn)"]
+    with chromium() as browser:
+        page = browser.new_page(reduced_motion="reduce")
+        sight = Sight(page, (mine / "own.html").as_uri())
+        page.goto((mine / "own.html").as_uri())
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("h1").inner_text() == "Review of keep"
+        assert "2 of" in page.locator(".verdict").inner_text()
+        page.locator('[data-show="own/no-lost-cancel"]').click()
+        page.locator('dialog [data-part="last"]').click()
+        assert "B starts, although a cancel came after B was accepted." in page.locator("dialog").inner_text()
+        page.locator('dialog [data-part="explore"]').click()
+        page.locator('#explorer [data-part="beside"]').select_option("ref")
+        page.get_by_text("They differ since step 5, cancel.").wait_for()
+        assert "B done: canceled" in page.locator("#differences").inner_text()
+        assert inaccessible(page) == []
+        assert sight.errors + sight.elsewhere == []
 
 
 @pytest.mark.parametrize(("name", "told"), [
