@@ -17,9 +17,9 @@ Rules of this file:
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, combinations
 from operator import attrgetter
 
@@ -48,6 +48,20 @@ class Outcome(Enum):
     __hash__ = object.__hash__
 
 
+class Feature(Enum):
+    """A call that a protocol of the family may have besides the reference's. `FAMILY` has all, the reference none."""
+
+    REVOKE = "revoke"  # cancel one prompt
+    STOP = "stop"  # stop what is in front, and keep the queue
+    HOLD = "hold"  # park the queue, and resume
+    REPLACE = "replace"  # another text for a prompt that has not begun
+    NEXT = "next"  # to the front of the queue
+    REJECT = "reject"  # accept only if the session is idle
+    INTERRUPT = "interrupt"  # accept, and stop what runs
+
+    __hash__ = object.__hash__
+
+
 class Guard(Enum):
     """A question that a row may ask about its prompt."""
 
@@ -55,15 +69,17 @@ class Guard(Enum):
     BUSY = "busy"
     FIRST = "first"
     HAS_RUN_ID = "has_run_id"
+    HELD = "held"
 
     __hash__ = object.__hash__
 
 
 GUARD_MEANING: Mapping[Guard, str] = {
-    Guard.COVERED: "a cancel has reached the prompt: its seq is at or below its session's mark",
-    Guard.BUSY: "the session has an active prompt, or is down (as it still is inside `recover`)",
-    Guard.FIRST: "no prompt with a lower seq is queued in the session",
+    Guard.COVERED: "a call has reached the prompt: its seq is at or below its session's mark, or the prompt is revoked",
+    Guard.BUSY: "the session has an active prompt, or is held, or is down (as it still is inside `recover`)",
+    Guard.FIRST: "no queued prompt of the session is ahead: a higher front, or the same and a lower seq",
     Guard.HAS_RUN_ID: "the caller named the prompt with a run id",
+    Guard.HELD: "the session is held; a session of the reference never is",
 }
 
 
@@ -96,6 +112,7 @@ class Row:
     unless: tuple[Guard, ...] = ()
     outcome: Outcome | None = None
     rule: str = ""  # the clause of specs/protocol.md that it carries
+    feature: Feature | None = None  # without which it is no row of the protocol
 
     @property
     def condition(self) -> str:
@@ -121,13 +138,27 @@ ROWS: tuple[Row, ...] = (
     Row(Trigger.START, State.QUEUED, State.ACTIVE, when=(Guard.FIRST,), unless=(Guard.BUSY,), rule="R11b"),
     Row(Trigger.FOLD, State.QUEUED, State.DONE, unless=(Guard.HAS_RUN_ID,), outcome=Outcome.FOLDED, rule="R9a"),
     Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.CANCELED, rule="R13a"),
-    Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,), rule="R10a"),
+    Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED, Guard.HELD), rule="R10a"),
+    Row(Trigger.REQUEUE, State.ACTIVE, State.ACTIVE, when=(Guard.HELD,), unless=(Guard.COVERED,), rule="R32c",
+        feature=Feature.HOLD),
     Row(Trigger.FINISH_END_TURN, State.ACTIVE, State.DONE, outcome=Outcome.END_TURN, rule="R11a"),
     Row(Trigger.FINISH_ERROR, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R11a"),
     Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, when=(Guard.COVERED,), outcome=Outcome.CANCELED,
         rule="R12d"),
     Row(Trigger.INTERRUPT, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R17a"),
 )
+
+NEEDS: Mapping[Guard, Feature] = {Guard.HELD: Feature.HOLD}  # what a guard cannot hold without
+
+
+@cache
+def rows_of(rows: tuple[Row, ...], features: frozenset[Feature]) -> tuple[Row, ...]:
+    """The rows that a protocol with these features has. They do not ask what can never hold there."""
+    never = {guard for guard, feature in NEEDS.items() if feature not in features}
+    return tuple(
+        replace(row, unless=tuple(g for g in row.unless if g not in never)) if never.intersection(row.unless) else row
+        for row in rows if row.feature is None or row.feature in features)
+
 
 INITIAL = State.ACCEPTED
 

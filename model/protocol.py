@@ -5,9 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
-from .actions import ACTIONS, GUARDS, Action, Answer, Argument, Reach, Variant
-from .effects import Effect, End
-from .lifecycle import ROWS, Guard, Row, Table, compile_rows
+from .actions import GUARDS, Action, Answer, Argument, Reach, Variant
+from .effects import Effect, End, Start
+from .family import actions_of
+from .lifecycle import ROWS, Feature, Guard, Row, Table, compile_rows, rows_of
+from .observer import note_starts
 from .session import AnySession, Prompt, Session, Step
 
 
@@ -50,12 +52,15 @@ class Protocol:
 
     name: str
     rows: tuple[Row, ...] = ROWS
-    actions: tuple[Action, ...] = ACTIONS
+    actions: tuple[Action, ...] = ()  # none given: those of its features
     guards: Mapping[Guard, Answer] = field(default_factory=lambda: GUARDS, repr=False, hash=False)
+    features: frozenset[Feature] = frozenset()
     table: Table = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Action] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", rows_of(self.rows, self.features))
+        object.__setattr__(self, "actions", self.actions or actions_of(self.features))
         object.__setattr__(self, "table", compile_rows(self.rows))
         object.__setattr__(self, "_by_name", {action.name: action for action in self.actions})
 
@@ -98,45 +103,54 @@ class Protocol:
                 continue
             for variant in action.variants:
                 if action.subject is None:
-                    yield self.apply(action, session, None, variant, seq)
+                    if action.allowed is None or action.allowed(here, variant):
+                        yield self.apply(action, session, None, variant, seq)
                     continue
                 for prompt in session.live:
                     if action.subject(here, prompt, variant):
                         yield self.apply(action, session, prompt, variant, seq)
 
-    def allows(self, action: Action, session: Session, prompt: Prompt, variant: Variant) -> bool:
-        """Whether the action can be applied to the prompt."""
-        return action.subject is not None and action.subject(self.step(session), prompt, variant)
+    def allows(self, action: Action, session: Session, prompt: Prompt | None, variant: Variant) -> bool:
+        """Whether the action can be applied to the prompt, or to the session."""
+        step = self.step(session)
+        if action.subject is None:
+            return prompt is None and (action.allowed is None or action.allowed(step, variant))
+        return prompt is not None and action.subject(step, prompt, variant)
 
     def step(self, session: Session) -> Step:
         """A step of the session that nothing has happened in yet."""
-        return Step(self.table, session, self.guards)
+        return Step(self.table, session, self.guards, self.features)
 
     def apply(self, action: Action, session: Session, prompt: Prompt | None, variant: Variant, seq: int) -> Move:
         """Applies an action that is allowed, then lets the observer note what it saw."""
         step = self.step(session)
         action.apply(step, Argument(prompt, variant, seq))
-        after = witnessed(session, action, step)
+        after = witnessed(session, action, step, prompt, variant)
         live, ended = after.retire()
         return Move(action, prompt and prompt.seq, variant, after, tuple(step.effects), tuple(step.rows), live, ended)
 
 
-def witnessed(before: Session, action: Action, step: Step) -> Session:
-    """The session with its prompts' history brought up to date: an observer writes it, the protocol never reads it."""
+def witnessed(
+    before: Session, action: Action, step: Step, prompt: Prompt | None = None, variant: Variant = None,
+) -> Session:
+    """The session with its history brought up to date: an observer writes it, the protocol never reads it."""
+    after = step.session
     reach = action.reaches
     events = [e.seq for e in step.effects if isinstance(e, End)]
-    if reach is Reach.NOTHING and not events:
-        return step.session
-    reached = before.live if reach is Reach.CANCEL else before.queue if reach is Reach.CLEAR else []
-    seqs = {p.seq for p in reached}
-    prompts = []
-    for p in step.session.prompts:
-        if p.seq in seqs and p.reach is not Reach.CANCEL:
-            p = p._replace(reach=reach)
-        if p.seq in events:
-            p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
-        prompts.append(p)
-    return step.session.holding(prompts)
+    reached = {p.seq for p in action.whom(before, prompt, variant)} if action.whom else ()
+    if reached or events:
+        prompts = []
+        for p in after.prompts:
+            if p.seq in reached and p.reach is not Reach.CANCEL:
+                p = p._replace(reach=reach)
+            if p.seq in events:
+                p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
+            prompts.append(p)
+        after = after.holding(prompts)
+    if Feature.REPLACE in step.features:
+        after = note_starts(after, [e.seq for e in step.effects if isinstance(e, Start)])
+    return action.wishes(after, prompt, variant) if step.features and action.wishes else after
 
 
 REFERENCE = Protocol("ref")
+FAMILY = Protocol("family", features=frozenset(Feature))

@@ -26,6 +26,11 @@ class Server(NamedTuple):
     def prompts(self) -> list[Prompt]:
         return sorted((p for s in self.sessions for p in s.prompts), key=lambda p: p.seq)
 
+    @property
+    def owed(self) -> list[Prompt]:
+        """The prompts that must come to an end by themselves."""
+        return [p for s in self.sessions for p in s.owed]
+
     def home(self, seq: int) -> int:
         """The index of the session that has the prompt of that seq."""
         return next(i for i, s in enumerate(self.sessions) if any(p.seq == seq for p in s.prompts))

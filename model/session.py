@@ -9,17 +9,31 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from .actions import GUARDS, Answer, Reach, effects_of
+from .actions import GUARDS, Answer, Reach, effects_of, place
 from .effects import Effect
-from .lifecycle import Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, row_of
+from .lifecycle import Feature, Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, row_of
+from .observer import Wish
 
 # Names of their own: a member of an Enum is slow to look up.
 ACCEPTED, CANCELED_ON_ENTRY, QUEUED = State.ACCEPTED, State.CANCELED_ON_ENTRY, State.QUEUED
 ACTIVE, DONE = State.ACTIVE, State.DONE
 
 
+class Traits(NamedTuple):
+    """What calls of the family have made of a prompt."""
+
+    revoked: bool = False
+    front: int = 0
+    version: int = 0
+    begun: bool = False
+    urgent: bool = False
+
+
+PLAIN = Traits()
+
+
 class Prompt(NamedTuple):
-    """One prompt. The last two fields are history, kept for the properties; no action reads them."""
+    """One prompt. `reach`, `ends` and `wish` are history, kept for the properties; no action reads them."""
 
     seq: int
     run_id: bool
@@ -27,10 +41,37 @@ class Prompt(NamedTuple):
     outcome: Outcome | None = None
     reach: Reach = Reach.NOTHING
     ends: int = 0  # terminal events published; counting stops at 2, which is one too many already
+    traits: Traits | None = None  # None: the prompt is as it was accepted, as every prompt of the reference
+    wish: Wish | None = None
 
     @property
     def label(self) -> str:
         return label(self.seq)
+
+    @property
+    def revoked(self) -> bool:
+        return self.traits is not None and self.traits.revoked
+
+    @property
+    def front(self) -> int:
+        return 0 if self.traits is None else self.traits.front
+
+    @property
+    def version(self) -> int:
+        return 0 if self.traits is None else self.traits.version
+
+    @property
+    def begun(self) -> bool:
+        return self.traits is not None and self.traits.begun
+
+    @property
+    def urgent(self) -> bool:
+        return self.traits is not None and self.traits.urgent
+
+    def changed(self, **fields: Any) -> "Prompt":
+        """The prompt with other traits."""
+        traits = (self.traits or PLAIN)._replace(**fields)
+        return self._replace(traits=None if traits == PLAIN else traits)
 
 
 def label(seq: int) -> str:
@@ -49,10 +90,16 @@ class AnySession:
     mark: int
     down: bool  # crashed and not yet recovered
     prompts: tuple[Prompt, ...]  # by seq
+    held: bool = False
+    wished_hold: bool = False  # history: somebody has held the session, and nobody has resumed it
 
     @property
     def queue(self) -> list[Prompt]:
-        return [p for p in self.prompts if p.state is QUEUED]
+        """The queued prompts, by place."""
+        queue = [p for p in self.prompts if p.state is QUEUED]
+        if any(p.traits is not None for p in queue):
+            queue.sort(key=place)
+        return queue
 
     @property
     def active(self) -> list[Prompt]:
@@ -64,8 +111,15 @@ class AnySession:
         """The prompts that are not done."""
         return [p for p in self.prompts if p.state is not DONE]
 
+    @property
+    def owed(self) -> list[Prompt]:
+        """The prompts that must come to an end by themselves: all that no hold keeps in the queue."""
+        if not self.wished_hold:
+            return list(self.prompts)
+        return [p for p in self.prompts if p.state is not QUEUED]
+
     def covered(self, prompt: Prompt) -> bool:
-        return prompt.seq <= self.mark
+        return prompt.seq <= self.mark or prompt.revoked
 
     def prompt(self, seq: int) -> Prompt:
         for p in self.prompts:
@@ -84,6 +138,8 @@ class _Fields(NamedTuple):
     down: bool = False
     prompts: tuple[Prompt, ...] = ()
     memory: Hashable = None  # what a protocol keeps besides; the reference keeps nothing
+    held: bool = False
+    wished_hold: bool = False
 
 
 class Session(_Fields, AnySession):
@@ -93,19 +149,23 @@ class Session(_Fields, AnySession):
 
     def holding(self, prompts: Iterable[Prompt]) -> "Session":
         """The same session with other prompts, which are in order."""
-        return Session(self.mark, self.down, tuple(prompts), self.memory)
+        return Session(self.mark, self.down, tuple(prompts), self.memory, self.held, self.wished_hold)
 
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
-        """The session without its finished prompts, and those. No action looks at a finished prompt."""
-        ended = tuple(p for p in self.prompts if p.state is DONE)
+        """The session without its finished prompts, and those. No action looks at a finished prompt, and what the
+        family's calls have made of it matters to nobody any more."""
+        ended = tuple(p._replace(traits=None, wish=None) for p in self.prompts if p.state is DONE)
         return (self.holding(self.live), ended) if ended else (self, ())
 
 
 class Step:
     """One atomic step in the making, as a port: the session as far as it has moved, rows fired and effects noted."""
 
-    def __init__(self, table: Table, session: Session, guards: Mapping[Guard, Answer] = GUARDS) -> None:
-        self.table, self.session, self.guards = table, session, guards
+    def __init__(
+        self, table: Table, session: Session, guards: Mapping[Guard, Answer] = GUARDS,
+        features: frozenset[Feature] = frozenset(),
+    ) -> None:
+        self.table, self.session, self.guards, self.features = table, session, guards, features
         self.rows: list[Row] = []
         self.effects: list[Effect] = []
 
@@ -124,6 +184,14 @@ class Step:
     @down.setter
     def down(self, down: bool) -> None:
         self.session = self.session._replace(down=down)
+
+    @property
+    def held(self) -> bool:
+        return self.session.held
+
+    @held.setter
+    def held(self, held: bool) -> None:
+        self.session = self.session._replace(held=held)
 
     @property
     def memory(self) -> Any:
@@ -172,6 +240,9 @@ class Step:
         self.put(prompt._replace(state=row.dest, outcome=row.outcome))
         self.rows.append(row)
         self.effects += effects_of(row, prompt.seq)
+
+    def change(self, prompt: Prompt, **fields: Any) -> None:
+        self.put(self.session.prompt(prompt.seq).changed(**fields))
 
     def put(self, prompt: Prompt) -> None:
         """Replaces the prompt of that seq."""

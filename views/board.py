@@ -9,7 +9,8 @@ from math import hypot
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from cancelmark.model.lifecycle import INITIAL, ROWS, Row, State
+from cancelmark.model.lifecycle import INITIAL, Row, State
+from cancelmark.model.protocol import REFERENCE
 
 from .lifecycle import path_of
 from .paths import Path
@@ -35,7 +36,7 @@ PLACES: dict[State, Place] = {
 }
 
 
-def lifecycle_board(rows: Sequence[Row] = ROWS) -> str:
+def lifecycle_board(rows: Sequence[Row] = REFERENCE.rows) -> str:
     """The board as an SVG. Places have the class of their state, arrows those of their path and `from-to`."""
     ways: dict[tuple[State, State], Path] = {}
     for row in rows:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pydot
 
-from cancelmark.model.lifecycle import INITIAL, ROWS, Outcome, Row, State
+from cancelmark.model.lifecycle import INITIAL, Outcome, Row, State
+from cancelmark.model.protocol import REFERENCE
 
 from . import graph
 from .paths import Path, mermaid_legend
@@ -52,7 +53,7 @@ def _edges(rows: Iterable[Row]) -> list[Edge]:
             for (s, d, p), group in groupby(sorted(rows, key=place), key=place)]
 
 
-def lifecycle_graph(rows: Sequence[Row] = ROWS) -> pydot.Dot:
+def lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
     """The rows as a Graphviz graph. The same rows give the same text, byte for byte."""
     dot = graph.digraph(TITLE, rankdir="LR", nodesep="0.35", ranksep="0.6")
     graph.add_start(dot, INITIAL.value, "accept")
@@ -68,7 +69,7 @@ def lifecycle_graph(rows: Sequence[Row] = ROWS) -> pydot.Dot:
     return dot
 
 
-def lifecycle_mermaid(rows: Sequence[Row] = ROWS) -> str:
+def lifecycle_mermaid(rows: Sequence[Row] = REFERENCE.rows) -> str:
     """The rows as a Mermaid state diagram, with the same labels and a sign where the graph has a line style."""
     lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {INITIAL.value} : accept"]
     edges = _edges(rows)

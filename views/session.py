@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pydot
 
-from cancelmark.model.actions import Action, Reach
+from cancelmark.model.actions import Action, Actor, Reach
 from cancelmark.model.check.graph import Search, StateGraph, Way
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE, Protocol
@@ -88,7 +88,7 @@ def order(node: Node) -> int:
 def path_of(source: Node, dest: Node, action: Action) -> Path:
     if DOWN in (source, dest):
         return Path.FAULT
-    if action.reaches is not Reach.NOTHING or source.turn == STOPPING:
+    if (action.reaches is not Reach.NOTHING and action.actor is not Actor.SERVER) or source.turn == STOPPING:
         return Path.CANCEL
     return Path.ORDINARY if source.waiting or dest.waiting else Path.HAPPY
 

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.explore import Result
 from cancelmark.model.effects import EFFECTS
+from cancelmark.model.family import FAMILY_ACTIONS
 from cancelmark.model.lifecycle import GUARD_MEANING
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
@@ -33,6 +35,20 @@ def guards_table() -> str:
 def actions_table(protocol: Protocol = REFERENCE) -> str:
     return table(("action", "taken by", "guard", "what it does", "rule"), (
         (f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule) for a in protocol.actions))
+
+
+def family_actions_table() -> str:
+    return table(("feature", "action", "taken by", "guard", "what it does", "rule"), (
+        (a.feature.value if a.feature else "", f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule)
+        for a in FAMILY_ACTIONS))
+
+
+def family_properties_table() -> str:
+    """The properties that features reword or add."""
+    return table(("property", "with", "what it says", "rules"), (
+        (f"**{p.id}**", ", ".join(sorted(f.value for f in (p.reworded_for or {p.feature}) if f)),
+         p.in_family or p.sentence, ", ".join(p.clauses))
+        for p in (*PROPERTIES, *FAMILY_PROPERTIES) if p.in_family or p.feature))
 
 
 DETAILS = {"into": " into *q*", "outcome": " with an outcome"}

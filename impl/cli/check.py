@@ -15,7 +15,7 @@ from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from cancelmark.model.check.explore import ENGINES, Engine, NoEngine, Progress, Reduction, Result, Watch, engine_for
-from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
@@ -26,6 +26,7 @@ from .terminal import output, progress_bar
 from .width import Help
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
+FAMILY_BOUNDS = Bounds(2, cancels=1, requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
 DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
 MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
@@ -36,7 +37,9 @@ DESCRIPTION = """\
 Explore every reachable state within bounds and judge every property on the way.
 
 Bounds limit what callers, turns and faults do; the system itself is never limited. With no bound given, the check
-uses {default}. With any bound given, those not given are 0 (sessions: 1).
+uses {default};
+for a protocol with features of the family, {family}.
+With any bound given, those not given are 0 (sessions: 1).
 --deep has bounds of its own, {deep}, and uses every reduction.
 
 There are two engines with one result. The plain one is the definition; the fast one (pip install 'cancelmark[fast]')
@@ -60,6 +63,7 @@ examples:
   cancelmark check --prompts 3 --cancels 1 --sessions 2 --property isolation
   cancelmark check --prompts 2 --crashes 1 --json
   cancelmark check --deep
+  cancelmark check --protocol family:revoke,hold --prompts 2 --revokes 1 --holds 1
   cancelmark check --protocol seeded:the-mark-is-one-too-high
   cancelmark check --protocol mine.py:KEEP --prompts 2 --cancels 1
   cancelmark check --prompts 4 --cancels 2 --sessions 2 --reduce finished,symmetry
@@ -71,7 +75,7 @@ EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check", help="explore every interleaving within bounds and judge every property",
-        description=DESCRIPTION.format(default=DEFAULT_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
+        description=DESCRIPTION.format(default=DEFAULT_BOUNDS, family=FAMILY_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
         formatter_class=Help)
     bounds = parser.add_argument_group("bounds")
     for name, most, meaning in BOUND_OPTIONS:
@@ -94,7 +98,6 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    properties = properties_named(arguments.properties)
     max_states = arguments.max_states
     if max_states is None:
         max_states = MAX_STATES_DEEP if arguments.deep else MAX_STATES
@@ -102,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         if value < 1:
             raise UsageError(f"--{name} {value}: give at least 1")
     protocol = protocol_named(arguments.protocol)
+    properties = properties_named(arguments.properties, protocol)
     engine = engine_named(protocol, arguments, properties)
 
     before = peak_memory()
@@ -130,7 +134,7 @@ class Cost(NamedTuple):
 
 def engine_named(protocol: Behaviour, arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
     """The engine that is asked for, ready to search."""
-    bounds = bounds_of(arguments)
+    bounds = bounds_of(arguments, FAMILY_BOUNDS if getattr(protocol, "features", ()) else DEFAULT_BOUNDS)
     if arguments.engine not in (*ENGINES, None):
         raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
     reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
@@ -152,15 +156,15 @@ def reductions_named(names: str) -> frozenset[Reduction]:
     return frozenset(known[name] for name in names.split(","))
 
 
-def properties_named(names: Sequence[str] | None) -> list[Property]:
-    known = {p.id: p for p in PROPERTIES}
+def properties_named(names: Sequence[str] | None, protocol: Behaviour) -> list[Property]:
+    known = {p.id: p for p in properties_for(protocol)}
     for name in names or ():
         if name not in known:
             raise UsageError(f"--property {name}: no such property; choose one of {', '.join(known)}")
-    return [known[name] for name in names] if names else list(PROPERTIES)
+    return [known[name] for name in names or known]
 
 
-def bounds_of(arguments: argparse.Namespace) -> Bounds:
+def bounds_of(arguments: argparse.Namespace, default: Bounds = DEFAULT_BOUNDS) -> Bounds:
     given = {name: getattr(arguments, name) for name, _, _ in BOUND_OPTIONS if getattr(arguments, name) is not None}
     for name, most, _ in BOUND_OPTIONS:
         least = 1 if name in ("prompts", "sessions") else 0
@@ -170,7 +174,7 @@ def bounds_of(arguments: argparse.Namespace) -> Bounds:
         if given:
             raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
         return DEEP_BOUNDS
-    return Bounds(**given) if given else DEFAULT_BOUNDS
+    return Bounds(**given) if given else default
 
 
 # --- watching

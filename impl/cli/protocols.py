@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from types import ModuleType
 
 from cancelmark.model.check.explore import StoppedError
-from cancelmark.model.lifecycle import IllegalTrigger
-from cancelmark.model.protocol import REFERENCE, Behaviour, Protocol
+from cancelmark.model.lifecycle import Feature, IllegalTrigger
+from cancelmark.model.protocol import FAMILY, REFERENCE, Behaviour, Protocol
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.machine import Revision
 from cancelmark.model.seeded import SEEDED
@@ -17,10 +17,12 @@ from cancelmark.model.session import NoPrompt
 
 from ..files import UsageError
 
-PROTOCOLS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
+PROTOCOLS: dict[str, Behaviour] = {
+    **{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE, FAMILY.name: FAMILY}
 
-WHICH = (f"{', '.join(PROTOCOLS)}, seeded:NAME (a bug of the model, such as seeded:the-mark-is-one-too-high), or your "
-         "own: module:NAME or file.py:NAME")
+WHICH = (f"{', '.join(PROTOCOLS)} (every feature), family:FEATURE,… (some of "
+         f"{', '.join(f.value for f in Feature)}), seeded:NAME (a bug of the model, such as "
+         "seeded:the-mark-is-one-too-high), or your own: module:NAME or file.py:NAME")
 
 
 def add_protocol(parser: argparse.ArgumentParser, help: str = "which protocol") -> None:
@@ -37,6 +39,8 @@ def protocol_named(name: str) -> Behaviour:
         return PROTOCOLS[name]
     if where == "seeded":
         return _seeded(attribute)
+    if where == FAMILY.name:
+        return _with_features(name, attribute.split(","))
     module = _loaded(name, where)
     found = getattr(module, attribute, None)
     if not isinstance(found, Protocol | Revision):
@@ -44,6 +48,15 @@ def protocol_named(name: str) -> Behaviour:
         what = "there is no such name" if found is None else f"that is no protocol, but of type {type(found).__name__}"
         raise UsageError(f"--protocol {name}: {what}; protocols there: {', '.join(names) or 'none'}")
     return found
+
+
+def _with_features(name: str, features: list[str]) -> Protocol:
+    known = {f.value: f for f in Feature}
+    for feature in features:
+        if feature not in known:
+            raise UsageError(f"--protocol {name}: {feature or 'nothing'} is no feature; choose some of "
+                             f"{', '.join(known)}")
+    return Protocol(name, features=frozenset(known[feature] for feature in features))
 
 
 def _seeded(name: str) -> Protocol:

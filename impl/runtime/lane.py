@@ -36,7 +36,7 @@ from ..store import (
 from .messages import canceled_messages
 from .refusals import Refusal
 from .run import Run
-from .session import Effects, Prompt, Session
+from .session import Effects, Prompt, Restored, Session
 
 NOTHING = Effects("")
 
@@ -93,10 +93,10 @@ class Lane:
         """The session becomes what is stored: the snapshot, and what was accepted `since`. What is being journaled
         comes later."""
         self.version, self.epoch, self.mark = snapshot.version, snapshot.epoch, snapshot.mark
-        stored = [(p.seq, p.text, p.run_id, p.state) for p in snapshot.prompts if p.seq not in self.accepting]
+        stored = [Restored(p.seq, p.text, p.run_id, p.state) for p in snapshot.prompts if p.seq not in self.accepting]
         since = list(since)
         attached = {p.seq: p.attachments for p in snapshot.prompts} | {p.seq: p.attachments for p in since}
-        self.session.reload(snapshot.mark, [*stored, *((p.seq, p.text, p.run_id, INITIAL) for p in since)])
+        self.session.reload(snapshot.mark, [*stored, *(Restored(p.seq, p.text, p.run_id, INITIAL) for p in since)])
         self.session.attach(attached)
 
     def take_again(self, step: LaneStep) -> Effects:

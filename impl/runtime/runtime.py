@@ -17,7 +17,7 @@ from .lane import Lane
 from .messages import wire_part
 from .refusals import TOO_LATE, Closing, NoSession, Refusal, RunIdInUse
 from .run import Handle, Run
-from .session import Counter, Effects, Prompt, Session
+from .session import Counter, Effects, Prompt, Restored, Session
 from .tasks import SHARE, in_shares, outlast
 from .trace import TraceWriter, describe_sessions
 from .turn import ToolRunner
@@ -65,7 +65,7 @@ class Runtime(Dispatcher):
         async for known in in_shares(sessions):
             session = Session.restored(
                 known.session_id, self._counter, known.mark,
-                ((r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol)
+                (Restored(r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol)
             session.attach({record.seq: record.attachments for record in known.prompts})
             self._lanes[known.session_id] = Lane(session, known.version, known.epoch)
         lanes = list(self._lanes.values())

@@ -13,27 +13,34 @@ import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from cancelmark.model.actions import Argument, Variant, effects_of
+from cancelmark.model.actions import RUN_ID, Argument, Variant, effects_of, place
 from cancelmark.model.effects import Effect
-from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Trigger, row_of
+from cancelmark.model.lifecycle import INITIAL, Feature, Guard, IllegalTrigger, Outcome, Row, State, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.session import PLAIN, Traits
 
 from .machine import lifecycle_of
 
 _seq = attrgetter("seq")
 
 
+class Refused(Exception):
+    """A session does not take this call now, as its protocol says."""
+
+
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "mark", "moved", "prompt", "variant")
+    __slots__ = ("action", "changed", "held", "mark", "moved", "prompt", "variant")
 
     def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
         self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
+        self.changed: list[tuple[Prompt, Traits]] = []  # the traits that it has taken from prompts
         self.mark = 0  # the session's, after it
+        self.held = False
 
 
 class Counter:
@@ -52,15 +59,36 @@ class Counter:
 class Prompt:
     """A prompt that is not done. Only the machine changes its state."""
 
-    __slots__ = ("attachments", "outcome", "run_id", "seq", "session", "state", "text")
+    __slots__ = ("attachments", "outcome", "run_id", "seq", "session", "state", "text", "traits")
 
     def __init__(
         self, session: "Session", seq: int, text: str = "", run_id: str | None = None, state: State = INITIAL,
+        traits: Traits = PLAIN,
     ) -> None:
         self.session, self.seq, self.text, self.run_id = session, seq, text, run_id
         self.attachments: Sequence[Any] = ()  # as they are stored
-        self.state = state
+        self.state, self.traits = state, traits
         self.outcome: Outcome | None = None
+
+    @property
+    def revoked(self) -> bool:
+        return self.traits.revoked
+
+    @property
+    def front(self) -> int:
+        return self.traits.front
+
+    @property
+    def version(self) -> int:
+        return self.traits.version
+
+    @property
+    def begun(self) -> bool:
+        return self.traits.begun
+
+    @property
+    def urgent(self) -> bool:
+        return self.traits.urgent
 
     @property
     def covered(self) -> bool:
@@ -71,15 +99,26 @@ class Prompt:
         return f"{self.seq} of session {self.session.id}" + (f" (run id {self.run_id})" if self.run_id else "")
 
 
+class Restored(NamedTuple):
+    """A prompt that is not done, as the journal has it."""
+
+    seq: int
+    text: str
+    run_id: str | None
+    state: State
+    traits: Traits = PLAIN
+
+
 class Session:
     """The prompts of one session that are not done, its mark, its queue and its active prompt (R20)."""
 
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
         self.down = False
+        self.held = False
         self.memory: Any = None
         self.prompts: dict[int, Prompt] = {}  # by seq
-        self.queue: list[Prompt] = []  # by seq
+        self.queue: list[Prompt] = []  # by place
         self.active: list[Prompt] = []  # one at most, if the protocol is sound
         self.effects = Effects("")  # of the step that is being taken
         self._lifecycle = lifecycle_of(protocol)
@@ -87,25 +126,25 @@ class Session:
 
     @classmethod
     def restored(
-        cls, id: str, counter: Counter, mark: int, prompts: Iterable[tuple[int, str, str | None, State]], *,
+        cls, id: str, counter: Counter, mark: int, prompts: Iterable[Restored], *, held: bool = False,
         protocol: Protocol = REFERENCE,
     ) -> "Session":
-        """The session as its journal has it after a crash: (seq, text, run id, state) of every prompt that was not
-        done. Nothing but `recover` may follow."""
+        """The session as its journal has it after a crash, with every prompt that was not done. Nothing but `recover`
+        may follow."""
         session = cls(id, counter, mark, protocol=protocol)
         session.down = True
-        session.reload(mark, prompts)
+        session.reload(mark, prompts, held)
         return session
 
-    def reload(self, mark: int, prompts: Iterable[tuple[int, str, str | None, State]]) -> None:
+    def reload(self, mark: int, prompts: Iterable[Restored], held: bool = False) -> None:
         """The session becomes what the journal has of it, whatever steps were taken meanwhile. Its prompts are new
         objects."""
         with self._lock:
-            self.mark = mark
+            self.mark, self.held = mark, held
             for known in (self.prompts, self.queue, self.active):
                 known.clear()
-            for seq, text, run_id, state in sorted(prompts, key=lambda p: p[0]):
-                self._index(Prompt(self, seq, text, run_id, state))
+            for prompt in sorted(prompts):
+                self._index(Prompt(self, *prompt))
 
     def attach(self, attachments: Mapping[int, Sequence[Any]]) -> None:
         """The prompts have these attachments, by seq. Those that are done are left out."""
@@ -113,12 +152,18 @@ class Session:
             if attached and seq in self.prompts:
                 self.prompts[seq].attachments = attached
 
-    def accept(self, text: str = "", run_id: str | None = None, seq: int | None = None) -> tuple[Prompt, Effects]:
+    def accept(
+        self, text: str = "", run_id: str | None = None, seq: int | None = None, mode: Feature | None = None,
+    ) -> tuple[Prompt, Effects]:
         """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
-        in order to journal it first. A cancel in between covers it already (R1a)."""
+        in order to journal it first. A cancel in between covers it already (R1a). With mode `REJECT` a session that is
+        not idle raises `Refused`."""
         with self._lock:
             prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id)
-            return prompt, self._take("accept", prompt, run_id is not None, prompt.seq - 1)
+            variant: Variant = run_id is not None
+            if mode is not None:
+                variant = mode.value + (RUN_ID if variant else "")
+            return prompt, self._take("accept", prompt, variant, prompt.seq - 1)
 
     def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None, latest: int | None = None,
              ) -> Effects:
@@ -143,17 +188,19 @@ class Session:
             if not action.subject(self, prompt, variant):
                 how = f" ({variant.value})" if isinstance(variant, Outcome) else ""
                 raise IllegalTrigger(prompt, prompt.state, name + how)
+        elif action.allowed is not None and not action.allowed(self, variant):
+            raise Refused(f"session {self.id} does not {name} ({variant}): it is held, or not every prompt is done")
         effects = self.effects = Effects(name, prompt, variant)
-        mark, down, memory = self.mark, self.down, self.memory
+        mark, down, memory, held = self.mark, self.down, self.memory, self.held
         try:
             action.apply(self, Argument(prompt, variant, seq))
         except BaseException:
             self._put_back(effects)
             if name == "accept" and prompt:
                 self.prompts.pop(prompt.seq, None)
-            self.mark, self.down, self.memory = mark, down, memory
+            self.mark, self.down, self.memory, self.held = mark, down, memory, held
             raise
-        effects.mark = self.mark
+        effects.mark, effects.held = self.mark, self.held
         return effects
 
     def _put_back(self, effects: Effects) -> None:
@@ -162,8 +209,14 @@ class Session:
             self._unindex(prompt, row.dest)
             prompt.state, prompt.outcome = row.source, None
             self._index(prompt)
+        for prompt, traits in reversed(effects.changed):
+            self._give(prompt, traits)
 
     # --- the port: what the actions of the model speak to
+
+    @property
+    def features(self) -> frozenset[Feature]:
+        return self.protocol.features
 
     @property
     def accepted(self) -> list[Prompt]:
@@ -195,10 +248,23 @@ class Session:
         self._index(prompt)
         self.effects += effects_of(row, prompt.seq)
 
+    def change(self, prompt: Prompt, **fields: Any) -> None:
+        self.effects.changed.append((prompt, prompt.traits))
+        self._give(prompt, prompt.traits._replace(**fields))
+
+    def _give(self, prompt: Prompt, traits: Traits) -> None:
+        """The prompt has these traits from now on, and the place that they give it."""
+        queued = prompt.state is State.QUEUED
+        if queued:
+            self._unindex(prompt, State.QUEUED)
+        prompt.traits = traits
+        if queued:
+            self._index(prompt)
+
     def _unindex(self, prompt: Prompt, state: State) -> None:
         """Takes the prompt from where that state has put it."""
         if state is State.QUEUED:
-            del self.queue[bisect_left(self.queue, prompt.seq, key=_seq)]
+            del self.queue[bisect_left(self.queue, place(prompt), key=place)]
         elif state is State.ACTIVE:
             self.active.remove(prompt)
 
@@ -209,6 +275,6 @@ class Session:
             return
         self.prompts[prompt.seq] = prompt
         if prompt.state is State.QUEUED:
-            insort(self.queue, prompt, key=_seq)
+            insort(self.queue, prompt, key=place)
         elif prompt.state is State.ACTIVE:
             self.active.append(prompt)

@@ -20,8 +20,8 @@ from pathlib import Path
 from time import time
 from typing import Any, Self, TextIO
 
-from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import EFFECTS, encode_effect
+from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.lifecycle import ROWS, Outcome, State
 
 from ..store import Json
@@ -49,7 +49,7 @@ SCHEMA: Mapping[str, Any] = {
         "v": {"const": VERSION, "description": "the version of this schema"},
         "n": {"type": "integer", "minimum": 1, "description": "the number of the line, from 1"},
         "time": {"type": "number", "description": "seconds since 1970, by the clock of the machine"},
-        "action": {"enum": [action.name for action in ACTIONS if action.name != "crash"]},
+        "action": {"enum": [action.name for action in ALL_ACTIONS if action.name != "crash"]},
         "session": {"type": ["string", "null"], "description": "null: everywhere"},
         "seq": {**_SEQ, "description": "of the prompt that the action is taken on"},
         "run_id": {**_RUN_ID, "description": "of that prompt; null if the caller gave none"},

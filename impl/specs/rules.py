@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cancelmark.model import wire
-from cancelmark.model.actions import ACTIONS
 from cancelmark.model.delivery import LOGGED
+from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.lifecycle import ROWS
+from cancelmark.model.properties import FAMILY_PROPERTIES
 from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.views.tables import table
 
@@ -51,9 +52,9 @@ Carried = Iterator[tuple[str, str]]  # a clause, and the name of what carries it
 def in_model(root: Path) -> Carried:
     for row in ROWS:
         yield row.rule, f"row {row.name}"
-    for action in (*ACTIONS, *LOGGED.actions):
+    for action in (*ALL_ACTIONS, *LOGGED.actions):
         yield from ((clause, f"action {action.name}") for clause in action.clauses)
-    for prop in JUDGED:
+    for prop in (*JUDGED, *FAMILY_PROPERTIES):
         yield from ((clause, f"property {prop.id}") for clause in prop.clauses)
     said: list[tuple[str, Iterable[str]]] = [
         *((f"wire {r.method} {r.path}", r.rules) for r in wire.REQUESTS),

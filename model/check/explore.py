@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from importlib.util import find_spec
 from typing import Protocol
 
-from ..properties import PROPERTIES, Bounds, Property
+from ..properties import Bounds, Property, properties_for
 from ..protocol import Behaviour
 from .estimate import magnitude
 from .fast.layout import TooWide
@@ -32,13 +32,14 @@ ENGINES = ("plain", "fast")
 
 
 def engine_for(
-    protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES,
+    protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None,
     reductions: Collection[Reduction] = (), engine: str | None = None,
 ) -> Engine:
     """The engine of that name; if none is named, whichever answers sooner. Reductions are for the fast one."""
     if engine not in (*ENGINES, None):
         raise ValueError(f"engine {engine}: no such engine; choose one of {', '.join(ENGINES)}")
     insisted = bool(engine or reductions)
+    properties = properties_for(protocol) if properties is None else properties
     if engine is None:
         worth_it = magnitude(protocol, bounds) >= WORTH_IT
         engine = "fast" if reductions or (worth_it and find_spec("numba")) else "plain"
@@ -69,7 +70,7 @@ def explore(
     protocol: Behaviour,
     bounds: Bounds,
     *,
-    properties: Sequence[Property] = PROPERTIES,
+    properties: Sequence[Property] | None = None,
     max_states: int | None = None,
     watch: Watch | None = None,
     engine: str | None = None,
@@ -88,7 +89,7 @@ class StoppedError(Exception):
 
 
 def explore_fully(
-    protocol: Behaviour, bounds: Bounds, *, properties: Sequence[Property] = PROPERTIES, watch: Watch | None = None,
+    protocol: Behaviour, bounds: Bounds, *, properties: Sequence[Property] | None = None, watch: Watch | None = None,
 ) -> Result:
     """The same for whoever needs the whole answer: raises `StoppedError` if the search does not run to its end."""
     result = explore(protocol, bounds, properties=properties, watch=watch)

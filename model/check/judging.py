@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Sequence
 
 from ..delivery import DELIVERY, Delivery
-from ..properties import PROPERTIES, Property, ServerStep, SessionStep
+from ..properties import Property, ServerStep, SessionStep, properties_for
 from ..protocol import Behaviour
 from ..server import Change, Server, changes
 from ..session import Prompt
@@ -14,7 +14,7 @@ from ..session import Prompt
 
 def properties_of(behaviour: Behaviour) -> Sequence[Property]:
     """What must hold of a behaviour. Delivery is a model of its own, with a property of its own."""
-    return (DELIVERY,) if isinstance(behaviour, Delivery) else PROPERTIES
+    return (DELIVERY,) if isinstance(behaviour, Delivery) else properties_for(behaviour)
 
 
 def broken_by(properties: Iterable[Property], before: Server, change: Change) -> tuple[str, ...]:
@@ -38,4 +38,4 @@ def at_rest(possible: Iterable[Change]) -> bool:
 
 def broken_now(behaviour: Behaviour, server: Server) -> tuple[str, ...]:
     """The ids of the liveness properties that are broken in this state: none before the system is at rest."""
-    return broken_at_rest(properties_of(behaviour), server.prompts) if at_rest(changes(behaviour, server)) else ()
+    return broken_at_rest(properties_of(behaviour), server.owed) if at_rest(changes(behaviour, server)) else ()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ..actions import Action, Reach
 from ..lifecycle import IllegalTrigger, Outcome, Row, State
-from ..properties import BOUND_NAMES, PROPERTIES, Bounds, Property, ServerStep, SessionStep, goals
+from ..properties import BOUND_NAMES, Bounds, Property, ServerStep, SessionStep, goals, properties_for
 from ..protocol import Behaviour, Move
 from ..server import Change, Server, changes
 from ..session import AnySession, NoPrompt, Prompt
@@ -65,7 +65,8 @@ def endless(onward: Mapping[int, Sequence[int]]) -> set[int]:
 class Explorer:
     """One search, with everything it remembers."""
 
-    def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES) -> None:
+    def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None) -> None:
+        properties = properties_for(protocol) if properties is None else properties
         if not properties:
             raise ValueError("there is no property to judge")
         possible = [a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)]
@@ -163,7 +164,7 @@ class Explorer:
         found = self.onward[number] = Onward(tuple(differences), quiet, tuple(by_itself))
         self.first_state[number] = state
         if quiet:
-            self.judge_rest(state, [p for s in situation.server.sessions for p in s.prompts])
+            self.judge_rest(state, situation.server.owed)
         return found
 
     def changes(self, situation: Situation) -> Iterator[tuple[Change, tuple[int, ...]]]:

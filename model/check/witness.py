@@ -67,7 +67,7 @@ class JudgedGraph:
         """Whether the system has come to rest in this state with a liveness property broken."""
         at_rest = self.broken.at_rest
         return (at_rest is not None and not any(way.change.call.action.system for way in self.ways(number))
-                and any(not at_rest(p) for p in self.graph.states[number].prompts if victim in (None, p.seq)))
+                and any(not at_rest(p) for p in self.graph.states[number].owed if victim in (None, p.seq)))
 
 
 def _ends_badly(change: Change) -> bool:

@@ -44,6 +44,8 @@ class FastExplorer:
         self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES,
         reductions: Collection[Reduction] = (),
     ) -> None:
+        if getattr(protocol, "features", ()):
+            raise TooWide("the protocol has features of the family, which only the plain engine knows")
         self.plain = Explorer(protocol, bounds, properties)
         self.bounds = bounds
         self.expected = 10 ** magnitude(protocol, bounds)

@@ -1,0 +1,342 @@
+"""Tempting mistakes in the family: each a protocol that somebody could build, with every property that it breaks.
+
+With each property stand the steps of the shortest trace that shows it. The tests hold the explorer to both.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from . import actions, family
+from .actions import Action, Actor, Argument, Port, Subject, Variant, accepted_as
+from .effects import Acknowledge, Stop
+from .lifecycle import ROWS, Feature, Guard, Outcome, Row, State, Trigger
+from .properties import Bounds
+from .protocol import Protocol
+
+REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
+Apply = Callable[[Port, Argument], None]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A wrong protocol of the family, and what the explorer must find in it."""
+
+    protocol: Protocol
+    bounds: Bounds
+    breaks: Mapping[str, int]  # by property: the steps of the shortest trace
+
+    @property
+    def name(self) -> str:
+        return self.protocol.name
+
+
+MISTAKES: list[Mistake] = []
+
+
+def mistake(
+    name: str, features: set[Feature], bounds: Bounds, breaks: Mapping[str, int], *,
+    rows: tuple[Row, ...] = ROWS, guards: Mapping[Guard, actions.Answer] | None = None,
+    more: tuple[Action, ...] = (), **changes: Mapping[str, Any],
+) -> None:
+    """Adds a mistake: other rows and guards, fields to change in the actions of those names, and actions of its own."""
+    right = Protocol(name, rows=rows, features=frozenset(features))
+    wrong = right.changed(name, None, guards, **changes)
+    MISTAKES.append(Mistake(replace(wrong, actions=(*wrong.actions, *more)), bounds, breaks))
+
+
+def rows_but(*changed: Row, without: Callable[[Row], bool] = lambda row: False) -> tuple[Row, ...]:
+    return (*(row for row in ROWS if not without(row)), *changed)
+
+
+def after(apply: Apply, then: Apply) -> dict[str, Apply]:
+    """The action as it is, and something more in the same step."""
+    def applied(step: Port, arg: Argument) -> None:
+        apply(step, arg)
+        then(step, arg)
+
+    return {"apply": applied}
+
+
+def later(arrive: Apply) -> tuple[Action, ...]:
+    """Something that was only noted in the session's memory, and happens in a step of its own."""
+    def apply(step: Port, arg: Argument) -> None:
+        step.memory = None
+        arrive(step, arg)
+
+    return (Action("arrive", Actor.SERVER, apply, "noted", "", allowed=lambda step, _: step.memory is not None),)
+
+
+def forget(**fields: Any) -> dict[str, Apply]:
+    """A crash forgets what was told of the prompts that wait."""
+    def crash(step: Port, arg: Argument) -> None:
+        for prompt in [*step.accepted, *step.queue]:
+            step.change(prompt, **fields)
+        actions.crash(step, arg)
+
+    return {"apply": crash}
+
+
+def ignoring_hold(apply: Apply) -> dict[str, Apply]:
+    def applied(step: Port, arg: Argument) -> None:
+        held, step.held = step.held, False
+        apply(step, arg)
+        step.held = held
+
+    return {"apply": applied}
+
+
+def note(step: Port, arg: Argument) -> None:
+    step.memory = True
+
+
+# --- revoke
+
+def revoke_by_mark(step: Port, arg: Argument) -> None:
+    if arg.subject.state is State.QUEUED:
+        step.fire(arg.subject, Trigger.DROP)
+    elif not step.holds(arg.subject, Guard.COVERED):
+        if arg.subject.state is State.ACTIVE:
+            step.effects.append(Stop(arg.subject.seq))
+        step.mark = max(step.mark, arg.subject.seq)
+
+
+mistake("revoke raises the mark", {REVOKE}, Bounds(2, revokes=1),
+        {"revoke-exact": 3, "no-poisoning": 4}, revoke={"apply": revoke_by_mark})
+
+
+def revoke_queue_and_turn(step: Port, arg: Argument) -> None:
+    if arg.subject.state is not State.ACCEPTED:
+        family.revoke(step, arg)
+
+
+mistake("revoke looks at the queue and the turn only", {REVOKE}, Bounds(1, revokes=1),
+        {"revoke-exact": 2, "no-lost-cancel": 3},
+        revoke={"apply": revoke_queue_and_turn})
+mistake("revoke is answered before it is journaled", {REVOKE}, Bounds(1, revokes=1, crashes=1), {"no-lost-cancel": 4},
+        crash=forget(revoked=False))
+
+
+# --- stop
+
+def stop_what_is_active(step: Port, arg: Argument) -> None:
+    for prompt in list(step.active):
+        actions.cancel_one(step, prompt)
+
+
+mistake("stop asks only what is active", {STOP}, Bounds(1, stops=1),
+        {"stop-heard": 2, "no-lost-cancel": 3}, stop={"apply": stop_what_is_active})
+
+
+def stop_by_mark(step: Port, arg: Argument) -> None:
+    actions.stop_active(step)
+    step.mark = max([step.mark, *(p.seq for p in step.active or step.accepted[:1])])
+
+
+mistake("stop raises the mark", {STOP}, Bounds(2, stops=1),
+        {"keeps-queue": 4, "no-poisoning": 5}, stop={"apply": stop_by_mark})
+
+
+def stop_next_one_too(step: Port, arg: Argument) -> None:
+    """The flag is taken by a turn that ends canceled; one that ends otherwise leaves it to the next."""
+    if step.memory and arg.variant not in (None, Outcome.CANCELED):
+        stop_what_is_active(step, arg)
+    step.memory = None
+
+
+mistake("stop is a flag of the session", {STOP}, Bounds(2, stops=1), {"cancel-stops": 6, "no-poisoning": 7},
+        stop=after(family.stop, note), finish=after(actions.finish, stop_next_one_too))
+mistake("stop is done later, to whoever is active", {STOP}, Bounds(1, stops=1),
+        {"stop-heard": 2, "cancel-stops": 3, "no-lost-cancel": 3, "no-poisoning": 5},
+        stop={"apply": note}, more=later(stop_what_is_active))
+
+
+def stop_without_hold(step: Port, arg: Argument) -> None:
+    stop_what_is_active(step, arg)
+    if arg.variant == family.HOLD:
+        note(step, arg)
+
+
+mistake("stop and hold are two steps", {STOP, HOLD}, Bounds(2, stops=1), {"held": 3, "all-done": 5, "some-terminal": 5},
+        stop={"apply": stop_without_hold, "variants": (family.HOLD,)}, more=later(family.hold))
+
+
+# --- hold
+
+mistake("hold is not asked on entry", {HOLD}, Bounds(1, holds=1), {"held": 3}, enter=ignoring_hold(actions.enter))
+mistake("hold is not asked when a turn ends", {HOLD}, Bounds(2, holds=1),
+        {"held": 6}, finish=ignoring_hold(actions.finish))
+mistake("hold is not asked when a turn goes on", {HOLD}, Bounds(2, holds=1, requeues=1), {"held": 6},
+        requeue=ignoring_hold(actions.requeue))
+
+
+def recover_released(step: Port, arg: Argument) -> None:
+    step.held = False
+    actions.recover(step, arg)
+
+
+mistake("recovery forgets the hold", {HOLD}, Bounds(1, holds=1, crashes=1),
+        {"held": 4}, recover={"apply": recover_released})
+
+
+def take_in_held(port: Port, prompt: Subject, _: Variant) -> bool:
+    return (prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED) and bool(actions.foldable(port)))
+
+
+mistake("a held queue folds", {HOLD}, Bounds(2, holds=1), {"held": 6}, step={"subject": take_in_held})
+
+
+def resume_alone(step: Port, arg: Argument) -> None:
+    step.held = False
+
+
+mistake("resume forgets the handoff", {HOLD}, Bounds(1, holds=1),
+        {"all-done": 4, "some-terminal": 4}, resume={"apply": resume_alone})
+mistake("cancel releases the hold", {HOLD}, Bounds(1, holds=1, cancels=1),
+        {"idle-cancel-noop": 2, "held": 4}, cancel=after(actions.cancel, resume_alone))
+
+
+# --- replace
+
+def uncovered(port: Port, prompt: Subject, _: Variant) -> bool:
+    return prompt.state is not State.CANCELED_ON_ENTRY and not port.holds(prompt, Guard.COVERED)
+
+
+def waiting(port: Port, prompt: Subject, variant: Variant) -> bool:
+    return prompt.state in (State.ACCEPTED, State.QUEUED)
+
+
+def waiting_uncovered(port: Port, prompt: Subject, variant: Variant) -> bool:
+    return waiting(port, prompt, variant) and uncovered(port, prompt, variant)
+
+
+mistake("replace is taken after the start", {REPLACE}, Bounds(1, replaces=1),
+        {"edited": 3}, replace={"subject": uncovered})
+mistake("replace is taken by a prompt that was requeued", {REPLACE}, Bounds(2, requeues=1, replaces=1), {"edited": 6},
+        replace={"subject": waiting_uncovered})
+
+
+def replace_anew(step: Port, arg: Argument) -> None:
+    step.change(arg.subject, version=arg.subject.version + 1, revoked=False)
+
+
+mistake("replace deletes and inserts", {REVOKE, REPLACE}, Bounds(1, revokes=1, replaces=1),
+        {"edited": 3, "no-lost-cancel": 4},
+        replace={"apply": replace_anew, "subject": waiting})
+mistake("replace is not journaled", {REPLACE}, Bounds(1, replaces=1, crashes=1), {"edited": 4}, crash=forget(version=0))
+
+
+# --- next
+
+mistake("next is not journaled", {NEXT}, Bounds(2, nexts=1, crashes=1), {"fifo": 5}, crash=forget(front=0))
+
+
+def queue_first(step: Port, arg: Argument) -> None:
+    if arg.subject.state is State.ACCEPTED and step.active:
+        step.fire(arg.subject, Trigger.REQUEUE)
+    family.move_to_front(step, arg)
+
+
+mistake("next queues what is accepted, covered or not", {NEXT}, Bounds(2, cancels=1, nexts=1), {"no-lost-cancel": 6},
+        rows=rows_but(Row(Trigger.REQUEUE, State.ACCEPTED, State.QUEUED)),
+        next={"apply": queue_first, "subject": waiting})
+
+
+def requeue_in_front(step: Port, arg: Argument) -> None:
+    step.fire(arg.subject, Trigger.REQUEUE)
+    step.change(arg.subject, front=actions.in_front_of_all(step))
+    actions.hand_off(step)
+
+
+mistake("a turn that goes on goes to the front", {NEXT}, Bounds(2, requeues=1, nexts=1), {"fifo": 5},
+        requeue={"apply": requeue_in_front})
+
+
+def hand_off_by_seq(step: Port, arg: Argument) -> None:
+    step.fire(arg.subject, actions.FINISH[arg.variant])
+    if step.queue:
+        step.fire(min(step.queue, key=lambda p: p.seq), Trigger.START)
+
+
+mistake("the handoff goes by seq", {NEXT}, Bounds(3, nexts=1), {"fifo": 8},
+        rows=rows_but(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)),
+                      without=lambda row: row.trigger is Trigger.START),
+        finish={"apply": hand_off_by_seq})
+
+
+# --- interrupt
+
+def accept_and_stop(step: Port, arg: Argument) -> None:
+    prompt = step.admit(arg.seq + 1, arg.variant is True)
+    if accepted_as(arg.variant, INTERRUPT):
+        step.change(prompt, front=actions.in_front_of_all(step))
+        stop_what_is_active(step, arg)
+    step.effects.append(Acknowledge(prompt.seq))
+
+
+mistake("an interrupt decides where it is accepted", {INTERRUPT}, Bounds(2),
+        {"cancel-stops": 3, "no-poisoning": 4, "send-now": 4, "no-late-fold": 5}, accept={"apply": accept_and_stop})
+
+
+def enter_with(stops: Callable[[Port, Any], list[Any]]) -> dict[str, Apply]:
+    """An entry that cancels others than it should."""
+    def enter(step: Port, arg: Argument) -> None:
+        for prompt in stops(step, arg.subject) if arg.subject.urgent else ():
+            actions.cancel_one(step, prompt)
+        step.fire(arg.subject, Trigger.ENTER)
+
+    return {"apply": enter}
+
+
+def earlier(step: Port, prompt: Any) -> list[Any]:
+    return [p for p in step.active if p.seq < prompt.seq]
+
+
+mistake("an interrupt stops whoever is active", {INTERRUPT}, Bounds(2), {"cancel-stops": 4, "no-poisoning": 5},
+        enter=enter_with(lambda step, p: [] if step.holds(p, Guard.COVERED) else list(step.active)))
+mistake("a covered interrupt interrupts", {REVOKE, INTERRUPT}, Bounds(2, revokes=1),
+        {"cancel-stops": 5, "no-poisoning": 6}, enter=enter_with(earlier))
+mistake("an interrupt interrupts while held", {HOLD, INTERRUPT}, Bounds(2, holds=1),
+        {"cancel-stops": 5, "no-poisoning": 6},
+        enter=enter_with(lambda step, p: [] if step.holds(p, Guard.COVERED) else earlier(step, p)))
+
+
+def take_in_past_interrupt(port: Port, prompt: Subject, variant: Variant) -> bool:
+    return take_in_held(port, prompt, variant) and not port.held
+
+
+mistake("folding goes on while an interrupt is to enter", {INTERRUPT}, Bounds(3), {"no-late-fold": 6},
+        step={"subject": take_in_past_interrupt})
+
+
+def accept_at_its_seq(step: Port, arg: Argument) -> None:
+    prompt = step.admit(arg.seq + 1, arg.variant is True)
+    if accepted_as(arg.variant, INTERRUPT):
+        step.change(prompt, urgent=True)
+    step.effects.append(Acknowledge(prompt.seq))
+
+
+def enter_at_front(step: Port, arg: Argument) -> None:
+    actions.enter(step, arg)
+    for prompt in step.queue:
+        if prompt.seq == arg.subject.seq and prompt.urgent:
+            step.change(prompt, front=actions.in_front_of_all(step))
+
+
+mistake("the place of an interrupt is given on entry", {INTERRUPT}, Bounds(3), {"fifo": 7},
+        accept={"apply": accept_at_its_seq}, enter={"apply": enter_at_front})
+mistake("an interrupt cancels all before it", {INTERRUPT}, Bounds(3), {"no-poisoning": 4},
+        enter=enter_with(lambda step, p: [q for q in step.live if q.seq < p.seq]))
+mistake("an interrupt starts beside the stopping turn", {INTERRUPT}, Bounds(2), {"single-active": 4},
+        guards={Guard.BUSY: lambda port, prompt: not prompt.urgent and actions.busy(port, prompt)})
+
+
+# --- reject
+
+mistake("reject asks whether the session is busy", {REJECT}, Bounds(2), {"reject": 2},
+        accept={"allowed": lambda port, variant: not accepted_as(variant, REJECT) or not port.active})
+mistake("reject looks first", {REJECT}, Bounds(2), {"reject": 3},
+        accept={"allowed": lambda port, variant: not accepted_as(variant, REJECT) or port.memory is not None},
+        more=(Action("look", Actor.CLIENT, note, "idle", "", allowed=lambda port, _: not port.live),))
+mistake("reject forgets the hold", {REJECT, HOLD}, Bounds(1, holds=1), {"reject": 2},
+        accept={"allowed": lambda port, variant: not accepted_as(variant, REJECT) or not port.live})

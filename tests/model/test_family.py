@@ -1,0 +1,117 @@
+"""The family of protocols: its counts, its properties, and the mistakes that they must catch."""
+
+import re
+from itertools import combinations
+
+import pytest
+from support.budget import DEEP
+
+from cancelmark.model.check.explore import explore
+from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS
+from cancelmark.model.lifecycle import ROWS, Feature
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, properties_for
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
+from cancelmark.model.seeded import BUGS
+from cancelmark.model.seeded_family import MISTAKES, Mistake
+from cancelmark.model.trace import replay
+
+REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
+
+
+def having(*features: Feature) -> Protocol:
+    return Protocol("family:" + ",".join(f.value for f in features), features=frozenset(features))
+
+
+# states, edges, depth
+COUNTS = {
+    (REVOKE,): (Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, revokes=2), (40_140, 105_376, 13)),
+    (STOP, HOLD): (Bounds(2, cancels=1, requeues=1, crashes=1, closes=1, stops=1, holds=1), (87_034, 320_543, 14)),
+    (REPLACE,): (Bounds(2, cancels=1, requeues=1, crashes=1, replaces=2), (15_630, 33_894, 12)),
+    (NEXT, HOLD): (Bounds(3, crashes=1, holds=1, nexts=2), (60_969, 225_158, 14)),
+    (INTERRUPT,): (Bounds(3, cancels=1, crashes=1), (57_753, 146_892, 12)),
+    (REJECT, HOLD): (Bounds(3, cancels=1, holds=1), (27_626, 99_377, 12)),
+}
+
+
+@pytest.mark.parametrize("features", COUNTS, ids=lambda fs: "+".join(f.value for f in fs))
+def test_a_protocol_of_the_family_holds_and_has_its_counts(features: tuple[Feature, ...]) -> None:
+    bounds, counts = COUNTS[features]
+    result = explore(having(*features), bounds)
+    assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
+    assert (result.states, result.edges, result.depth) == counts
+
+
+def test_every_pair_of_features_holds() -> None:
+    """Two prompts and one of each call: features that are right alone must be right beside each other."""
+    bounds = Bounds(2, cancels=int(DEEP), requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
+    for pair in combinations(Feature, 2):
+        result = explore(having(*pair), bounds)
+        assert (result.verdict, result.violations) == ("holds", {}), pair
+
+
+def test_without_a_feature_the_family_is_the_reference() -> None:
+    plain = Protocol("plain", features=frozenset())
+    assert plain.actions == REFERENCE.actions
+    assert plain.rows == REFERENCE.rows
+    assert properties_for(plain) == PROPERTIES
+    assert {a.name for a in REFERENCE.actions}.isdisjoint(a.name for a in FAMILY_ACTIONS)
+    assert REFERENCE.action("accept").variants == (False, True)
+    assert len(ROWS) - len(REFERENCE.rows) == 1
+
+
+def test_with_every_feature_the_family_has_every_action_row_and_property() -> None:
+    assert FAMILY.actions == ALL_ACTIONS
+    assert FAMILY.rows == ROWS
+    assert properties_for(FAMILY) == (*PROPERTIES, *FAMILY_PROPERTIES)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+def test_the_explorer_finds_the_mistake_by_the_properties_it_declares(mistake: Mistake) -> None:
+    result = explore(mistake.protocol, mistake.bounds)
+    assert {id: len(trace) for id, trace in result.violations.items()} == mistake.breaks
+    assert not result.stopped
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+def test_the_family_holds_where_the_mistake_was_found(mistake: Mistake) -> None:
+    right = having(*mistake.protocol.features)
+    result = explore(right, mistake.bounds)
+    assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
+
+
+def test_every_property_that_a_feature_adds_or_rewords_is_broken_by_a_mistake() -> None:
+    broken = {id for mistake in MISTAKES for id in mistake.breaks}
+    assert {p.id for p in FAMILY_PROPERTIES} <= broken
+    assert {p.id for p in PROPERTIES if p.in_family} <= broken | {id for bug in BUGS for id in bug.breaks}
+
+
+def test_a_property_that_is_reworded_says_for_which_features() -> None:
+    for p in (*PROPERTIES, *FAMILY_PROPERTIES):
+        assert bool(p.in_family) == bool(p.reworded_for)
+        assert p.in_family != p.sentence
+
+
+@pytest.mark.rule("R30a", "R30b", "R31a", "R31b", "R31c", "R32a", "R32b", "R32c", "R32d", "R33a", "R34a", "R34b",
+                  "R35a", "R35b", "R35c")
+@pytest.mark.parametrize(("calls", "effects"), [
+    ("accept(A), accept(B), revoke(B), enter(A), enter(B), settle(B)", "start 1, record 2, end 2"),
+    ("accept(A), enter(A), accept(B), enter(B), revoke(B)", "start 1, end 2"),
+    ("accept(A), enter(A), accept(B), enter(B), stop, finish(A, canceled)", "start 1, stop 1, end 1, start 2"),
+    ("accept(A), accept(B), stop, enter(A), enter(B)", "start 2"),
+    ("accept(A), enter(A), accept(B), enter(B), stop(hold), finish(A, canceled), resume",
+     "start 1, stop 1, end 1, start 2"),
+    ("accept(A), hold, enter(A), crash, recover, resume", "start 1"),
+    ("accept(A), enter(A), accept(B), enter(B), hold, requeue(A), finish(A, end_turn)",
+     "start 1, start 1, end 1"),
+    ("accept(A), accept(B), hold, enter(A), enter(B), next(B), resume", "start 2"),
+    ("accept(A), enter(A), accept(B), enter(B), accept(C), next(C), cancel, enter(C)", "start 1, stop 1, end 2"),
+    ("accept(A), enter(A), accept(B, interrupt), enter(B), finish(A, canceled)", "start 1, stop 1, end 1, start 2"),
+    ("accept(A, interrupt), accept(B), enter(B), enter(A)", "start 2"),
+    ("accept(A), enter(A), accept(B), enter(B), accept(C, interrupt), enter(C), finish(A, canceled)",
+     "start 1, stop 1, end 1, start 3"),
+], ids=str)
+def test_what_the_calls_of_the_family_ask_for(calls: str, effects: str) -> None:
+    """Written by hand: model and runtime run the same actions, and cannot judge each other."""
+    trace = replay(FAMILY, re.split(r", (?=[a-z])(?![a-z_]+\))", calls))
+    asked = [f"{e.kind} {e.seq}" for step in trace.steps for e in step.effects if e.kind != "acknowledge"]
+    assert asked == effects.split(", ")
