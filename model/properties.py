@@ -163,7 +163,7 @@ def attribution(step: SessionStep) -> bool:
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
-    idle = not step.before.live and step.call in ("cancel", "clear_queue", "stop") and not step.variant
+    idle = not step.before.live and step.call in ("cancel", "stop") and not step.variant
     return not idle or (step.after.prompts == step.before.prompts and not step.effects
                         and step.after.held == step.before.held)
 
@@ -284,7 +284,7 @@ PROPERTIES: tuple[Property, ...] = (
              clauses=("R14c",)),
     Property("idle-cancel-noop", "A cancel of an idle session changes no prompt and asks for nothing.",
              idle_cancel_noop, clauses=("R12e",), reworded_for=frozenset({Feature.STOP, Feature.HOLD}),
-             in_family="A cancel, stop or clear_queue of an idle session changes no prompt and not the hold, and "
+             in_family="A cancel or stop of an idle session changes no prompt and not the hold, and "
                        "asks for nothing."),
     Property("isolation", "An action in one session changes no other.", on_server=isolation, clauses=("R20",)),
     Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed,
