@@ -75,12 +75,12 @@ def _waits(port: Port, prompt: Subject, _: Variant) -> bool:
     return prompt.state in (State.ACCEPTED, State.QUEUED) and not port.holds(prompt, Guard.COVERED)
 
 
-def _always(port: Port, prompt: Subject, variant: Variant) -> bool:
-    return True
+def _is_live(port: Port, prompt: Subject, _: Variant) -> bool:
+    return prompt.state is not State.DONE
 
 
 FAMILY_ACTIONS: tuple[Action, ...] = (
-    Action("revoke", Actor.CLIENT, revoke, "any", "R30", _always, reaches=Reach.CANCEL, whom=observer.named,
+    Action("revoke", Actor.CLIENT, revoke, "p not done", "R30", _is_live, reaches=Reach.CANCEL, whom=observer.named,
            bound="revokes", feature=Feature.REVOKE, clauses=("R30a", "R30b")),
     Action("stop", Actor.CLIENT, stop, "any", "R31", variants=(None, HOLD), reaches=Reach.CANCEL,
            whom=observer.in_front, wishes=observer.stop, bound="stops", feature=Feature.STOP,

@@ -2,12 +2,12 @@
 
 from typing import ClassVar
 
-from tools.replaying import Asked, View, asked
+from tools.replaying import Asked, View, asked, describe
 
-from cancelmark.impl.runtime.session import Counter, Prompt, Session
-from cancelmark.model.actions import Variant
-from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.impl.runtime.session import Counter, Prompt, Refused, Restored, Session
+from cancelmark.model.actions import Variant, place
+from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 
 class Sessions:
@@ -60,8 +60,9 @@ class Sessions:
     def crash(self) -> list[Asked]:
         """What a restart finds in the journal."""
         self.sessions = [
-            Session.restored(s.id, self.counter, s.mark, [(p.seq, "", p.run_id, p.state) for p in s.prompts.values()],
-                             protocol=self.protocol)
+            Session.restored(s.id, self.counter, s.mark,
+                             [Restored(p.seq, "", p.run_id, p.state, p.traits) for p in s.prompts.values()],
+                             held=s.held, protocol=self.protocol)
             for s in self.sessions]
         self.prompts.update((seq, prompt) for s in self.sessions for seq, prompt in s.prompts.items())
         return []
@@ -85,6 +86,42 @@ class Sessions:
 def shape(session: Session) -> View:
     """What can be compared, once queue and active are seen to agree with it."""
     prompts = sorted(session.prompts.values(), key=lambda p: p.seq)
-    assert session.queue == [p for p in prompts if p.state is State.QUEUED]
+    assert session.queue == sorted((p for p in prompts if p.state is State.QUEUED), key=place)
     assert sorted(session.active, key=lambda p: p.seq) == [p for p in prompts if p.state is State.ACTIVE]
-    return session.mark, {p.seq: p.state.value for p in prompts}
+    return session.mark, describe(session.held, ((p.seq, p.state, p.traits) for p in prompts))
+
+
+class FamilySessions(Sessions):
+    """The same with every call of the family."""
+
+    protocol = FAMILY
+
+    def accept(self, session: int, run_id: bool, mode: str | None = None) -> list[Asked]:
+        self.refuse_if_closing("accept")
+        latest = self.counter.latest
+        try:
+            prompt, effects = self.sessions[session].accept(
+                run_id="id" if run_id else None, mode=Feature(mode) if mode else None)
+        except Refused:
+            self.counter.latest = latest
+            raise
+        self.prompts[prompt.seq] = prompt
+        return [asked(effect) for effect in effects]
+
+    def revoke(self, seq: int) -> list[Asked]:
+        return self.take("revoke", seq=seq)
+
+    def stop(self, session: int, how: str | None = None) -> list[Asked]:
+        return self.take("stop", session, variant=how)
+
+    def hold(self, session: int) -> list[Asked]:
+        return self.take("hold", session)
+
+    def resume(self, session: int) -> list[Asked]:
+        return self.take("resume", session)
+
+    def replace(self, seq: int) -> list[Asked]:
+        return self.take("replace", seq=seq)
+
+    def next(self, seq: int) -> list[Asked]:
+        return self.take("next", seq=seq)

@@ -27,7 +27,7 @@ from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Call, Change, Server, changes
-from cancelmark.model.session import Prompt, Session
+from cancelmark.model.session import PLAIN, Prompt, Session, Traits
 from cancelmark.model.trace import call_text
 
 Asked: TypeAlias = tuple[str | int, ...]
@@ -42,7 +42,7 @@ class Subject(Interface):
     ("record", seq) and ("end", seq, outcome). States and outcomes are strings, as in the tables of protocol.md.
     """
 
-    def accept(self, session: int, run_id: bool) -> Iterable[Asked]: ...
+    def accept(self, session: int, run_id: bool) -> Iterable[Asked]: ...  # and a `mode` where the family is replayed
     def enter(self, seq: int) -> Iterable[Asked]: ...
     def fail(self, seq: int) -> Iterable[Asked]: ...
     def settle(self, seq: int) -> Iterable[Asked]: ...
@@ -145,7 +145,15 @@ def asked(effect: Effect) -> Asked:
 
 
 def view(session: Session) -> View:
-    return session.mark, {p.seq: p.state.value for p in session.prompts if p.state is not State.DONE}
+    return session.mark, describe(session.held, (
+        (p.seq, p.state, p.traits or PLAIN) for p in session.prompts if p.state is not State.DONE))
+
+
+def describe(held: bool, prompts: Iterable[tuple[int, State, Traits]]) -> dict[int, str]:
+    """The state of each prompt, with what calls of the family have made of it. A hold stands under 0."""
+    found = {seq: " ".join([state.value, *(f"{name}={value}" for name, value in traits._asdict().items() if value)])
+             for seq, state, traits in prompts}
+    return {0: "held", **found} if held else found
 
 
 def apply(subject: Subject, call: Call) -> list[Asked]:
@@ -153,11 +161,12 @@ def apply(subject: Subject, call: Call) -> list[Asked]:
     name = call.name
     if name == "accept":
         assert call.session is not None
-        return list(subject.accept(call.session, run_id=call.variant is True))
+        modes = {"mode": call.variant} if isinstance(call.variant, str) else {}
+        return list(subject.accept(call.session, run_id=call.variant is True, **modes))
     if call.action.everywhere:
         return list(getattr(subject, name)())
     if call.action.subject is None:
-        return list(getattr(subject, name)(call.session))
+        return list(getattr(subject, name)(call.session, *([call.variant] if call.variant else [])))
     arguments = [call.variant.value] if isinstance(call.variant, Outcome) else []
     return list(getattr(subject, name)(call.seq, *arguments))
 
@@ -207,7 +216,8 @@ def attempted(protocol: Protocol, server: Server) -> list[Change]:
 def visible(server: Server) -> Server:
     """The server without the history that an observer keeps: what an implementation can know."""
     return server._replace(sessions=tuple(
-        session.with_prompts(p._replace(reach=Reach.NOTHING, ends=0) for p in session.prompts)
+        session.with_prompts(p._replace(reach=Reach.NOTHING, ends=0, wish=None) for p in session.prompts)
+        ._replace(wished_hold=False)  # type: ignore[attr-defined]
         for session in server.sessions))
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-from support.replayed_sessions import Sessions
+from support.budget import DEEP
+from support.replayed_sessions import FamilySessions, Sessions
 from tools import replaying
 from tools.replaying import Asked, Difference, Subject, replay
 
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.properties import Bounds
+from cancelmark.model.protocol import FAMILY
 
 BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
 
@@ -71,6 +73,38 @@ class ForgetsTheMark(Sessions):
 def test_a_wrong_implementation_is_found(make: Callable[[int], Subject], where: str) -> None:
     with pytest.raises(Difference, match=where):
         replay(make, BOUNDS)
+
+
+class ForgetsTheHold(FamilySessions):
+    def crash(self) -> list[Asked]:
+        super().crash()
+        for session in self.sessions:
+            session.held = False
+        return []
+
+
+class QueueBySeq(FamilySessions):
+    def next(self, seq: int) -> list[Asked]:
+        return []
+
+
+@pytest.mark.parametrize("bounds", [
+    Bounds(2, requeues=1, revokes=1, stops=1),
+    Bounds(2, crashes=1, holds=1, replaces=1),
+    Bounds(2, cancels=1, holds=1, nexts=1),
+    *([Bounds(2, cancels=1, requeues=1, crashes=1, revokes=1, stops=1, holds=1), Bounds(3, holds=1, nexts=1)]
+      if DEEP else []),
+], ids=str)
+def test_every_edge_of_the_family_is_an_edge_of_the_runtimes_sessions(bounds: Bounds) -> None:
+    assert replay(FamilySessions, bounds, FAMILY) > 1000
+
+
+@pytest.mark.parametrize(("make", "where"), [
+    (ForgetsTheHold, r"crash: states differ"), (QueueBySeq, r"next\(B\): states differ"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_wrong_implementation_of_the_family_is_found(make: Callable[[int], Subject], where: str) -> None:
+    with pytest.raises(Difference, match=where):
+        replay(make, Bounds(2, crashes=1, holds=1, nexts=1), FAMILY)
 
 
 def test_no_order_between_sessions_is_asked_for() -> None:
