@@ -1,4 +1,5 @@
-"""The course: runs the notebooks and writes each as a page with all that it shows. `make notebooks` calls it.
+"""The course: runs the notebooks and writes each as a page with all that it shows, and with its outputs beside its
+source, as an .ipynb that code hosts and editors open. `make notebooks` calls it.
 
 A notebook is a Python file in the percent format of jupytext. Tags on its cells say what it promises: a cell with the
 tag `picture` must show one, and no other may; what is tagged `reveal` is closed on the page until the reader asks, and
@@ -8,19 +9,22 @@ what is tagged `wide` may be wider than the text.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from copy import deepcopy
+from itertools import groupby, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree
 
 import jupytext
+import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from pygments.formatters import HtmlFormatter
 from rich.progress import track
 from traitlets.config import Config
@@ -93,13 +97,59 @@ def title(notebook: NotebookNode) -> str:
     return str(notebook.cells[0].source.splitlines()[0].lstrip("# "))
 
 
+def fold_answers(notebook: NotebookNode) -> NotebookNode:
+    """The notebook in which what is told after a closed cell is closed with it, up to the next heading or question."""
+    folded = deepcopy(notebook)
+    cells = []
+    for cell, before in zip(folded.cells, [None, *folded.cells]):
+        if before is None or cell.cell_type != "markdown" or "reveal" not in before.metadata.get("tags", ()):
+            cells.append(cell)
+            continue
+        paragraphs = cell.source.split("\n\n")
+        told = list(takewhile(lambda text: not text.startswith("#") and "**Predict" not in text, paragraphs))
+        if told:
+            before.metadata["answered"] = True
+            cells.append(new_markdown_cell("\n\n".join(told), metadata={"answer": True}))
+        if rest := paragraphs[len(told):]:
+            cells.append(new_markdown_cell("\n\n".join(rest)))
+    folded.cells = cells
+    return folded
+
+
+def keep(notebook: NotebookNode, source: Path) -> str:
+    """The notebook with its outputs as a file that a code host shows: the same whoever makes it, and small."""
+    kept = deepcopy(notebook)
+    kept.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+                     "language_info": {"name": "python"}, "source": source.name}
+    for number, cell in enumerate(kept.cells, 1):
+        cell["id"] = f"cell-{number}"
+        cell.metadata = {"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {}
+        if cell.cell_type == "code":
+            cell.outputs = list(_joined(cell.outputs))
+    return str(nbformat.writes(kept)) + "\n"
+
+
+def _joined(outputs: Sequence[NotebookNode]) -> Iterator[NotebookNode]:
+    """What was printed in several pieces as one, and pictures without a second form."""
+    for kind, group in groupby(outputs, lambda output: output.output_type):
+        if kind == "stream":
+            pieces = list(group)
+            yield new_output("stream", name="stdout", text="".join(piece.text for piece in pieces))
+            continue
+        for output in group:
+            data = output.get("data", {})
+            if SVG in data or HTML in data:
+                data.pop("text/plain", None)
+            yield output
+
+
 def page(notebook: NotebookNode, source: Path, pages: Sequence[tuple[str, str]]) -> str:
     """The notebook as HTML that needs nothing else. `pages` are all of the course: title and address."""
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     css = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n.highlight {{ background: none; }}"
     exporter = HTMLExporter(template_name="course", extra_template_basedirs=[str(FOLDER / ".template")])
-    html, _ = exporter.from_notebook_node(notebook, {"course": {
+    html, _ = exporter.from_notebook_node(fold_answers(notebook), {"course": {
         "title": title(notebook), "source": source.name, "code_css": css,
         "pages": [{"title": t, "href": href} for t, href in pages]}})
     return str(html)
@@ -120,6 +170,8 @@ def main() -> int:
     for source in track(found, "running the notebooks", disable=not sys.stderr.isatty()):
         notebook = run(source)
         write(output / f"{source.stem}.html", page(notebook, source, pages))
+        if not problems(notebook):
+            write(source.with_suffix(".ipynb"), keep(notebook, source))
         for problem in problems(notebook):
             wrong += 1
             print(f"{source.name}: {problem}", file=sys.stderr)

@@ -83,22 +83,35 @@ def judge(prompts: Iterable[Prompt], calls: Sequence[Call], complete: bool = Tru
     """What is wrong with a history, a sentence each. In a `complete` one every prompt has had the time to end."""
     complaints: list[str] = []
 
-    def expect(holds: bool, seen: str, allowed: str, rule: str) -> None:
+    def expect(holds: bool, seen: str, wanted: str, rule: str) -> None:
         if not holds:
-            complaints.append(f"{p.name} {seen}; allowed: {allowed or 'nothing'} (rule: {rule}).")
+            complaints.append(f"{p.name} {seen}, but {wanted}. The rule: {rule}.")
 
     for p in prompts:
         ends = [e.outcome for e in p.ends]
-        expect(len(ends) == 1 or not (ends or complete), f"has {len(ends)} ends", "1", "each prompt ends exactly once")
+        expect(len(ends) == 1 or not (ends or complete), f"has {len(ends)} ends", "must have exactly one",
+               "each prompt ends exactly once")
         expect(not any(certain(c, p.accept) and _shut(c, p, calls) for c in calls), "was accepted after a close",
-               "a refusal", "a closed server accepts nothing until a restart")
-        expect(in_order := possible(*p.moments), "was seen out of order", "accept, enter, starts, end",
+               "had to be refused", "a closed server accepts nothing until a restart")
+        expect(in_order := possible(*p.moments), "was seen out of order", "the order is accept, enter, starts, end",
                "nothing happens to a prompt before its acceptance or after its end")
         for n, what in enumerate(["start"] * len(p.starts) + ends[:1] if in_order else []):
             may = _may_follow(p, calls, n)
-            expect(what in may, f"has {what} after {n} starts", ", ".join(sorted(may)),
-                   RULES.get(what, "there is no such outcome"))
+            expect(what in may, tell_event(what, n), tell_allowed(may), RULES.get(what, "there is no such outcome"))
     return complaints
+
+
+def tell_event(what: str, starts: int) -> str:
+    """`starts`, `starts again`, `ends canceled without a start`."""
+    if what == "start":
+        return "starts again" if starts else "starts"
+    return f"ends {what}" if starts else f"ends {what} without a start"
+
+
+def tell_allowed(may: frozenset[str]) -> str:
+    """`could only start or end canceled`."""
+    words = [*(["start"] if "start" in may else []), *(f"end {what}" for what in sorted(may - {"start"}))]
+    return f"could only {' or '.join(words)}" if words else "nothing more could happen to it"
 
 
 def _shut(close: Call, prompt: Prompt, calls: Iterable[Call]) -> bool:

@@ -22,11 +22,19 @@
 # > “Cancel was acknowledged but the run went on.” · “The next prompt was canceled by the last Escape.”
 #
 # You need to know Python and a little asyncio: `async def`, `await`, tasks. About forty minutes. Now and then you are
-# asked to **predict**: please do, in writing, before you go on. A wrong guess is what you will remember. (What comes
-# out is told right below, so stop reading there.)
+# asked to **predict**: please do, before you go on. A wrong guess is what you will remember.
 #
 # There are two ways to read this: as a page, with paper and pencil, or as a notebook whose cells you can change and
 # run. `make lab` opens the notebook.
+
+# %% [markdown]
+# This is what you will understand at the end of the evening, and mend on the next. (With a flag it goes wrong twice.)
+
+# %% tags=["picture"]
+from cancelmark.views.notebook import Picture, on_paper
+from cancelmark.views.race import race_svg
+
+Picture(on_paper(race_svg(), "With a flag B is canceled and A runs; with the mark it is the other way round."))
 
 # %% [markdown]
 # ## A chat server in thirty lines
@@ -85,31 +93,10 @@ class ChatServer:
 
 # %%
 # %load_ext cancelmark.views.notebook
-from concurrent.futures import ThreadPoolExecutor
-
 from IPython.display import display
 
-from cancelmark.conformance.schedule import run
+from cancelmark.conformance.notebook import aside, play
 from cancelmark.views.recording import Recording
-
-
-def aside(function, *arguments):
-    """In a thread of its own: a notebook has an event loop already."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(function, *arguments).result()
-
-
-def play(kind, story):
-    """What happens when the story is told to a new server of that kind."""
-    async def main():
-        history = Recording(asyncio.get_running_loop().time)
-        server = kind(history)
-        await story(server)
-        await asyncio.gather(*server.tasks)
-        return history
-
-    return aside(run, main())
-
 
 # %% [markdown]
 # The first story: one prompt, and a cancel in the middle of its answer.
@@ -153,9 +140,9 @@ lost = play(ChatServer, stop_at_once)
 display(lost, guess.against(lost))
 
 # %% [markdown]
-# The user pressed Stop. The server said yes. And then A was answered, to its end. The oracle says the same in its own
-# words: A has a *start*, though after the cancel only the end `canceled` was allowed. (It also speaks of things that
-# our toy does not have, such as a queue that can be cleared. Read over them for now.)
+# The user pressed Stop. The server said yes. And then A was answered, to its end. The oracle says the same: A
+# starts, but could only end `canceled`. (It also speaks of things that our toy does not have, such as a queue that can
+# be cleared. Read over them for now.)
 #
 # Where is the mistake? Look at `cancel` again before you open this.
 #

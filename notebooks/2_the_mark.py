@@ -79,36 +79,16 @@ class MarkServer:
 
 
 # %% [markdown]
-# We also need `play` and its helper, which are as they were last night:
+# We also need `play`, as last night:
 
 # %%
 # %load_ext cancelmark.views.notebook
-from concurrent.futures import ThreadPoolExecutor
-
 from IPython.display import display
 
-from cancelmark.conformance.schedule import explore_schedules, run
+from cancelmark.conformance.notebook import aside, play
+from cancelmark.conformance.schedule import explore_schedules
 from cancelmark.views.exercises import predict
 from cancelmark.views.recording import Recording
-
-
-def aside(function, *arguments):
-    """In a thread of its own: a notebook has an event loop already."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(function, *arguments).result()
-
-
-def play(kind, story):
-    """What happens when the story is told to a new server of that kind."""
-    async def main():
-        history = Recording(asyncio.get_running_loop().time)
-        server = kind(history)
-        await story(server)
-        await asyncio.gather(*server.tasks)
-        return history
-
-    return aside(run, main())
-
 
 # %% [markdown]
 # The worst story of last night: A is accepted and loads for long; a cancel; C is accepted and loads quickly. The
@@ -218,6 +198,11 @@ REFERENCE
 #   `settle`.)
 # - `enter [busy, not covered]` leads to the queue.
 # - `enter [not covered, not busy]` leads to *active*.
+#
+# Two arrows belong to turns that are longer than our toy's. While a turn runs, it may take in what is queued: at a
+# *step* of the turn, queued prompts without a run id **fold** into it, as one more message of the same conversation.
+# And a conversation can outgrow what the language model takes. Then the turn is summed up, goes back to the queue
+# (that is `requeue`), and goes on later from the summary.
 #
 # Some arrows are not steps of their own but parts of another one: when a turn has its `finish`, the first in the
 # queue has its `start` in the same step, and a `cancel` means `drop` for everybody in the queue. The others need not

@@ -4,6 +4,7 @@ A notebook's page may be light while the machine prefers dark, and the other way
 its own paper: a background that changes together with its text.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -225,7 +226,9 @@ def prediction_sheet(judged: JudgedPrediction) -> str:
         was = judged.was.get(name, "no end")
         right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "surprised")
         rows.append((name, "you did not say" if said is ... else said, was, right))
-    return table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
+    was_so = escape(json.dumps({name: judged.was.get(name, "no end") for name in judged.said}))
+    sheet = table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
+    return f'<div class="prediction" data-ends="{was_so}">{sheet}</div>'
 
 
 def shown_bug_sheet(found: ShownBug) -> str:

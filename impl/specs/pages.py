@@ -19,6 +19,7 @@ from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import matrix
 from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
 from cancelmark.views.lifelines import sequence_svg
+from cancelmark.views.race import race_svg
 from cancelmark.views.render import render_svg
 from cancelmark.views.sequence import trace_mermaid
 from cancelmark.views.session import session_graph, session_mermaid
@@ -98,6 +99,7 @@ def drawn(example: Example) -> dict[str, Callable[[], str]]:
 FILES: Mapping[str, Callable[[], str]] = {
     "diagrams/lifecycle.svg": lambda: render_svg(lifecycle_graph()),
     "diagrams/lifecycle.mmd": lifecycle_mermaid,
+    "diagrams/race.svg": race_svg,
     "diagrams/session.svg": lambda: render_svg(session_graph()),
     "diagrams/session.mmd": session_mermaid,
     **{name: make for example in EXAMPLES for name, make in drawn(example).items()},

@@ -56,13 +56,13 @@ def test_and_at_once_if_it_was_queued() -> None:
     queued = Prompt("A", Span(0, 1), enter=at(1))
     assert judge([replace(queued, ends=ended(2.5, "canceled"))], [cancel(2, 3)]) == []
     assert judge([replace(queued, ends=ended(4, "canceled"))], [cancel(2, 3)]) == [
-        f"A has canceled after 0 starts; allowed: nothing (rule: {RULES['canceled']})."]
+        f"A ends canceled without a start, but nothing more could happen to it. The rule: {RULES['canceled']}."]
 
 
 def test_and_it_never_starts() -> None:
     prompt = Prompt("A", Span(0, 1), starts=(at(4),))
     assert judge([prompt], [cancel(2, 3)], complete=False) == [
-        f"A has start after 0 starts; allowed: canceled (rule: {RULES['start']})."]
+        f"A starts, but could only end canceled. The rule: {RULES['start']}."]
 
 
 def test_running_when_a_cancel_came_may_end_canceled_or_as_it_just_ended() -> None:
@@ -101,7 +101,7 @@ def test_clear_queue_never_cancels_a_running_prompt() -> None:
 def test_clear_queue_leaves_nothing_in_the_queue() -> None:
     queued = Prompt("A", at(0), enter=at(1), starts=(at(4),))
     assert judge([queued], [clear_queue(2, 3)], complete=False) == [
-        f"A has start after 0 starts; allowed: nothing (rule: {RULES['start']})."]
+        f"A starts, but nothing more could happen to it. The rule: {RULES['start']}."]
 
 
 def test_clear_queue_leaves_alone_what_has_not_entered() -> None:
@@ -120,12 +120,13 @@ def test_a_prompt_that_went_back_to_the_queue_can_be_folded_or_dropped() -> None
 
 def test_a_cancel_between_two_starts_forbids_the_second() -> None:
     assert judge([Prompt("A", at(0), starts=(at(1), at(4)))], [cancel(2, 3)], complete=False) == [
-        f"A has start after 1 starts; allowed: canceled, end_turn, error (rule: {RULES['start']})."]
+        f"A starts again, but could only end canceled or end end_turn or end error. The rule: {RULES['start']}."]
 
 
 def test_a_turn_that_ends_has_started() -> None:
     assert judge([Prompt("A", at(0), ends=ended(1, "end_turn"))], []) == [
-        f"A has end_turn after 0 starts; allowed: error, folded, start (rule: {RULES['end_turn']})."]
+        "A ends end_turn without a start, but could only start or end error or end folded. The rule: "
+        f"{RULES['end_turn']}."]
 
 
 def test_a_prompt_that_entered_cannot_fail_to_start() -> None:
@@ -159,8 +160,9 @@ def test_a_close_comes_after_every_acceptance() -> None:
 def test_nothing_is_accepted_after_a_close_has_returned() -> None:
     prompts = [Prompt("A", Span(2, 4), ends=ended(3, "canceled")), Prompt("B", Span(4, 5), ends=ended(6, "error"))]
     assert judge(prompts, [Call(1, 3, "close")]) == [
-        "B was accepted after a close; allowed: a refusal (rule: a closed server accepts nothing until a restart).",
-        f"B has error after 0 starts; allowed: nothing (rule: {RULES['error']})."]
+        "B was accepted after a close, but had to be refused. The rule: a closed server accepts nothing until a "
+        "restart.",
+        f"B ends error without a start, but nothing more could happen to it. The rule: {RULES['error']}."]
 
 
 def test_a_restart_opens_a_closed_server_again() -> None:
@@ -186,7 +188,7 @@ def test_a_prompt_that_outlived_a_crash_was_in_the_queue_from_the_first_one_on()
     crashes = [Call(6, 7, "crash"), Call(2, 3, "crash")]
     assert judge([prompt], crashes, complete=False) == []
     assert judge([prompt], [*crashes, clear_queue(4, 5)], complete=False) == [
-        f"A has start after 1 starts; allowed: nothing (rule: {RULES['start']})."]
+        f"A starts again, but nothing more could happen to it. The rule: {RULES['start']}."]
 
 
 def test_a_prompt_that_waits_survives_a_crash() -> None:
@@ -194,21 +196,22 @@ def test_a_prompt_that_waits_survives_a_crash() -> None:
 
 
 def test_every_prompt_of_a_complete_history_has_exactly_one_end() -> None:
-    rule = "(rule: each prompt ends exactly once)."
+    rule = "but must have exactly one. The rule: each prompt ends exactly once."
     none, two = Prompt("A", at(0)), Prompt("B", at(0), ends=ended(1, "error") * 2)
-    assert judge([none, two], []) == [f"A has 0 ends; allowed: 1 {rule}", f"B has 2 ends; allowed: 1 {rule}"]
-    assert judge([none, two], [], complete=False) == [f"B has 2 ends; allowed: 1 {rule}"]
+    assert judge([none, two], []) == [f"A has 0 ends, {rule}", f"B has 2 ends, {rule}"]
+    assert judge([none, two], [], complete=False) == [f"B has 2 ends, {rule}"]
 
 
 def test_nothing_happens_after_the_end() -> None:
     (complaint,) = judge([Prompt("A", at(0), starts=(at(3),), ends=ended(2, "error"))], [])
-    assert complaint == ("A was seen out of order; allowed: accept, enter, starts, end (rule: nothing happens to a "
-                         "prompt before its acceptance or after its end).")
+    assert complaint == ("A was seen out of order, but the order is accept, enter, starts, end. The rule: nothing "
+                         "happens to a prompt before its acceptance or after its end.")
 
 
 def test_an_outcome_that_does_not_exist_is_a_complaint() -> None:
     assert judge([Prompt("A", at(0), ends=ended(1, "cancelled"))], []) == [
-        "A has cancelled after 0 starts; allowed: error, folded, start (rule: there is no such outcome)."]
+        "A ends cancelled without a start, but could only start or end error or end folded. The rule: there is no such "
+        "outcome."]
 
 
 # --- Against every order of effects -----------------------------------------------------------------------------

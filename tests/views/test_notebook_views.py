@@ -94,7 +94,7 @@ def test_a_history_complains_of_a_lost_cancel_and_draws_it() -> None:
     history = lost()
     assert history.ends == {"A": "end_turn"}
     [complaint] = history.complaints()
-    assert "A has start after 0 starts; allowed: canceled" in complaint
+    assert "A starts, but could only end canceled" in complaint
     svg = svg_of(history)
     assert "the cancel must reach A" in svg
     assert "✗ A has start" in svg

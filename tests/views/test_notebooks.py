@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 from textwrap import dedent
 
@@ -16,7 +17,7 @@ from nbformat import NotebookNode
 from support.browsing import Sight, chromium, inaccessible
 from support.shared_fixture import once
 
-from cancelmark.impl.notebooks import FOLDER, PICTURE, TAGS, main, page, problems, run, sources, title
+from cancelmark.impl.notebooks import FOLDER, HTML, PICTURE, SVG, TAGS, main, page, problems, run, sources, title
 
 SOURCES = sources()
 
@@ -77,6 +78,12 @@ SHOWN = {
         assert len(count) == 12 and set(count.values()) == {1}
         assert report.broken == ["fifo", "some-terminal"] and verdict.ok
     """,
+    "5_your_own_protocol": """
+        assert set(failed.violations) == {"no-lost-cancel", "queue-dropped"}
+        assert {"cancel-stops", "no-lost-cancel"} & set(second.violations)
+        assert mended.verdict == "holds" and differences(MENDED) == [("none", "–")]
+        assert [call for call, _ in differences(KEEP)] == ["cancel"]
+    """,
 }
 MENDED = "from cancelmark.views.exercises import HIDDEN, REFERENCE\nHIDDEN[{}] = REFERENCE"
 
@@ -84,9 +91,10 @@ MENDED = "from cancelmark.views.exercises import HIDDEN, REFERENCE\nHIDDEN[{}] =
 SOLUTIONS = FOLDER / "3_solutions.py"
 
 
-def test_the_course_is_four_evenings_and_the_solutions() -> None:
+def test_the_course_is_five_evenings_and_the_solutions() -> None:
     assert [source.stem for source in SOURCES] == [
-        "1_the_race", "2_the_mark", "3_oracle_model_machine", "3_solutions", "4_from_model_to_server"]
+        "1_the_race", "2_the_mark", "3_oracle_model_machine", "3_solutions", "4_from_model_to_server",
+        "5_your_own_protocol"]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
@@ -95,7 +103,7 @@ def test_it_runs_and_shows_what_it_promises(source: Path, outputs: Callable[[Pat
     assert problems(notebook) == []
     tags = [tag for cell in notebook.cells for tag in cell.metadata.get("tags", ())]
     assert set(tags) <= set(TAGS)
-    assert tags.count(PICTURE) >= 6
+    assert tags.count(PICTURE) >= 5
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     assert text.lower().count("predict") >= 3 or source == SOLUTIONS, "a reader is asked before being told"
     assert len(text.split()) / 180 < 40, "no more than 45 minutes, with what there is to try"
@@ -192,8 +200,42 @@ def test_without_notebooks_it_says_where_they_are(
 
 # --- What a reader has to install and to open
 
-def test_sources_are_kept_without_outputs() -> None:
-    assert not list(FOLDER.rglob("*.ipynb"))
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+def test_the_notebook_beside_its_source_is_not_stale(
+    source: Path, outputs: Callable[[Path], NotebookNode],
+) -> None:
+    kept = nbformat.read(source.with_suffix(".ipynb"), 4)
+    cells = jupytext.read(source).cells
+    assert [cell.source for cell in kept.cells] == [cell.source for cell in cells], "run `make notebooks`"
+    run_now = outputs(source).cells[:len(cells)]
+    assert [shown(cell) for cell in kept.cells] == [shown(cell) for cell in run_now], "run `make notebooks`"
+    assert source.with_suffix(".ipynb").stat().st_size < 500_000
+
+
+def shown(cell: NotebookNode) -> list[str]:
+    """What a cell shows, in kind: figures of time may differ."""
+    kinds = [SVG if SVG in data else HTML if HTML in data else output.output_type
+             for output in cell.get("outputs", ()) for data in [output.get("data", {})]]
+    return [kind for kind, _ in groupby(kinds)]
+
+
+def test_a_guess_is_clicked_and_judged_and_the_answer_is_closed_until_then(
+    outputs: Callable[[Path], NotebookNode], tmp_path: Path,
+) -> None:
+    source, file = SOURCES[0], tmp_path / "page.html"
+    notebook = outputs(source)
+    file.write_text(page(notebook, source, [(title(notebook), "page.html")]))
+    with chromium() as browser:
+        tab = browser.new_page()
+        tab.goto(file.as_uri())
+        told = tab.get_by_text("The user pressed Stop. The server said yes.")
+        assert not told.is_visible()
+        guess = tab.locator(".guess").first
+        guess.get_by_role("button", name="A ends canceled").click()
+        assert guess.get_by_role("status").inner_text() == "Surprised: A ended end_turn."
+        assert told.is_visible()
+        guess.get_by_role("button", name="A ends end_turn").click()
+        assert guess.get_by_role("status").inner_text() == "Right."
 
 
 def test_code_fits_on_the_page() -> None:
