@@ -12,13 +12,13 @@ schedule    a deterministic event loop, for any asyncio code    trace     whethe
 
 from typing import TYPE_CHECKING, Any
 
-from .adapter import GUARANTEES, Adapter, Ended, Notice, Refused, Sent, Spoken, TurnFailed, Turns
+from .adapter import GUARANTEES, Adapter, Declined, Ended, Notice, Refused, Sent, Spoken, TurnFailed, Turns
 
 if TYPE_CHECKING:
     from .kit import judge
 
 __all__ = [
-    "GUARANTEES", "Adapter", "Ended", "Notice", "Refused", "Sent", "Spoken", "TurnFailed", "Turns", "judge",
+    "GUARANTEES", "Adapter", "Declined", "Ended", "Notice", "Refused", "Sent", "Spoken", "TurnFailed", "Turns", "judge",
 ]
 
 

@@ -183,7 +183,8 @@ class Judge:
         offers = {what for what in OPTIONAL if self.adapter.offers(what)}
         told = {"steer": self.steered, "fold": self.adapter.folds and self.steered, "schedule": not self.outside,
                 "outgrow": bool(self.adapter.outgrows) and self.steered, "run_ids": self.adapter.run_ids,
-                "grace": self.adapter.grace is not None, "fail_early": self.adapter.fails_early}
+                "grace": self.adapter.grace is not None, "fail_early": self.adapter.fails_early,
+                "fail": self.adapter.model_fails}
         self.offers = frozenset(offers | {what for what, is_so in told.items() if is_so})
         self.random = random.Random(self.seed)
         self.wanted = self.claims & frozenset(GUARANTEES if self.only is None else self.only)
@@ -225,7 +226,8 @@ class Judge:
         name = getattr(self.adapter, "name", type(self.adapter).__name__)
         scenarios = {name: self.with_reproduce(shown) if isinstance(shown, Finding) else shown
                      for name, shown in self.scenarios.items()}
-        verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0)) for v in self.verdicts())
+        verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0),
+                                 promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts())
         return Report(name, verdicts, scenarios, self.played, seconds, self.profile.name,
                       tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
 
@@ -339,7 +341,8 @@ class Judge:
             do.what in TURNS for do in scenario.script.everything)
         if steers and not self.steered:
             return NO_STEERING
-        missing = sorted(scenario.needs - self.offers)
+        fails = {"fail"} if any(do.what == "fail" for do in scenario.script.everything) else set[str]()
+        missing = sorted((scenario.needs | fails) - self.offers)
         return f"the server does not offer {', '.join(missing)}" if missing else ""
 
     def variants(self, scenario: Scenario) -> Iterator[Script]:

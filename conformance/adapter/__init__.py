@@ -42,6 +42,7 @@ from .interface import (
     OPTIONAL,
     Adapter,
     ContextFull,
+    Declined,
     Ended,
     Event,
     MakeAdapter,
@@ -59,6 +60,6 @@ from .interface import (
 )
 
 __all__ = [
-    "GUARANTEES", "OPTIONAL", "Adapter", "ContextFull", "Ended", "Event", "MakeAdapter", "Notice", "Refused", "Sent",
-    "ServerGone", "Spoken", "Steering", "TurnFailed", "Turns", "answer_to", "failure_of", "is_gone",
+    "GUARANTEES", "OPTIONAL", "Adapter", "ContextFull", "Declined", "Ended", "Event", "MakeAdapter", "Notice",
+    "Refused", "Sent", "ServerGone", "Spoken", "Steering", "TurnFailed", "Turns", "answer_to", "failure_of", "is_gone",
 ]

@@ -1,4 +1,4 @@
-"""A fake language model: a server of the OpenAI-compatible wire whose turns a test holds, releases, fails and counts.
+"""A fake language model: a server of the usual wires (`llm`) whose turns a test holds, releases, fails and counts.
 
 A server under test is given `url` as the base URL of its language model, and cannot tell the difference. Prompts are
 told apart by a token, a word that a test puts into the text of one prompt and of no other:
@@ -34,13 +34,15 @@ import socket
 import time
 from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+
+from ..llm import WIRES, Asked, Call, Response, Said, Wire, json_response
 
 TURN, SIDE = "turn", "side"
 WORD = re.compile(r"[\w-]+")
@@ -49,36 +51,9 @@ FLOOD = 400  # lines of a very long answer
 LINE = f"{'and so on, and on, ' * 7}until whoever reads this has had enough\n"
 TOO_MUCH = 1_000_000_000  # tokens, more than any window has
 MODELS = "/v1/models"
-METHODS = {MODELS: "GET", "/v1/chat/completions": "POST"}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a request asks for."""
-
-    model: str
-    roles: tuple[str, ...]
-    """Whose messages they are, from the first to the last."""
-    texts: tuple[str, ...]
-    """What they say."""
-    tools: int
-    """How many tools the model is offered."""
-    stream: bool
-    usage: bool
-    """Whether the stream is to end with what was spent."""
-    calls: tuple[str, ...] = ()
-    """The tool calls in the last assistant message, by their ids."""
-
-    @property
-    def prompt(self) -> str:
-        """The last user message."""
-        return next((text for role, text in zip(self.roles[::-1], self.texts[::-1]) if role == "user"), "")
-
-    @property
-    def unanswered(self) -> tuple[str, ...]:
-        """The user messages that no assistant message follows; if there is one, the last is the prompt."""
-        after = max((n for n, role in enumerate(self.roles) if role == "assistant"), default=-1) + 1
-        return tuple(text for role, text in zip(self.roles[after:], self.texts[after:]) if role == "user")
+CHAT = "/v1/chat/completions"
+TOKENS = "/v1/messages/count_tokens"
+METHODS = {MODELS: "GET", TOKENS: "POST", **dict.fromkeys(WIRES, "POST")}
 
 
 def is_turn(asked: Asked) -> bool:
@@ -100,6 +75,7 @@ class Turn:
     """A request that started a turn or went on with it, or asked for its summary. Times: `time.monotonic`."""
 
     asked: Asked
+    wire: Wire
     begin: float
     tokens: frozenset[str] = frozenset()
     """Of the prompts whose turn it is."""
@@ -142,6 +118,7 @@ class FakeModel:
         self._outgrown: set[str] = set()  # a summary is expected
         self._summarized: set[str] = set()  # and may be made
         self._leaving = False
+        self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
         self._reading: set[StreamWriter] = set()  # of the connections whose request has not arrived yet
@@ -252,15 +229,20 @@ class FakeModel:
                           ) from error
         self._port = listener.getsockname()[1]
         self._leaving = False
-        self._server = await asyncio.start_server(self._connect, sock=listener)
+        await self.serve(listener)
         return self
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Answers there too: on the loopback of another network namespace, say."""
+        self._servers.append(await asyncio.start_server(self._connect, sock=listener))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None,
     ) -> None:
         self._leaving = True
         self._tell()
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for writer in self._reading:
             writer.transport.abort()
         while self._connections:
@@ -286,7 +268,7 @@ class FakeModel:
                     self._reading.discard(writer)
                     await self._answer(request, reader, writer)
                 except _Refused as no:
-                    await _send(writer, _error(no.status, str(no)))
+                    await _send(writer, no.wire.error(no.status, str(no)))
                 writer.close()
                 await writer.wait_closed()
         finally:
@@ -301,18 +283,21 @@ class FakeModel:
         if request.path == MODELS:
             await _send(writer, _models())
             return
-        asked = _read_asked(request)
+        if request.path == TOKENS:
+            await _send(writer, json_response({"input_tokens": 1}))
+            return
+        asked, wire = _read_asked(request), WIRES[request.path]
         self.asked.append(asked)
         if token := self._find_outgrown(asked):
-            turn = Turn(asked, time.monotonic(), frozenset({token}))
+            turn = Turn(asked, wire, time.monotonic(), frozenset({token}))
             self._summaries[token].append(turn)
             self._tell()
             await self._take_turn(turn, self._respond_summary(token, turn, writer), reader)
         elif (owner := self._find_caller(asked) or self._find_host(asked)) or self._is_turn(asked):
-            turn = self._begin_turn(asked, owner)
+            turn = self._begin_turn(asked, wire, owner)
             await self._take_turn(turn, self._respond(turn, writer), reader)
         else:
-            await _send(writer, _answer(asked, "A side answer."))
+            await _send(writer, wire.answer(asked, Said("A side answer.")))
 
     def _find_outgrown(self, asked: Asked) -> str | None:
         """The prompt whose turn no longer fits, if this asks for the summary."""
@@ -337,9 +322,9 @@ class FakeModel:
             self._hosts |= dict.fromkeys(last, host)
         return host
 
-    def _begin_turn(self, asked: Asked, owner: str | None) -> Turn:
+    def _begin_turn(self, asked: Asked, wire: Wire, owner: str | None) -> Turn:
         words = [owner] if owner else WORD.findall(asked.prompt)
-        turn = Turn(asked, time.monotonic(), frozenset(words))
+        turn = Turn(asked, wire, time.monotonic(), frozenset(words))
         self.turns.append(turn)
         for word in set(words):
             self._by_token[word].append(turn)
@@ -369,26 +354,27 @@ class FakeModel:
             await asyncio.gather(responding, leaving, return_exceptions=True)
 
     async def _respond(self, turn: Turn, writer: StreamWriter) -> Ending:
-        how, asked = await self._decide(turn), turn.asked
+        how, asked, wire = await self._decide(turn), turn.asked, turn.wire
         own = turn.tokens.issuperset(WORD.findall(asked.prompt))
         heard = asked.prompt if own else " ".join(sorted(turn.tokens & self._steered))
         for token in turn.tokens:
             self.settle(token)
         if how == "fail":
-            await _send(writer, _error(HTTPStatus.BAD_REQUEST, f"I was told to fail at: {heard}"))
+            await _send(writer, wire.error(HTTPStatus.BAD_REQUEST, f"I was told to fail at: {heard}"))
             return Ending.FAILED
         if how == "outgrow":
             self._outgrown |= turn.tokens & self._steered
             if self.outgrows == "error":
-                await _send(writer, _error(HTTPStatus.BAD_REQUEST, "this exceeds the maximum context length",
-                                           "context_length_exceeded"))
+                await _send(writer, wire.error(HTTPStatus.BAD_REQUEST, "this exceeds the maximum context length",
+                                               "context_length_exceeded"))
                 return Ending.FAILED
         if how in ("again", "outgrow"):
             call = f"call-{len(self.asked)}"
             self._calling |= dict.fromkeys(turn.tokens & self._steered if how == "again" else (), call)
-            await _send(writer, _answer(asked, "", (call, *self.tool), TOO_MUCH if how == "outgrow" else 1))
+            said = Said("", Call(call, *self.tool), TOO_MUCH if how == "outgrow" else 1)
         else:
-            await _send(writer, _answer(asked, f"I heard: {heard}" + ("\n" + FLOOD * LINE if how == "flood" else "")))
+            said = Said(f"I heard: {heard}" + ("\n" + FLOOD * LINE if how == "flood" else ""))
+        await _send(writer, wire.answer(asked, said))
         return Ending.ANSWERED
 
     async def _decide(self, turn: Turn) -> str:
@@ -404,11 +390,11 @@ class FakeModel:
     async def _respond_summary(self, token: str, turn: Turn, writer: StreamWriter) -> Ending:
         await self._until(lambda: self._leaving or token in self._summarized)
         if self._leaving:
-            await _send(writer, _error(HTTPStatus.BAD_REQUEST, "I was told to leave"))
+            await _send(writer, turn.wire.error(HTTPStatus.BAD_REQUEST, "I was told to leave"))
             return Ending.FAILED
         self._summarized.discard(token)
         self._outgrown.discard(token)
-        await _send(writer, _answer(turn.asked, "A summary."))
+        await _send(writer, turn.wire.answer(turn.asked, Said("A summary.")))
         return Ending.ANSWERED
 
 
@@ -417,22 +403,15 @@ class FakeModel:
 class _Refused(Exception):
     """A request that is answered with an error."""
 
-    def __init__(self, status: HTTPStatus, message: str) -> None:
+    def __init__(self, status: HTTPStatus, message: str, wire: Wire = WIRES[CHAT]) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.wire = status, wire
 
 
 class _Request(NamedTuple):
     method: str
     path: str
     body: bytes
-
-
-class _Response(NamedTuple):
-    status: HTTPStatus
-    kind: str
-    pieces: list[bytes]
-    """The body, each piece of which goes out by itself."""
 
 
 async def _read_request(reader: StreamReader, writer: StreamWriter) -> _Request:
@@ -461,7 +440,7 @@ async def _read_chunks(reader: StreamReader) -> bytes:
     return b"".join(chunks)
 
 
-async def _send(writer: StreamWriter, response: _Response) -> None:
+async def _send(writer: StreamWriter, response: Response) -> None:
     status, kind, pieces = response
     writer.write(f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {kind}\r\n"
                  f"content-length: {sum(map(len, pieces))}\r\nconnection: close\r\n\r\n".encode())
@@ -476,7 +455,7 @@ async def _until_left(reader: StreamReader) -> None:
             """Whatever comes after the request is none."""
 
 
-# --- the OpenAI-compatible wire
+# --- what is asked
 
 def _checked(token: str) -> str:
     if not WORD.fullmatch(token):
@@ -485,62 +464,15 @@ def _checked(token: str) -> str:
 
 
 def _read_asked(request: _Request) -> Asked:
-    """The request. What clients of this wire differ in is read liberally, and what is not of this wire is refused."""
+    """The request. What clients of a wire differ in is read liberally, and what is not of this wire is refused."""
+    wire = WIRES[request.path]
     try:
-        told = json.loads(request.body)
-        messages = [(message["role"], _text(message.get("content"))) for message in told["messages"]]
-        options = told.get("stream_options") or {}
-        spoken = [message for message in told["messages"] if message["role"] == "assistant"][-1:]
-        calls = tuple(str(call["id"]) for message in spoken for call in message.get("tool_calls") or ())
-        return Asked(
-            model=str(told.get("model", "")), roles=tuple(role for role, _ in messages),
-            texts=tuple(text for _, text in messages), tools=len(told.get("tools") or ()),
-            stream=bool(told.get("stream")), usage=bool(options.get("include_usage")), calls=calls)
+        return wire.read(json.loads(request.body))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for chat "
-                       f"completions ({type(error).__name__}: {error})") from error
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for "
+                       f"{wire.name} ({type(error).__name__}: {error})", wire) from error
 
 
-def _text(content: object) -> str:
-    """A message's text: it is a string, nothing, or a list of parts of which some are text."""
-    if isinstance(content, list):
-        return "\n".join(part["text"] for part in content if part.get("type") == "text")
-    return content if isinstance(content, str) else ""
-
-
-def _answer(asked: Asked, text: str, call: tuple[str, str, str] | None = None, heard: int = 1) -> _Response:
-    """An answer of this text, or with this tool call: its id, the tool's name and its arguments."""
-    head = {"id": "chatcmpl-fake", "created": int(time.time()), "model": asked.model}
-    spent = {"prompt_tokens": heard, "completion_tokens": 1, "total_tokens": heard + 1}
-    reason = "tool_calls" if call else "stop"
-    calls = [{"id": call[0], "type": "function", "function": {"name": call[1], "arguments": call[2]}}] if call else []
-    if not asked.stream:
-        message = {"role": "assistant", "content": text or None, **({"tool_calls": calls} if calls else {})}
-        choice = {"index": 0, "message": message, "finish_reason": reason}
-        return _json({**head, "object": "chat.completion", "choices": [choice], "usage": spent})
-
-    def event(delta: Mapping[str, Any] | None, finish: str | None = None, **more: Any) -> bytes:
-        choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-        chunk = {**head, "object": "chat.completion.chunk", "choices": choices, **more}
-        return f"data: {json.dumps(chunk)}\n\n".encode()
-
-    cut = r".*\n?" if "\n" in text else r"\S*\s*"
-    pieces = [event({"content": piece}) for piece in re.findall(cut, text) if piece]
-    usage = [event(None, usage=spent)] if asked.usage else []
-    return _Response(HTTPStatus.OK, "text/event-stream; charset=utf-8", [
-        event({"role": "assistant", "content": ""}), *pieces,
-        *(event({"tool_calls": [{"index": n, **made}]}) for n, made in enumerate(calls)),
-        event({}, reason), *usage, b"data: [DONE]\n\n"])
-
-
-def _error(status: HTTPStatus, message: str, code: str | None = None) -> _Response:
-    return _json({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)
-
-
-def _models() -> _Response:
+def _models() -> Response:
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "cancelmark"} for name in (TURN, SIDE)]
-    return _json({"object": "list", "data": models})
-
-
-def _json(value: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> _Response:
-    return _Response(status, "application/json", [json.dumps(value).encode()])
+    return json_response({"object": "list", "data": models})

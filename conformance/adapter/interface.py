@@ -79,7 +79,16 @@ class Spoken:
     """Why an assistant message is complete: `canceled`, or anything else."""
 
 
-Event = Ended | Notice
+@dataclass(frozen=True)
+class Declined:
+    """The server does not take the prompt after all, which counts as a refusal unless its turn has started. For wires
+    on which a prompt is answered only when it is over: until then nobody says that it was accepted."""
+
+    name: str
+    error: str
+
+
+Event = Ended | Notice | Declined
 
 
 class Steering(Protocol):
@@ -152,6 +161,13 @@ class Adapter:
     fails_early: ClassVar[bool] = False
     """A prompt can be made to fail before its turn starts: `Sent.fails`. For instance by an attachment that is not
     there, or a model that is not known."""
+    one_at_a_time: ClassVar[bool] = False
+    """Clients send a prompt only when all others of its session are over: they wait for those that are about to be, and
+    leave the prompt out otherwise."""
+    model_fails: ClassVar[bool] = True
+    """The language model may fail. False: what a server makes of that is not judged."""
+    promises: ClassVar[Mapping[str, str]] = {}
+    """By guarantee, where the text that the server follows promises it, or that the text is silent. For the report."""
     patience: ClassVar[float] = 3.0
     """The least number of seconds without any news after which what has not happened counts as missing. The kit waits
     longer if the server, or the machine, is slow, and before it says that something is broken."""

@@ -42,36 +42,50 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class ServerProcess:
-    """A server that is started, killed and started again. What it writes is kept, in `output`."""
+class Home:
+    """A place for a process: an empty directory to work in, and directories of its own for all that it keeps."""
+
+    def __init__(self, prefix: str) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix=prefix))
+        self.work, self.home, self.log = self.place / "work", self.place / "home", self.place / "log"
+        directories = {"HOME": self.home, "TMPDIR": self.place / "tmp", **{name: self.home / name for name in XDG}}
+        for directory in (self.work, *directories.values()):
+            directory.mkdir(mode=0o700)
+        self.environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self.environment |= {name: str(path) for name, path in directories.items()}
+        atexit.register(self.remove)
+
+    @property
+    def output(self) -> str:
+        """All that was written to the log."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def remove(self) -> None:
+        """Leaves nothing behind."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        atexit.unregister(self.remove)
+
+
+class ServerProcess(Home):
+    """A server that is started, killed and started again. What it writes, to standard output and standard error, is
+    kept in `output`."""
 
     def __init__(
         self, command: Sequence[str | Path], *, ready: str = "", environment: Mapping[str, str] | None = None,
         start: float = START,
     ) -> None:
         """`ready` is a path that it answers with success when it is ready; without one, it is ready when it listens."""
+        super().__init__("cancelmark-server-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.place = Path(tempfile.mkdtemp(prefix="cancelmark-server-"))
-        self.work, self.home, self.log = self.place / "work", self.place / "home", self.place / "log"
-        directories = {"HOME": self.home, "TMPDIR": self.place / "tmp", **{name: self.home / name for name in XDG}}
-        for directory in (self.work, *directories.values()):
-            directory.mkdir(mode=0o700)
-        self.environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        self.environment |= {name: str(path) for name, path in directories.items()} | dict(environment or {})
+        self.environment |= environment or {}
         self.command = [str(word).replace("{port}", str(self.port)) for word in command]
         self._ready, self._start = ready, start
         self._running: subprocess.Popen[bytes] | None = None
-        atexit.register(self._remove)
 
     @property
     def running(self) -> bool:
         return self._running is not None and self._running.poll() is None
-
-    @property
-    def output(self) -> str:
-        """All that it has written, to standard output and standard error."""
-        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     async def start(self) -> None:
         """Returns when it answers."""
@@ -129,9 +143,8 @@ class ServerProcess:
     async def close(self) -> None:
         """Ends it, and leaves nothing behind."""
         await self.stop()
-        self._remove()
+        self.remove()
 
-    def _remove(self) -> None:
+    def remove(self) -> None:
         self.kill()
-        shutil.rmtree(self.place, ignore_errors=True)
-        atexit.unregister(self._remove)
+        super().remove()

@@ -135,8 +135,9 @@ class Driver:
 
     async def _send(self, do: Do) -> None:
         history, n = self.history, len(self.history.prompts)
-        if n == LIMIT or do.session in self.observer.deleted:
+        if n == LIMIT or do.session in self.observer.deleted or not await self._is_free(do.session):
             return
+        n = len(self.history.prompts)
         name = f"cm-{self.name}-{n:03}"
         sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing")
         p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails)
@@ -148,9 +149,18 @@ class Driver:
             await call_adapter(self.adapter, "lose", self.adapter.lose(self.observer.sessions[do.session], sent))
             history.note(CLIENTS, "", f"the answer to {p.label} is lost")
         elif await self._accept(p.label, do.session, sent):
-            p.accepted = min(p.accepted, history.now)
+            p.accepted = inf if p.refused else min(p.accepted, history.now)
         else:
             p.refused = True
+
+    async def _is_free(self, session: int) -> bool:
+        """Whether a prompt may be sent there. Clients that send one at a time wait for those that are about to end."""
+        def busy() -> bool:
+            return any(not p.ended and not p.refused for p in self.history.prompts_of(session))
+
+        if self.adapter.one_at_a_time and busy():
+            await self.observer.rest()
+        return not (self.adapter.one_at_a_time and busy())
 
     async def _accept(self, name: str, session: int, sent: Sent) -> bool:
         """Whether the server has accepted it."""

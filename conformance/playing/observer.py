@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cancelmark.model.oracle import Span
 
-from ..adapter import Adapter, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
+from ..adapter import Adapter, Declined, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
 from ..adapter.fake_llm import Ending, FakeModel
 from ..adapter.patience import STEP
 from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
@@ -154,13 +154,21 @@ class Observer:
             self.history.note(SERVER, CLIENTS, f"{what} of {event.name!r:.60}")
             if event.name not in self.history.others:
                 self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
+        elif isinstance(event, Declined) and not p.starts:
+            self.history.note(SERVER, CLIENTS, f"{p.label} is refused: {self.history.with_letters(event.error)}")
+            p.refused, p.accepted = True, inf
+        elif isinstance(event, Declined):
+            self._note_end(p, Ended(event.name, "error", error=event.error))
         elif isinstance(event, Notice):
             at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.with_letters(event.error)}")
             p.notices.append((at, event))
         else:
-            at = self.history.note(SERVER, CLIENTS, f"end of {p.label}: {event.outcome}")
-            p.ends.append((at, event, p.floor))
-            self._note_accepted(p, at)
+            self._note_end(p, event)
+
+    def _note_end(self, p: Track, end: Ended) -> None:
+        at = self.history.note(SERVER, CLIENTS, f"end of {p.label}: {end.outcome}")
+        p.ends.append((at, end, p.floor))
+        self._note_accepted(p, at)
 
     # --- the language model
 

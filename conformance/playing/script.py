@@ -305,7 +305,7 @@ def _do(words: str, letters: list[str]) -> Do:
 
 def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]":
     """A Hypothesis strategy: whatever clients of a server that offers this may do. `offers` are the optional calls, and
-    `steer`, `fold` and `schedule`."""
+    `steer`, `fail`, `fold` and `schedule`."""
     from hypothesis import strategies as st
 
     session = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
@@ -315,7 +315,7 @@ def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]
     if "clear" in offers:
         calls.append(st.builds(Do, st.just("clear"), session))
     if "steer" in offers:
-        hows = ["release", "fail", *(["again"] if "fold" in offers else [])]
+        hows = ["release", *(["fail"] if "fail" in offers else []), *(["again"] if "fold" in offers else [])]
         calls += [st.builds(Do, st.just("release"), session), st.builds(Do, st.sampled_from(hows), session)]
     batch = st.builds(Batch, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
     if "leave" in offers:

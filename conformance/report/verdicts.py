@@ -86,6 +86,7 @@ class Verdict:
     shown: int = 0  # decisive histories: those that could have broken it
     finding: Finding | None = None  # the shortest history that breaks it
     seconds: float = 0  # its share of the time: that of a history is shared by the guarantees that it tested
+    promise: str = ""  # where the text that the server follows promises it, if that is not ours
 
     @property
     def sentence(self) -> str:
@@ -108,8 +109,9 @@ class Verdict:
         if self.finding is None:
             return ""
         rules = f" ({self.rules})" if self.rules else ""
+        promise = f"  its own text: {self.promise}\n" if self.promise else ""
         return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
-                f"  the rule{rules}: {self.sentence}\n{self.finding.story}")
+                f"  the rule{rules}: {self.sentence}\n{promise}{self.finding.story}")
 
     @property
     def svg(self) -> str:
@@ -194,7 +196,7 @@ class Report:
             "guarantees": [{
                 "id": v.guarantee, "status": v.status.value, "says": v.sentence, "rules": v.rules, "histories": v.shown,
                 "seconds": round(v.seconds, 3),
-                **({"why": v.why} if v.why else {}),
+                **({"why": v.why} if v.why else {}), **({"promise": v.promise} if v.promise else {}),
                 **({"complaint": v.finding.says(v.guarantee), "script": str(v.finding.script),
                     "reproduce": v.finding.reproduce, **({"note": v.finding.note} if v.finding.note else {}),
                     "history": [line._asdict() for line in v.finding.history.observations],

@@ -36,8 +36,8 @@ first steps:
 # The commands, and the module that each one is in.
 COMMANDS = {"review": "review.command", "check": "check", "prove": "prove", "revisions": "revisions",
             "explain": "revisions", "diagram": "diagram", "play": "play", "diff": "diff", "serve": "serve",
-            "run": "run", "send": "send", "cancel": "cancel", "queue": "queue", "watch": "watch",
-            "conform": "conform", "trace": "trace"}
+            "acp": "acp", "run": "run", "send": "send", "cancel": "cancel", "queue": "queue", "watch": "watch",
+            "conform": "conform.command", "trace": "trace"}
 
 # Packages that a plain install leaves out, by the extra that brings them. What needs others says so itself.
 EXTRAS = {
@@ -77,7 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is not None and command not in COMMANDS:
         print(f"cancelmark: {suggest(command)}", file=sys.stderr)
         return 2
-    return run_command(parser(command).parse_args(words))
+    started: Sequence[str] = ()
+    if command == "conform" and "--" in words:  # what follows is another program's
+        words, started = words[:(at := list(words).index("--"))], words[at + 1:]
+    arguments = parser(command).parse_args(words)
+    arguments.started = started
+    return run_command(arguments)
 
 
 def suggest(command: str) -> str:

@@ -11,10 +11,10 @@ from cancelmark.views.tables import table
 ROOMS = (
     "model", "model/check", "model/revisions", "model/proof",
     "views",
-    "conformance/schedule", "conformance/trace", "conformance/adapter", "conformance/judging", "conformance/playing",
-    "conformance/report", "conformance", "conformance/samples",
-    "impl", "impl/store", "impl/models", "impl/runtime", "impl/server", "impl/client", "impl/adapters", "impl/specs",
-    "impl/cli",
+    "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
+    "conformance/playing", "conformance/report", "conformance", "conformance/samples",
+    "impl", "impl/store", "impl/models", "impl/runtime", "impl/server", "impl/client", "impl/acp", "impl/adapters",
+    "impl/specs", "impl/cli",
     "bench",
 )
 

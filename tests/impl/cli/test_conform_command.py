@@ -22,7 +22,7 @@ from cancelmark.conformance.adapter.fake_llm import FakeModel
 from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.kit import Profile
 from cancelmark.conformance.playing import observer
-from cancelmark.impl.cli import target
+from cancelmark.impl.cli.conform import target
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime

@@ -10,8 +10,9 @@ import pytest
 
 from cancelmark.conformance.playing.script import script
 from cancelmark.impl.adapters.wire import OpenWireAdapter
-from cancelmark.impl.cli import conform, target
-from cancelmark.impl.cli.target import Target, find_target, is_local
+from cancelmark.impl.cli.conform import command as conform
+from cancelmark.impl.cli.conform import target
+from cancelmark.impl.cli.conform.target import Target, find_target, is_local
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from ..files import UsageError
+from ...files import UsageError
 
 if TYPE_CHECKING:
     from cancelmark.conformance.adapter import MakeAdapter
     from cancelmark.conformance.playing.script import Script
+    from cancelmark.conformance.playing.venue import MakeFake
 
 ANSWER = 10.0  # seconds for the first answer
 PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
@@ -35,10 +36,12 @@ class Target:
     outside: bool
     options: str  # by which a command means it again, quoted for a shell
     plain_errors: tuple[type[Exception], ...] = ()
+    command: str = ""  # how it is started, behind all options
+    fake: "MakeFake | None" = None  # the language model, if it is not the usual one
 
     def reproduce(self, script: "Script") -> str:
         """The command that plays a script again."""
-        return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} --times {TIMES}"
+        return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} --times {TIMES}{self.command}"
 
     def explain(self, error: Exception) -> str:
         """Why it cannot be judged: what our own client says is enough, without who raised it and where."""
@@ -75,8 +78,8 @@ def _adapted(arguments: argparse.Namespace) -> Iterator[Target]:
 
 @contextmanager
 def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
-    from ..adapters.wire import OpenWireAdapter, WireAdapter
-    from ..client import ClientError
+    from ...adapters.wire import OpenWireAdapter, WireAdapter
+    from ...client import ClientError
 
     url, token = arguments.url.rstrip("/"), token_of(arguments)
     names_seqs = asyncio.run(look(url, token))
@@ -134,7 +137,7 @@ def token_of(arguments: argparse.Namespace) -> str | None:
 async def look(url: str, token: str | None) -> bool:
     """Whether the server that is there says which prompt an event speaks of that has no run id: all but the original.
     Raises `UsageError` if there is none to judge."""
-    from ..client import BadAnswer, Client, ClientError, Refusal
+    from ...client import BadAnswer, Client, ClientError, Refusal
 
     try:
         client = Client(url, token=token)

@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ..files import UsageError, write
+from ...files import UsageError, write
+from ..terminal import output, progress_bar
+from ..width import Help
+from .agents import MODES, OPTIONS, add_options, find_agents
 from .target import find_target
-from .terminal import output, progress_bar
-from .width import Help
 
 if TYPE_CHECKING:
     from cancelmark.conformance.kit import Progress
@@ -60,13 +61,21 @@ STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not obs
          "not claimed": "dim"}
 EXITS = {"conforms": 0, "broken": 1, "unknown": 2}
 PROFILES = ("quick", "deep")
+TELL = ("Tell the agent with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for that address; "
+        "docs/judge.md has examples. Nothing is claimed")
+EXPLAIN = {
+    "polite": "Polite clients send one prompt at a time. Judged is what the text of the protocol promises.",
+    "free": "Free clients send whatever they like. The text of the protocol is silent about a second prompt while one "
+            "runs:\nwhat does not hold here breaks no promise.",
+}
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "conform", help="judge a server: which guarantees does it keep?", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
-    parser.add_argument("url", metavar="URL", nargs="?", help="http://HOST:PORT, https://HOST or unix:PATH")
+    parser.add_argument("url", metavar="URL", nargs="?",
+                        help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts")
     parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
     parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
@@ -90,29 +99,55 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures too")
+    add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from .junit import junit
-
     if arguments.list:
         show_list()
         return 0
     check_options(arguments)
+    if arguments.url == "acp":
+        return judge_agent(arguments)
+    if given := [name for name in (*OPTIONS, "started") if getattr(arguments, name)]:
+        what = f"--{given[0]}" if given[0] != "started" else f"-- {arguments.started[0]}"
+        raise UsageError(f"{what:.80} is for agents: cancelmark conform acp [OPTIONS] -- COMMAND …")
     with find_target(arguments) as target:
         report = judge_target(target, arguments)
+    write_files(report, arguments)
+    if arguments.json:
+        print(json.dumps(report.json(), indent=2))
+    else:
+        show(report)
+    return EXITS[report.decision.value]
+
+
+def judge_agent(arguments: argparse.Namespace) -> int:
+    """In each mode that is asked for. The worst of them counts."""
+    reports = {}
+    for target in find_agents(arguments):
+        mode = next(mode for mode in MODES if f"--mode {mode}" in target.options)
+        reports[mode] = judge_target(target, arguments)
+        write_files(reports[mode], arguments)
+        if not arguments.json:
+            output().print(f"\n{EXPLAIN[mode]}\n", markup=False)
+            show(reports[mode])
+    if arguments.json:
+        print(json.dumps({"modes": {mode: report.json() for mode, report in reports.items()}}, indent=2))
+    exits = {EXITS[report.decision.value] for report in reports.values()}
+    return 1 if 1 in exits else max(exits)
+
+
+def write_files(report: "Report", arguments: argparse.Namespace) -> None:
+    from .junit import junit
+
     if arguments.junit:
         write(arguments.junit, junit(report))
     if arguments.html:
         from cancelmark.conformance.report.page import report_page
 
         write(arguments.html, report_page(report))
-    if arguments.json:
-        print(json.dumps(report.json(), indent=2))
-    else:
-        show(report)
-    return EXITS[report.decision.value]
 
 
 def required(arguments: argparse.Namespace) -> list[str]:
@@ -156,8 +191,10 @@ def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
         with progress() as bar:
             report = judge(target.make, profile=arguments.profile, only=arguments.only, llm_port=arguments.llm_port,
                            scenarios=arguments.scenario, scripts=arguments.script, times=arguments.times or TIMES,
-                           progress=bar, reproduce=target.reproduce, require=required(arguments))
+                           progress=bar, reproduce=target.reproduce, require=required(arguments), fake=target.fake)
     except NotSteered as error:
+        if target.fake:
+            raise UsageError(f"{target.name}: {error} {TELL}") from error
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
     except JudgementStopped as error:
         if not error.report.broken:
@@ -203,6 +240,11 @@ def show(report: "Report") -> None:
         status = verdict.status.value
         table.add_row(verdict.guarantee, f"[{STYLE[status]}]{status}[/]", escape(verdict.about))
     console.print(table, soft_wrap=False)
+    if any(verdict.promise for verdict in report.verdicts):
+        console.print("\nwhat the text says:", markup=False)
+    for promise in dict.fromkeys(verdict.promise for verdict in report.verdicts if verdict.promise):
+        names = ", ".join(verdict.guarantee for verdict in report.verdicts if verdict.promise == promise)
+        console.print(f"  {names}: {promise}", markup=False)
     for said in (*report.replays, *report.notes):
         console.print(str(said), markup=False)
     for verdict in report.verdicts:

@@ -1,0 +1,1 @@
+"""`cancelmark conform`: which guarantees does a server, or an agent, keep?"""

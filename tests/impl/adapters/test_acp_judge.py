@@ -1,0 +1,206 @@
+"""The judge of ACP agents, on small agents of our own: the good one conforms, and each bad one is caught."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import small_agent
+from support.small_agent import FLAWS
+
+from cancelmark.conformance.adapter.process import NotRunning
+from cancelmark.conformance.kit import PROFILES, JudgementStopped, judge
+from cancelmark.conformance.playing.venue import NotSteered
+from cancelmark.conformance.report import Decision, Report
+from cancelmark.impl.adapters.acp import CLAUSES, SILENT, AcpAdapter, acp_adapter
+from cancelmark.impl.adapters.agents import AgentCommand
+from cancelmark.impl.cli.main import main
+
+AGENT = (sys.executable, small_agent.__file__, "{model_url}")
+SHORT = replace(PROFILES["quick"], histories=25, repeats=1, races=2, shrinks=0, limit=10, decisive=1)
+
+
+def adapter(flaw: str, mode: str) -> type[AcpAdapter]:
+    kind = acp_adapter(AgentCommand((*AGENT, flaw)), mode)
+    kind.patience = 1.0
+    return kind
+
+
+def play(flaw: str, mode: str, *scripts: str) -> Report:
+    kind = adapter(flaw, mode)
+    return judge(kind, fake=kind.make_model, scripts=scripts, times=1)
+
+
+@pytest.mark.parametrize("mode", ["polite", "free"])
+def test_a_good_agent_conforms(mode: str) -> None:
+    kind = adapter("", mode)
+    report = judge(kind, fake=kind.make_model, profile=SHORT)
+    assert report.decision is Decision.CONFORMS, report
+    assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "no-poisoning"}
+
+
+@pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [
+    ("loses-early-cancel", "polite", "accept A, cancel", "no-lost-cancel"),
+    ("error-for-cancelled", "polite", "accept A; cancel", "attribution"),
+    ("poisons", "free", "cancel; accept A", "idle-cancel-noop"),
+    ("poisons", "polite", "accept A; release; cancel; accept B", "no-poisoning"),
+    ("crosses", "polite", "accept A; accept B @2; cancel", "isolation"),
+    ("goes-on", "polite", "accept A; cancel", "cancel-stops"),
+    ("answers-twice", "polite", "accept A; release", "one-terminal"),
+    ("dies", "polite", "accept A; cancel", "progress"),
+    ("swallows-second", "free", "accept A; accept B; release", "all-done"),
+    ("interrupts", "free", "accept A; accept B", "no-poisoning"),
+    ("withholds", "free", "accept A; accept B; release", "prompt-terminal"),
+])
+def test_a_bad_agent_is_caught(flaw: str, mode: str, script: str, guarantee: str) -> None:
+    report = play(flaw, mode, script)
+    assert guarantee in report.broken, report
+    story = report.verdict(guarantee).story
+    assert "its own text: " in story
+    assert (guarantee in CLAUSES) == ("ACP v1" in story or "JSON-RPC" in story)
+    if guarantee not in CLAUSES:
+        assert SILENT in story
+
+
+def test_a_polite_client_sends_one_prompt_at_a_time() -> None:
+    for flaw in ("swallows-second", "interrupts", "refuses", "withholds"):
+        assert not play(flaw, "polite", "accept A; accept B; release", "accept A, cancel, accept B").broken, flaw
+
+
+def test_an_agent_that_refuses_a_second_prompt_has_refused_it_and_owes_it_nothing() -> None:
+    report = play("refuses", "free", "accept A; accept B; release", "accept A, accept B, cancel")
+    assert not report.broken, report
+
+
+def test_lines_that_are_no_messages_are_not_taken_for_the_end() -> None:
+    assert not play("talks", "polite", "accept A; cancel").broken
+
+
+def test_an_agent_that_never_asks_the_language_model_is_not_judged() -> None:
+    with pytest.raises(NotSteered, match="no turn has reached the kit's language model"):
+        play("never-asks", "polite", "accept A")
+
+
+def test_an_agent_that_wants_a_login_is_told_with_its_ways_to_log_in() -> None:
+    with pytest.raises(JudgementStopped, match=r"Authentication required.*--auth.*by-hand") as stopped:
+        play("wants-login", "polite", "accept A")
+    assert isinstance(stopped.value.__cause__, NotRunning)
+
+
+def test_every_flaw_is_tried_somewhere() -> None:
+    assert all(f'"{flaw}"' in Path(__file__).read_text() for flaw in FLAWS if flaw)
+
+
+# --- its place
+
+PROBE = """
+import json, os, socket, sys, urllib.request
+home = os.environ["HOME"]
+found = {"home": home, "key": os.environ.get("KEY"), "config": open(home + "/c/f.json").read()}
+probe = socket.socket()
+probe.settimeout(2)
+try:
+    probe.connect(("192.0.2.1", 80))
+    found["network"] = "reached"
+except OSError as error:
+    found["network"] = type(error).__name__ if not isinstance(error, TimeoutError) else "timeout"
+try:
+    found["parent"] = probe.connect(("127.0.0.1", int(sys.argv[1]))) or "reached"
+except OSError:
+    found["parent"] = "none"
+found["model"] = urllib.request.urlopen(os.environ["KEY"] + "/models").status
+open(sys.argv[2], "w").write(json.dumps(found))
+"""
+
+
+def test_an_agent_has_a_home_of_its_own_and_no_network_but_the_language_model(tmp_path: Path) -> None:
+    import asyncio
+    import json
+    import socket
+
+    from cancelmark.impl.adapters.agents import Agent
+
+    async def scene() -> str:
+        model = AcpAdapter.make_model()
+        async with model:
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                command = (sys.executable, "-c", PROBE, str(other.getsockname()[1]), str(tmp_path / "found"))
+                agent = Agent(AgentCommand(command, {"KEY": "{model_url}"}, {"c/f.json": '{"url": "{model_root}"}'}),
+                              model.url, model.serve)
+                with pytest.raises(NotRunning, match="ended before it answered initialize"):
+                    await agent.start()
+                home = agent.home.home
+                await agent.close()
+                assert not home.exists()
+                found = json.loads((tmp_path / "found").read_text())
+                assert found["home"] == str(home)
+                assert found["key"] == model.url
+                assert json.loads(found["config"]) == {"url": model.url.removesuffix("/v1")}
+                assert found["model"] == 200
+                if agent.network == "alone":
+                    assert found["network"] not in ("reached", "timeout")
+                    assert found["parent"] == "none"
+                return agent.network
+
+    network = asyncio.run(scene())
+    if network != "alone":
+        pytest.skip(f"no network namespace here: {network}")
+
+
+# --- the command
+
+def conform(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["conform", "acp", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_says_what_is_broken_by_which_clause_and_how_to_see_it_again(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = conform(capsys, "--mode", "polite", "--script", "accept A; cancel", "--times", "1", "--", *AGENT,
+                           "error-for-cancelled")
+    assert code == 1
+    assert "Agents MUST catch these errors" in out
+    assert "reproduce with: cancelmark conform acp --mode polite --script 'accept A; cancel' --times 5 -- " in out
+    assert "'{model_url}' error-for-cancelled" in out
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([], "say how the agent is started"),
+    (["--"], "say how the agent is started"),
+    (["--", "no-such-program"], "there is no program 'no-such-program'"),
+    (["--env", "NAME", "--", "python3"], "--env NAME: give a name, = and a value"),
+    (["--config", "../x=y", "--", "python3"], "--config ../x=y: give a path in the agent's home"),
+    (["--config", "x=no-such-file", "--", "python3"], "--config no-such-file: No such file"),
+    (["--llm-port", "4", "--", "python3"], "--llm-port is not for agents"),
+    (["--html", "x.html", "--", "python3"], "give --mode polite or --mode free too"),
+    (["--mode", "polite", "--", "true"], "true ended before it answered initialize"),
+    (["--mode", "polite", "--", *AGENT, "never-asks"], "--env NAME={model_url}"),
+])
+def test_what_cannot_be_judged_is_refused_with_the_remedy(
+        capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    code, _, err = conform(capsys, *arguments)
+    assert code == 2
+    assert says in err
+
+
+def test_options_of_agents_are_refused_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conform", "http://127.0.0.1:1", "--mode", "free"]) == 2
+    assert "--mode is for agents" in capsys.readouterr().err
+
+
+def test_the_jail_says_why_it_is_none(tmp_path: Path) -> None:
+    """Where no namespace is made, the command gets proxies that lead nowhere, and the parent is told."""
+    import socket
+
+    from cancelmark.impl.adapters.agents import JAIL
+
+    mine, its = socket.socketpair()
+    with mine, its:
+        done = subprocess.run(
+            [sys.executable, "-I", JAIL, str(its.fileno()), "-1", sys.executable, "-c",
+             "import os; print(os.environ['HTTPS_PROXY'], os.environ['NO_PROXY'])"],
+            pass_fds=[its.fileno()], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == ["http://127.0.0.1:9", "127.0.0.1,localhost"]
+        assert mine.recv(100) == b"not alone: the network was asked for"
