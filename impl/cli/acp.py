@@ -31,7 +31,7 @@ repeats what it hears. Judge this agent by: cancelmark conform acp -- cancelmark
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "acp", help="be an agent for editors that speak the Agent Client Protocol", description=DESCRIPTION,
+        "acp", description=DESCRIPTION,
         epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--url", metavar="URL", help="of the server: http://HOST:PORT or unix:PATH")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the token that the server wants")

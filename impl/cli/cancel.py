@@ -14,7 +14,7 @@ that are on their way. What is accepted later is not touched, and a session that
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("cancel", help="cancel everything that a session has accepted so far",
+    parser = commands.add_parser("cancel",
                                  description=DESCRIPTION, formatter_class=Help)
     parser.add_argument("--json", action="store_true", help="report as JSON")
     add_place(parser)

@@ -74,7 +74,7 @@ EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "check", help="explore every interleaving within bounds and judge every property",
+        "check",
         description=DESCRIPTION.format(default=DEFAULT_BOUNDS, family=FAMILY_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
         formatter_class=Help)
     bounds = parser.add_argument_group("bounds")

@@ -69,7 +69,7 @@ TRACE: Mapping[str, Callable[[Trace], Content]] = {
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "diagram", help="draw the lifecycle, the session or a trace", description=DESCRIPTION, epilog=EPILOG,
+        "diagram", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("what", metavar="lifecycle|session|trace")
     parser.add_argument("calls", nargs="*", metavar="CALL",

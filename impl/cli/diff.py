@@ -47,7 +47,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "diff", help="two revisions or two traces side by side", description=DESCRIPTION, epilog=EPILOG,
+        "diff", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("a", metavar="A", nargs="?", help=f"a protocol ({WHICH}), or a file with a trace")
     parser.add_argument("b", metavar="B", nargs="?", help="another of the same")

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import version
 from io import TextIOWrapper
 from typing import NoReturn
 
@@ -33,11 +32,26 @@ first steps:
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
-# The commands, and the module that each one is in.
-COMMANDS = {"review": "review.command", "check": "check", "prove": "prove", "revisions": "revisions",
-            "explain": "revisions", "diagram": "diagram", "play": "play", "diff": "diff", "serve": "serve",
-            "acp": "acp", "run": "run", "send": "send", "cancel": "cancel", "queue": "queue", "watch": "watch",
-            "conform": "conform.command", "trace": "trace"}
+# The commands: the module that each one is in, and what it does.
+COMMANDS = {
+    "review": ("review.command", "check everything and write one page that shows it"),
+    "check": ("check", "explore every interleaving within bounds and judge every property"),
+    "prove": ("prove", "prove the guarantees for any number of prompts, by induction"),
+    "revisions": ("revisions", "the verdict matrix: the protocol's history against every property"),
+    "explain": ("revisions", "tell one flaw of the original protocol, or list them"),
+    "diagram": ("diagram", "draw the lifecycle, the session or a trace"),
+    "play": ("play", "play the protocol step by step in the terminal"),
+    "diff": ("diff", "two revisions or two traces side by side"),
+    "serve": ("serve", "serve prompts to any number of clients"),
+    "acp": ("acp", "be an agent for editors that speak the Agent Client Protocol"),
+    "run": ("run", "send a prompt, show its answer, and end as it ends"),
+    "send": ("send", "send a prompt and do not wait for its end"),
+    "cancel": ("cancel", "cancel everything that a session has accepted so far"),
+    "queue": ("queue", "list what is queued in a session, or clear it"),
+    "watch": ("watch", "watch the prompts of a workspace move"),
+    "conform": ("conform.command", "judge a server: which guarantees does it keep?"),
+    "trace": ("trace", "judge the log of a server"),
+}
 
 # Packages that a plain install leaves out, by the extra that brings them. What needs others says so itself.
 EXTRAS = {
@@ -55,14 +69,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class ShowVersion(argparse.Action):
+    """Looks the version up for those who ask: reading a package's metadata takes as long as all the rest."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"cancelmark {version('cancelmark')}")
+        parser.exit()
+
+
 def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The parser of one command, for which nothing else is loaded; or of all."""
+    """The parser of one command, for which nothing else is loaded; or one that can do nothing but tell of them all."""
     top = Parser("cancelmark", description=DESCRIPTION, epilog=EPILOG,
                  formatter_class=Help)
-    top.add_argument("--version", action="version", version=f"cancelmark {version('cancelmark')}")
+    top.add_argument("--version", action=ShowVersion, nargs=0, help="show program's version number and exit")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
-    for module in [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values()):
-        import_module(f".{module}", __package__).add_parser(commands)
+    if command is None:
+        for name, (_, help) in COMMANDS.items():
+            commands.add_parser(name, help=help)
+    else:
+        import_module(f".{COMMANDS[command][0]}", __package__).add_parser(commands)
     return top
 
 

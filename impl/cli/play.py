@@ -66,7 +66,7 @@ COMMANDS = {"u": "undo", "r": "redo", "s": "save", "l": "load", "z": "quiz", "?"
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "play", help="play the protocol step by step in the terminal", description=DESCRIPTION, epilog=EPILOG,
+        "play", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("calls", nargs="*", metavar="CALL", help="calls to begin with, such as 'accept A' cancel")
     add_protocol(parser)

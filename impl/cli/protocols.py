@@ -12,7 +12,6 @@ from cancelmark.model.lifecycle import Feature, IllegalTrigger
 from cancelmark.model.protocol import FAMILY, REFERENCE, Behaviour, Protocol
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.machine import Revision
-from cancelmark.model.seeded import SEEDED
 from cancelmark.model.session import NoPrompt
 
 from ..files import UsageError
@@ -60,6 +59,8 @@ def _with_features(name: str, features: list[str]) -> Protocol:
 
 
 def _seeded(name: str) -> Protocol:
+    from cancelmark.model.seeded import SEEDED  # for those who name a bug
+
     slug = name.strip().replace(" ", "-").replace("'", "")
     if slug not in SEEDED:
         near = get_close_matches(slug, SEEDED, n=3) or list(SEEDED)[:3]

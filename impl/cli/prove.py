@@ -46,7 +46,7 @@ STYLE = {"proved": "green", "broken": "bold red", "unproved": "yellow", "unknown
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "prove", help="prove the guarantees for any number of prompts, by induction", description=DESCRIPTION,
+        "prove", description=DESCRIPTION,
         epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--without", action="append", default=[], metavar="CONJUNCT",
                         help="leave this conjunct out of the invariant and see what breaks; may be repeated")

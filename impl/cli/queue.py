@@ -15,7 +15,7 @@ running goes on.
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("queue", help="list what is queued in a session, or clear it", description=DESCRIPTION,
+    parser = commands.add_parser("queue", description=DESCRIPTION,
                                  formatter_class=Help)
     parser.add_argument("what", nargs="?", choices=("list", "clear"), default="list", help="(default: list)")
     parser.add_argument("--json", action="store_true", help="report as JSON")

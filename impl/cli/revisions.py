@@ -43,7 +43,7 @@ Without a name, list them all. The interleaving is searched for each time; none 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "revisions", help="the verdict matrix: the protocol's history against every property",
+        "revisions",
         description=MATRIX_HELP, formatter_class=Help)
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--markdown", action="store_true", help="as a Markdown table")
@@ -53,7 +53,7 @@ def add_parser(commands: Any) -> None:
     parser.set_defaults(run=run_revisions)
 
     parser = commands.add_parser(
-        "explain", help="tell one flaw of the original protocol, or list them", description=EXPLAIN_HELP,
+        "explain", description=EXPLAIN_HELP,
         epilog="examples:\n  cancelmark explain\n  cancelmark explain sibling-survives-cancel\n"
                "  cancelmark explain overtaken-in-the-window --revision r0 --format svg -o window.svg",
         formatter_class=Help)

@@ -44,7 +44,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("run", help="send a prompt, show its answer, and end as it ends",
+    parser = commands.add_parser("run",
                                  description=DESCRIPTION, epilog=EPILOG,
                                  formatter_class=Help)
     add_prompt(parser)

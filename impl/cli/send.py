@@ -26,7 +26,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("send", help="send a prompt and do not wait for its end", description=DESCRIPTION,
+    parser = commands.add_parser("send", description=DESCRIPTION,
                                  epilog=EPILOG, formatter_class=Help)
     add_prompt(parser)
     naming = parser.add_mutually_exclusive_group()

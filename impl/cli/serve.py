@@ -45,7 +45,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "serve", help="serve prompts to any number of clients", description=DESCRIPTION, epilog=EPILOG,
+        "serve", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",

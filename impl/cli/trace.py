@@ -56,7 +56,7 @@ PAUSE = 2000  # lines between two looks at the progress
 
 
 def add_parser(commands: Any) -> None:
-    trace = commands.add_parser("trace", help="judge the log of a server", description="Judge the log of a server.")
+    trace = commands.add_parser("trace", description="Judge the log of a server.")
     check = trace.add_subparsers(metavar="COMMAND", required=True).add_parser(
         "check", help="tell whether a log is a behaviour of the model", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)

@@ -41,7 +41,7 @@ examples:
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("watch", help="watch the prompts of a workspace move", description=DESCRIPTION,
+    parser = commands.add_parser("watch", description=DESCRIPTION,
                                  epilog=EPILOG, formatter_class=Help)
     parser.add_argument("--json", action="store_true", help="every event as a line of JSON, as it is on the wire")
     add_place(parser, session=False)

@@ -72,7 +72,7 @@ EXPLAIN = {
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "conform", help="judge a server: which guarantees does it keep?", description=DESCRIPTION, epilog=EPILOG,
+        "conform", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("url", metavar="URL", nargs="?",
                         help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts")

@@ -42,7 +42,7 @@ examples:
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "review", help="check everything and write one page that shows it", description=DESCRIPTION, epilog=EPILOG,
+        "review", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("-o", "--output", type=Path, default=Path("review.html"), metavar="FILE",
                         help="where to write the page (default: review.html)")
