@@ -23,11 +23,11 @@ def magnitude(protocol: Behaviour, bounds: Bounds) -> float:
 def deepest(protocol: Behaviour, bounds: Bounds) -> int:
     """The depth that a search can get to, for a protocol that is made of rows; 0: unknown.
 
-    A prompt is accepted, enters, and settles or finishes; a crash is followed by a recovery.
+    A prompt is accepted, enters, and settles or finishes; a crash is followed by a recovery, a hold by a resume.
     """
     if not protocol.rows:
         return 0
-    return 2 * bounds.prompts + bounds.crashes + bounds.total
+    return 2 * bounds.prompts + bounds.crashes + bounds.holds + bounds.stops + bounds.total
 
 
 def estimate(levels: Sequence[int], met: int, limit: int) -> int | None:

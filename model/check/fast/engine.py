@@ -13,7 +13,7 @@ from itertools import pairwise, repeat
 import numpy as np
 
 from ...lifecycle import IllegalTrigger, State
-from ...properties import PROPERTIES, Bounds, Property, ServerStep
+from ...properties import Bounds, Property, ServerStep
 from ...protocol import Behaviour
 from ...session import NoPrompt
 from ..estimate import deepest, estimate, magnitude
@@ -22,7 +22,7 @@ from ..result import Progress, Reduction, Result, Watch
 from . import kernel
 from .kernel import Plan, Words
 from .layout import Layout, TooWide
-from .reductions import Commuting
+from .reductions import Commuting, can_commute
 from .run_id_cases import without_run_ids
 from .tables import EndsTooWide, Sessions, Tables
 
@@ -41,18 +41,16 @@ class FastExplorer:
     """One search, with everything it remembers."""
 
     def __init__(
-        self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] = PROPERTIES,
+        self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None,
         reductions: Collection[Reduction] = (),
     ) -> None:
-        if getattr(protocol, "features", ()):
-            raise TooWide("the protocol has features of the family, which only the plain engine knows")
         self.plain = Explorer(protocol, bounds, properties)
         self.bounds = bounds
         self.expected = 10 ** magnitude(protocol, bounds)
         self.deepest = deepest(protocol, bounds)
         self.result = self.plain.result
         self.result.engine = "fast"
-        self.reductions = frozenset(reductions)
+        self.reductions = frozenset(r for r in reductions if r is not Reduction.COMMUTING or can_commute(protocol))
         self.sessions = Sessions(self.plain)
         self.sessions.number(without_run_ids(self.plain.protocol.start))
         self.lay_out(0 if Reduction.FINISHED in self.reductions else 3)

@@ -27,6 +27,13 @@ or met on the other, or was by the step itself; by 3 so is what is broken at res
 sessions take no notice, since what a session can do depends on nothing of another. A run that goes round in circles is
 matched by one that does. And the steps taken at once never make a circle themselves, since a session's step is decided
 only after that of the session it leads to. So every verdict stays. Traces may become longer.
+
+**The family.** `finished` and `symmetry` hold for it word for word: no call of the family looks at a finished prompt
+(`reject` asks for prompts that are not done), and what a call wants of a session is kept in that session. What a hold
+excuses at rest are queued prompts of its own session, never a finished one. `commuting` is checked for each step, as
+for the reference, and so is as sound; but the relation does not count what is spent of the bounds, and each further
+`next` or `replace` leads to a session that was never met before, so that it would have no end. A protocol with one of
+these is searched without `commuting`, and the result says so.
 """
 
 from collections.abc import Iterator
@@ -34,11 +41,19 @@ from itertools import product
 from typing import NamedTuple
 
 from ...actions import Action
-from ...lifecycle import IllegalTrigger
+from ...lifecycle import Feature, IllegalTrigger
+from ...protocol import Behaviour
 from .tables import Case, Option, Sessions
+
+ENDLESS = {Feature.NEXT, Feature.REPLACE}  # calls that lead to ever new sessions
 
 Related = tuple[int, int, int]  # two sessions, by number, and the server's seq
 Ends = tuple[tuple[object, ...], ...]
+
+
+def can_commute(protocol: Behaviour) -> bool:
+    """Whether what the sessions of the protocol can do has an end, bounds or not."""
+    return ENDLESS.isdisjoint(getattr(protocol, "features", ()))
 
 
 class OwnStep(NamedTuple):

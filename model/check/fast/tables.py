@@ -121,7 +121,7 @@ class Sessions:
 
     def _split(self, session: AnySession, seq: int, known: dict[int, bool]) -> Iterator[Case]:
         try:
-            case = Case(known, self._moves(session, seq), self.unrest(session.prompts))
+            case = Case(known, self._moves(session, seq), self.unrest(session.owed))
         except Asked as asked:
             for answer in (False, True):
                 run_ids = {asked.seq: answer}
@@ -164,9 +164,9 @@ class Sessions:
                 if move.action.system and not move.ended))
         return endless(onward)
 
-    def unrest(self, prompts: tuple[Prompt, ...]) -> int:
+    def unrest(self, prompts: Iterable[Prompt]) -> int:
         """Which liveness properties these prompts break at rest."""
-        return sum(1 << i for i, holds in enumerate(self.at_rest) if not all(map(holds, prompts)))
+        return sum(1 << i for i, holds in enumerate(self.at_rest) if not all(map(holds, list(prompts))))
 
 
 # In each case of a session, by its number and seq: the moves that are made before anything else, if there are any.
