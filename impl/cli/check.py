@@ -28,6 +28,8 @@ from .width import Help
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 FAMILY_BOUNDS = Bounds(2, cancels=1, requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
 DEEP_BOUNDS = Bounds(5, cancels=2, clears=1, requeues=1, crashes=1, closes=1, sessions=2)
+FAMILY_DEEP_BOUNDS = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1, revokes=2, stops=2, holds=2,
+                            replaces=1, nexts=2, sessions=2)
 MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
 # name, largest sensible value, what it bounds
@@ -40,14 +42,17 @@ Bounds limit what callers, turns and faults do; the system itself is never limit
 uses {default};
 for a protocol with features of the family, {family}.
 With any bound given, those not given are 0 (sessions: 1).
---deep has bounds of its own, {deep}, and uses every reduction.
+--deep has bounds of its own, {deep};
+for the family, {family_deep}.
+It uses every reduction that the protocol allows.
 
 There are two engines with one result. The plain one is the definition; the fast one (pip install 'cancelmark[fast]')
 is compiled, and is used where it is there and worth loading. It can also reduce: search fewer states without losing a
 verdict. A reduced search says so, and its counts are its own.
   finished      finished prompts are forgotten
   symmetry      sessions that have only changed places are one
-  commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest
+  commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest (not for a
+                protocol with next or replace)
 
 The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
   holds         every state was seen, every property holds, everything that can happen happened somewhere
@@ -74,9 +79,9 @@ EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
-        "check",
-        description=DESCRIPTION.format(default=DEFAULT_BOUNDS, family=FAMILY_BOUNDS, deep=DEEP_BOUNDS), epilog=EPILOG,
-        formatter_class=Help)
+        "check", description=DESCRIPTION.format(
+            default=DEFAULT_BOUNDS, family=FAMILY_BOUNDS, deep=DEEP_BOUNDS, family_deep=FAMILY_DEEP_BOUNDS),
+        epilog=EPILOG, formatter_class=Help)
     bounds = parser.add_argument_group("bounds")
     for name, most, meaning in BOUND_OPTIONS:
         bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
@@ -134,7 +139,7 @@ class Cost(NamedTuple):
 
 def engine_named(protocol: Behaviour, arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
     """The engine that is asked for, ready to search."""
-    bounds = bounds_of(arguments, FAMILY_BOUNDS if getattr(protocol, "features", ()) else DEFAULT_BOUNDS)
+    bounds = bounds_of(arguments, protocol)
     if arguments.engine not in (*ENGINES, None):
         raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
     reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
@@ -164,7 +169,10 @@ def properties_named(names: Sequence[str] | None, protocol: Behaviour) -> list[P
     return [known[name] for name in names or known]
 
 
-def bounds_of(arguments: argparse.Namespace, default: Bounds = DEFAULT_BOUNDS) -> Bounds:
+def bounds_of(arguments: argparse.Namespace, protocol: Behaviour) -> Bounds:
+    default, deep = DEFAULT_BOUNDS, DEEP_BOUNDS
+    if getattr(protocol, "features", ()):
+        default, deep = FAMILY_BOUNDS, FAMILY_DEEP_BOUNDS
     given = {name: getattr(arguments, name) for name, _, _ in BOUND_OPTIONS if getattr(arguments, name) is not None}
     for name, most, _ in BOUND_OPTIONS:
         least = 1 if name in ("prompts", "sessions") else 0
@@ -173,7 +181,7 @@ def bounds_of(arguments: argparse.Namespace, default: Bounds = DEFAULT_BOUNDS) -
     if arguments.deep:
         if given:
             raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
-        return DEEP_BOUNDS
+        return deep
     return Bounds(**given) if given else default
 
 

@@ -4,12 +4,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import pytest
 from support.budget import DEEP
 from support.counts import PINNED
+from support.engines import loses_nothing, same
 
 from cancelmark.model import actions
 from cancelmark.model.actions import ACTIONS, Argument
@@ -20,14 +20,13 @@ from cancelmark.model.check.explore import (
     NoEngine,
     Progress,
     Reduction,
-    Result,
     engine_for,
     explore,
 )
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.effects import End
 from cancelmark.model.lifecycle import ROWS, Outcome, State, Trigger
-from cancelmark.model.properties import PROPERTIES, Bounds, Property
+from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import PROFILES
@@ -41,18 +40,6 @@ from cancelmark.model.check.fast import engine as fast
 
 SMALL = [Bounds(p, c, cl, r, cr, close, s) for p in (1, 2) for c in (0, 2) for cl in (0, 1) for r in (0, 1)
          for cr in (0, 1) for close in (0, 1) for s in (1, 2) if p + c + cr + close + s < 6]
-REDUCED = [rs for n in (1, 2, 3) for rs in combinations(Reduction, n)]
-
-
-def same(protocol: Behaviour, bounds: Bounds, properties: tuple[Property, ...] = PROPERTIES) -> None:
-    """Both engines, everything that they report."""
-    plain = explore(protocol, bounds, properties=properties, engine="plain")
-    result = explore(protocol, bounds, properties=properties, engine="fast")
-    assert (plain.engine, result.engine) == ("plain", "fast")
-    for told in ("states", "edges", "levels", "depth", "stopped", "verdict", "unmet"):
-        assert getattr(result, told) == getattr(plain, told), told
-    assert list(result.violations.items()) == list(plain.violations.items())
-    assert result.met == plain.met
 
 
 @pytest.mark.parametrize("bounds", SMALL, ids=str)
@@ -89,26 +76,6 @@ def test_both_engines_agree_on_delivery() -> None:
 
 
 # --- reductions
-
-def lengths(result: Result) -> dict[str, int]:
-    """Of every trace but circles, whose length counts for nothing."""
-    return {id: len(trace) for id, trace in {**result.met, **result.violations}.items() if trace.loop is None}
-
-
-def loses_nothing(protocol: Behaviour, bounds: Bounds, properties: tuple[Property, ...] = PROPERTIES) -> None:
-    plain = explore(protocol, bounds, properties=properties, engine="plain")
-    for reductions in REDUCED:
-        result = explore(protocol, bounds, properties=properties, reductions=reductions)
-        assert result.reductions == set(reductions)
-        for told in ("verdict", "unmet", "stopped"):
-            assert getattr(result, told) == getattr(plain, told), (told, reductions)
-        assert (result.violations.keys(), result.met.keys()) == (plain.violations.keys(), plain.met.keys()), reductions
-        assert result.states <= plain.states
-        if Reduction.COMMUTING not in reductions:
-            assert lengths(result) == lengths(plain), reductions
-        else:
-            assert all(n >= lengths(plain)[id] for id, n in lengths(result).items())
-
 
 @pytest.mark.parametrize("bounds", SMALL, ids=str)
 def test_no_reduction_loses_a_verdict_on_the_reference(bounds: Bounds) -> None:
