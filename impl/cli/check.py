@@ -14,7 +14,17 @@ from rich.markup import escape
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cancelmark.model.check.explore import ENGINES, Engine, NoEngine, Progress, Reduction, Result, Watch, engine_for
+from cancelmark.model.check.explore import (
+    ENGINES,
+    Engine,
+    NoEngine,
+    Progress,
+    Reduction,
+    Result,
+    Watch,
+    engine_for,
+    misses_fast_engine,
+)
 from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
@@ -113,6 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
     properties = properties_named(arguments.properties, protocol)
     engine = engine_named(protocol, arguments, properties)
 
+    if arguments.engine is None and misses_fast_engine(protocol, bounds_of(arguments, protocol)):
+        print("cancelmark: this will take the plain engine more than ten seconds; the fast one is some twenty times as "
+              "quick: pip install 'cancelmark[fast]'", file=sys.stderr)
     before = peak_memory()
     started, processor = time.perf_counter(), time.process_time()
     with sound(protocol), watching(max_memory=arguments.max_memory) as watch:

@@ -64,6 +64,12 @@ class NoEngine(Exception):
 
 
 WORTH_IT = 5.0  # below 10^5 states, the plain engine has answered before the fast one is loaded
+A_LONG_WAIT = 6.3  # above 2·10^6 states, the plain engine takes more than ten seconds
+
+
+def misses_fast_engine(protocol: Behaviour, bounds: Bounds) -> bool:
+    """Whether somebody will wait long for a search because the fast engine is not installed."""
+    return magnitude(protocol, bounds) >= A_LONG_WAIT and not find_spec("numba")
 
 
 def explore(

@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from support.commands import LAST_LINE, read_refusal, run_command, run_process
 
 from cancelmark.impl.cli.check import DEEP_BOUNDS, DEFAULT_BOUNDS
+from cancelmark.impl.cli.main import main
 from cancelmark.model.properties import Bounds
 
 if os.environ.get("CI") != "true":
@@ -66,3 +68,14 @@ def test_without_numba_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (tmp_path / "numba.py").write_text("raise ModuleNotFoundError('hidden', name='numba')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert "pip install 'cancelmark[fast]'" in run_process("check", "--deep", code=2).stderr
+
+
+@pytest.mark.parametrize(("bounds", "told"), [
+    (("--prompts", "5", "--cancels", "2", "--clears", "1"), True), (("--prompts", "3", "--cancels", "1"), False),
+    (("--prompts", "5", "--cancels", "2", "--clears", "1", "--engine", "plain"), False)])
+def test_whoever_will_wait_for_the_plain_engine_is_told_of_the_fast_one(
+    bounds: tuple[str, ...], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    main(["check", *bounds, "--max-states", "1000"])
+    assert ("pip install 'cancelmark[fast]'" in capsys.readouterr().err) == told
