@@ -41,6 +41,8 @@ class Card:
     error: str = ""
     been: frozenset[str] = frozenset({INITIAL.value})
     since: float = field(default_factory=monotonic)  # when it came to its state
+    version: int = 0
+    front: int = 0
 
     @property
     def done(self) -> bool:
@@ -65,11 +67,13 @@ class Board:
 
     def __init__(self) -> None:
         self.titles: dict[str, str] = {}  # of sessions, by id
+        self.held: set[str] = set()  # sessions
         self.cards: dict[int, Card] = {}  # by seq
 
     def fill(self, sessions: Iterable["Session"], prompts: Iterable["Prompt"]) -> None:
         """Takes over how things are."""
-        self.titles.update((session.id, session.title) for session in sessions)
+        for session in sessions:
+            self._name(session)
         for prompt in prompts:
             self._move(prompt)
 
@@ -79,7 +83,7 @@ class Board:
 
         match notice.payload:
             case Session() as session:
-                self.titles[session.id] = session.title
+                self._name(session)
             case Prompt() as prompt:
                 return self._move(prompt)
             case RunComplete(seq=seq) as end if seq in self.cards:
@@ -92,6 +96,10 @@ class Board:
     def title(self, session: str) -> str:
         return line(self.titles.get(session, "")) or session[:8]
 
+    def _name(self, session: "Session") -> None:
+        self.titles[session.id] = session.title
+        self.held = self.held | {session.id} if session.held else self.held - {session.id}
+
     def count(self, state: str) -> int:
         return sum(card.state == state for card in self.cards.values())
 
@@ -100,6 +108,9 @@ class Board:
         card = self.cards.get(prompt.seq) or Card(prompt.seq, prompt.session_id, text, prompt.state)
         if (card.state, card.outcome) != (prompt.state, prompt.outcome):
             card = replace(card, state=prompt.state, outcome=prompt.outcome, since=monotonic())
+        if prompt.version > card.version:
+            card = replace(card, text=text)
+        card = replace(card, version=max(prompt.version, card.version), front=prompt.front)
         been = {prompt.state, ACTIVE} if prompt.outcome == Outcome.END_TURN.value else {prompt.state}
         self.cards[card.seq] = card = replace(card, been=card.been | been)
         self._forget()
@@ -123,7 +134,7 @@ def draw_board(board: Board, width: int, height: int, *, unicode: bool = True) -
     first, and then what came last."""
     wide = width >= WIDE
     head = [Text("      " + "".join(f"{name:{COLUMN}}" for name in COLUMNS) + "  prompt", "dim")] if wide else []
-    cards = sorted(board.cards.values(), key=lambda card: card.seq)
+    cards = sort_cards(board.cards.values())
     room = height - len(head)
     while cards and _lines(cards) > room and any(card.done for card in cards):
         cards.remove(next(card for card in cards if card.done))
@@ -139,14 +150,31 @@ def draw_board(board: Board, width: int, height: int, *, unicode: bool = True) -
     return lines[:max(0, height)]
 
 
+def sort_cards(cards: Iterable[Card]) -> list[Card]:
+    """By seq; but where somebody was moved to the front, those that wait come last, in the order of the queue."""
+    cards = sorted(cards, key=lambda card: card.seq)
+    waiting = [card for card in cards if card.state == State.QUEUED.value]
+    if not any(card.front for card in waiting):
+        return cards
+    waiting.sort(key=lambda card: (-card.front, card.seq))
+    return [*(card for card in cards if card not in waiting), *waiting]
+
+
+def tell_place(prompt: "Card | Prompt") -> str:
+    """What is unusual about a prompt that waits."""
+    waits = prompt.state in (INITIAL.value, State.QUEUED.value)
+    return ("(to the front) " if prompt.front and waits else "") + ("(edited) " if prompt.version and waits else "")
+
+
 def _lines(cards: Iterable[Card]) -> int:
     cards = list(cards)
     return len(cards) + len({card.session_id for card in cards})
 
 
 def _sessions(board: Board, cards: list[Card], width: int, wide: bool, unicode: bool) -> Iterator[Text]:
-    for session in dict.fromkeys(card.session_id for card in cards):
-        yield Text.assemble(" ", (board.title(session), "bold"))
+    for session in dict.fromkeys(card.session_id for card in sorted(cards, key=lambda card: card.seq)):
+        held = ("  held", "yellow") if session in board.held else ""
+        yield Text.assemble(" ", (board.title(session), "bold"), held)
         for card in cards:
             if card.session_id == session:
                 yield _row(card, width, wide, unicode)
@@ -158,7 +186,7 @@ def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
     row.append_text(_track(card, unicode) if wide else Text(f"{_mark(card, unicode)} {card.word:9}", card.style))
     row.append("  ")
     room = width - row.cell_len
-    text = Text(card.text)
+    text = Text(tell_place(card) + card.text)
     said = card.error or card.answer
     if said and room > 24:
         text.truncate(max(12, room * 2 // 5), overflow="ellipsis" if unicode else "crop")

@@ -106,6 +106,11 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to say; - reads it from standard input")
     parser.add_argument("--attach", action="append", default=[], type=Path, metavar="FILE",
                         help="attach a text file; may be given more than once")
+    busy = parser.add_mutually_exclusive_group()
+    busy.add_argument("--now", action="store_const", const="interrupt", default="", dest="if_busy",
+                      help="stop what runs, and go ahead of what waits")
+    busy.add_argument("--if-idle", action="store_const", const="reject", default="", dest="if_busy",
+                      help="only if the session has nothing else to do")
 
 
 def read_attachments(files: list[Path]) -> "list[Attachment]":

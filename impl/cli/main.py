@@ -32,6 +32,7 @@ first steps:
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
+<<<<<<< HEAD
 # The commands: the module that each one is in, and what it does.
 COMMANDS = {
     "review": ("review.command", "check everything and write one page that shows it"),
@@ -52,6 +53,13 @@ COMMANDS = {
     "conform": ("conform.command", "judge a server: which guarantees does it keep?"),
     "trace": ("trace", "judge the log of a server"),
 }
+=======
+# The commands, and the module that each one is in.
+COMMANDS = {"review": "review.command", "check": "check", "prove": "prove", "revisions": "revisions",
+            "explain": "revisions", "diagram": "diagram", "play": "play", "diff": "diff", "serve": "serve",
+            "acp": "acp", "run": "run", "send": "send", "cancel": "cancel", "stop": "hold", "hold": "hold",
+            "resume": "hold", "queue": "queue", "watch": "watch", "conform": "conform.command", "trace": "trace"}
+>>>>>>> 3bb40c9 (For people: cancel --run, stop, hold, resume, a queue to drop, edit and move, send --now and --if-idle; watch shows holds and places)
 
 # Packages that a plain install leaves out, by the extra that brings them. What needs others says so itself.
 EXTRAS = {

@@ -71,7 +71,8 @@ async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: 
                 session = await place.session(arguments.session, create=True)
                 assert session
                 async with RunStream(place.client, place.workspace.id, session.id, prompt, run_id=arguments.run_id,
-                                     attachments=attachments, changed=view.connection) as stream:
+                                     attachments=attachments, if_busy=arguments.if_busy,
+                                     changed=view.connection) as stream:
                     interrupts.aim(stream.cancel)
                     try:
                         async for notice in stream.events():

@@ -22,6 +22,7 @@ examples:
   cancelmark send --session talks - < prompt.txt
   cancelmark send --fold "and in French, please"      (joins the turn that is running)
   cancelmark send --attach app.log "what went wrong?"
+  cancelmark send --now "no, the other file"          (stops what runs; --if-idle waits for nobody and stops nobody)
 """
 
 
@@ -54,7 +55,7 @@ async def send(arguments: argparse.Namespace, prompt: str, attachments: "list[At
         session = await place.session(arguments.session, create=True)
         assert session
         try:
-            await place.client.send(place.workspace.id, session.id, prompt, run_id, attachments)
+            await place.client.send(place.workspace.id, session.id, prompt, run_id, attachments, arguments.if_busy)
         except (Refusal, Unreachable) as error:
             if run_id and (error.unknown if isinstance(error, Refusal) else error.sent):
                 raise UsageError(f"{error}; nobody knows whether it was accepted: send the same again with "

@@ -147,18 +147,21 @@ class Lines(View):
 
     def _tell_notice(self, notice: "Notice") -> str:
         from ..client import AgentEvent, Message, Prompt, RunComplete, Session
+        from .board import tell_place
 
         title = self._board.title
         match notice.payload:
             case Prompt() as prompt:
-                return line(f"{title(prompt.session_id)} #{prompt.seq} {prompt.state} {prompt.outcome} {prompt.text}")
+                return line(f"{title(prompt.session_id)} #{prompt.seq} {prompt.state} {prompt.outcome} "
+                            f"{tell_place(prompt)}{prompt.text}")
             case RunComplete() as end:
                 told = end.error or end.text
                 return line(f"{title(end.session_id)} #{end.seq} ended {end.outcome} {end.run_id} {told}")
             case Message(finish_reason=reason) as message if reason or message.role != "assistant":
                 return line(f"{title(message.session_id)} #{message.seq} {message.role} {reason or ''} {message.text}")
             case Session() as session:
-                return line(f"{title(session.id)} session {notice.change}")
+                how = notice.change if notice.change == "created" else "held" if session.held else "resumed"
+                return line(f"{title(session.id)} session {how}")
             case AgentEvent(error=error) as event if error:
                 return line(f"{title(event.session_id)} error {event.run_id} {error}")
         return ""

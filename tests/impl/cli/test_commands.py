@@ -255,7 +255,7 @@ def test_queue_lists_and_clears_and_cancel_cancels(user: User) -> None:
     assert user.says("queue") == "nothing is queued in session default\n"
     assert user.says("cancel") == "session default is idle: nothing to cancel\n"
     queued_behind(user, "second \x1b[31m\n prompt", "third")
-    assert user.says("queue") == "  1  second [31m prompt\n  2  third\n"
+    assert re.fullmatch(r" +#\d+  second \[31m prompt\n +#\d+  third\n", user.says("queue"))
     assert json.loads(user.says("queue", "list", "--json"))["queued"] == ["second \x1b[31m\n prompt", "third"]
     assert user.says("queue", "clear") == "cleared: 2 prompts of session default\n"
     assert user.says("queue", "clear") == "nothing is queued in session default\n"
@@ -311,7 +311,7 @@ def test_the_workspace_is_this_directory_or_the_one_that_is_named(user: User, tm
     link = tmp_path / "link"
     link.symlink_to(user.directory)
     queued_behind(user, "second")
-    assert user.says("queue", "--workspace", str(link)) == "  1  second\n"
+    assert re.fullmatch(r" +#\d+  second\n", user.says("queue", "--workspace", str(link)))
     other = tmp_path / "other"
     other.mkdir()
     assert user.says("queue", "--workspace", str(other)) == "nothing is queued in session default\n"
@@ -413,7 +413,7 @@ def test_an_interrupt_after_the_end_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "stdin", "named"), [
-    (["run"], b"", "PROMPT"),
+    (["run"], b"", "the prompt is empty; say something, or --attach a file"),
     (["run", ""], b"", "the prompt is empty"),
     (["run", "-"], b" \n", "the prompt is empty"),
     (["run", "-"], b"abc\xff", "standard input: not UTF-8 at byte 3"),
@@ -421,9 +421,13 @@ def test_an_interrupt_after_the_end_changes_nothing() -> None:
     (["run", "--server", "localhost", "x"], b"", "--server localhost: give http://HOST:PORT, https://HOST"),
     (["run", "--server", "http://127.0.0.1:1", "x"], b"", "nobody answers at http://127.0.0.1:1; check the address"),
     (["run", "--server", "unix:/nowhere", "x"], b"", "nobody answers at unix:/nowhere"),
-    (["send"], b"", "PROMPT"),
+    (["send"], b"", "the prompt is empty"),
+    (["send", "--now", "--if-idle", "x"], b"", "not allowed with"),
     (["send", "--fold", "--run-id", "x", "y"], b"", "not allowed with"),
-    (["queue", "drop"], b"", "drop"),
+    (["queue", "drop"], b"", "queue drop: nothing is no number of a prompt; cancelmark queue lists them"),
+    (["queue", "up", "first"], b"", "queue up: first is no number of a prompt"),
+    (["queue", "list", "3"], b"", "queue list: leave 3 out, or choose drop, edit, up"),
+    (["queue", "swap", "3"], b"", "swap"),
     (["cancel", "now"], b"", "now"),
     (["watch", "--session", "x"], b"", "--session"),
     (["send", "--run-id"], b"", "expected one argument"),
