@@ -21,6 +21,7 @@ Json: TypeAlias = Mapping[str, Any]
 ID = 200  # characters of a run id, a title or the like
 PATH = 4096  # characters of a path
 ATTACHMENTS = 100  # of one prompt
+IF_BUSY = ("queue", "reject", "interrupt")
 PROTOCOL = 1
 ROLES = ("user", "assistant", "system", "tool")  # those of `models.Role`
 
@@ -162,15 +163,37 @@ class SendPrompt(Request):
     """May be empty if there are attachments."""
     run_id: Annotated[str, Rule(most=ID)] | None = None
     attachments: Annotated[list[Attachment], Rule(most=ATTACHMENTS)] | None = None
+    if_busy: Annotated[str, one_of(IF_BUSY)] | None = None
+    """What to do in a session that is busy; `queue` if nothing is said."""
+
+
+@dataclass(frozen=True)
+class StopPrompt(Request):
+    """Whom to stop: whoever is in front, or only that prompt if it is; and whether to hold the session too."""
+
+    hold: bool = False
+    seq: int | None = None
+
+
+@dataclass(frozen=True)
+class ReplaceText(Request):
+    """Another text for a prompt that has not begun. With `if_version`, only in place of that version."""
+
+    prompt: Annotated[str, Rule()]
+    if_version: int | None = None
 
 
 # --- answers
 
 @dataclass(frozen=True)
 class Problem:
-    """Why nothing was done."""
+    """Why nothing was done. A call that comes too late for its prompt is told where the prompt is."""
 
     message: str
+    code: Annotated[str, one_of(("busy", "too_late", "other_version"))] = ""
+    state: Annotated[str, one_of(State)] = ""
+    outcome: Annotated[str, one_of(Outcome)] = ""
+    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -209,6 +232,7 @@ class Session:
     title: str = said("")
     created_at: int = said(0, needed=False)
     is_busy: bool | None = said(None)
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,11 +263,12 @@ class Agent:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A prompt that is accepted: how it ends is told by the events."""
+    """A prompt that is accepted: how it ends is told by the events. In a session that is held it waits."""
 
     session_id: str
     seq: int
     run_id: str = ""
+    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -260,6 +285,57 @@ class Prompt:
     """What its attachments are called."""
     stopping: bool = False
     """It was asked to stop; only updates say so."""
+    version: int = 0
+    """How often its text was replaced."""
+    front: int = 0
+    """Its place: of two that are queued the higher front is ahead; of the same front, the lower seq."""
+
+
+EFFECTS = ("canceled", "asked", "none")
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """What a revoke has come to: the prompt is or will be `canceled`; it was `asked` to stop, and may still end
+    otherwise; or `none`, because it had ended before."""
+
+    seq: int
+    effect: Annotated[str, one_of(EFFECTS)]
+    state: Annotated[str, one_of(State)]
+    text: str = said("")
+    outcome: Annotated[str, one_of(Outcome)] = ""
+    into: int = 0
+    """Of a prompt that was folded: whose turn has taken it in."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Who was in front, and was asked to stop or will be canceled; 0: nobody."""
+
+    stopped: int
+    held: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """Whether the session is held."""
+
+    held: bool
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The version of the text that the prompt has now."""
+
+    seq: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Placed:
+    """How many prompts are ahead."""
+
+    ahead: int
 
 
 @dataclass(frozen=True)

@@ -363,7 +363,7 @@ ACTIONS: tuple[Action, ...] = (
            whom=observer.interrupted, clauses=("R3a", "R3b")),
     Action("fail", Actor.SERVER, fail, "p accepted", "R8", _by(Trigger.FAIL), clauses=("R3a",)),
     Action("settle", Actor.SERVER, settle, "p canceled on entry", "R7", _by(Trigger.SETTLE), clauses=("R7a",)),
-    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", _can_take_in, clauses=("R9a", "R9c")),
+    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", _can_take_in, clauses=("R9a", "R9c", "R35c")),
     Action("requeue", Actor.TURN, requeue, "p active, not covered", "R10", _by(Trigger.REQUEUE), bound="requeues",
            clauses=("R10a", "R10b", "R10c", "R10d")),
     Action("finish", Actor.TURN, finish, "p active; canceled only if covered", "R11",

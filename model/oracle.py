@@ -11,14 +11,17 @@ from itertools import accumulate, combinations, pairwise
 from math import inf
 from typing import Literal
 
-CallKind = Literal["cancel", "clear_queue", "close", "crash"]
+CallKind = Literal["cancel", "clear_queue", "close", "crash", "revoke", "stop", "hold", "resume", "interrupt"]
 
 RULES = {
-    "start": "no start after a cancel since its acceptance, nor after a clear_queue that found it queued",
+    "start": "no start after a cancel since its acceptance, nor after a clear_queue that found it queued, nor while it "
+             "waits in a session that is held",
     "end_turn": "only a running prompt ends its turn, and a crash ends that with an error",
     "error": "a prompt fails while it runs, or before it enters if there was no cancel since its acceptance",
-    "canceled": "by a cancel since its acceptance and its last start, or by a clear_queue while it is queued",
-    "folded": "only from the queue, without a run id, if there was no cancel since its acceptance",
+    "canceled": "by a cancel since its acceptance and its last start, or by a clear_queue while it is queued, or by a "
+                "later interrupt while it runs",
+    "folded": "only from the queue, without a run id, if there was no cancel since its acceptance and nobody holds the "
+              "session",
 }
 
 
@@ -33,10 +36,13 @@ class Span:
 
 @dataclass(frozen=True)
 class Call(Span):
-    """A call in one session or (None) in all. A close is a cancel too; a crash lasts until the server is back."""
+    """A call in one session or (None) in all. A close is a cancel too; a crash lasts until the server is back. A revoke
+    and a stop are cancels of one prompt, `of` that name. An interrupt is the acceptance of the prompt of that name, and
+    takes effect at its entry, some time later."""
 
     kind: CallKind
     session: str | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,11 @@ def _shut(close: Call, prompt: Prompt, calls: Iterable[Call]) -> bool:
     return close.kind == "close" and not any(c.kind == "crash" and possible(close, c, prompt.accept) for c in calls)
 
 
+def _resumed(hold: Call, then: Span, calls: Iterable[Call]) -> bool:
+    """Whether somebody may have resumed the session between the hold and then."""
+    return any(c.kind == "resume" and possible(hold, c, then) for c in calls)
+
+
 def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset[str]:
     """What may have come after that many starts: one more start, or an end with one of the four outcomes."""
     begins = accumulate((m.begin for m in prompt.moments), max)  # nothing takes effect before what it follows
@@ -126,8 +137,10 @@ def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset
     accept, enter, *later = map(Span, begins, reversed([*ends]))
     last, then = [accept, *later][starts:starts + 2]
     calls = [c for c in calls if c.session in (None, prompt.session)]
-    cancels = [c for c in calls if c.kind in ("cancel", "close")]
-    drops = [c for c in calls if c.kind != "crash"]
+    cancels = [c for c in calls if c.kind in ("cancel", "close")
+               or (c.kind in ("revoke", "stop") and c.of == prompt.name)]
+    drops = [*cancels, *(c for c in calls if c.kind == "clear_queue")]
+    interrupts = [Span(c.begin, inf) for c in calls if c.kind == "interrupt" and c.of != prompt.name]
     crashes = sorted((c for c in calls if c.kind == "crash" and certain(last, c, then)), key=lambda c: c.end)
     # A prompt that entered and did not start, or started and outlived a crash, can only have been in the queue then.
     queued = crashes[:1] if starts else [enter] if prompt.enter else []
@@ -136,11 +149,13 @@ def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset
     reached = any(possible(last, c, *queued, then) for c in cancels)
     survived = any(certain(q, c, then) for q in queued for c in drops)
     dropped = not survived and any(possible(c, then) and possible(then, c) for c in drops)
+    interrupted = starts > 0 and not queued and any(possible(accept, i, then) for i in interrupts)
+    held = any(c.kind == "hold" and certain(c, then) and not _resumed(c, then, calls) for c in calls)
     may = {
-        "start": not covered and not survived,
+        "start": not covered and not survived and not (held and not starts),
         "end_turn": starts > 0 and not queued,
         "error": (starts > 0 or not covered) and not queued,
-        "canceled": reached or dropped,
-        "folded": not covered and not survived and not prompt.run_id,
+        "canceled": reached or dropped or interrupted,
+        "folded": not covered and not survived and not held and not prompt.run_id,
     }
     return frozenset(what for what in may if may[what])

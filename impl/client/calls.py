@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx2
 
 from .. import wire
-from ..wire import Agent, Attachment, Prompt, Session, Version, Workspace
+from ..wire import Agent, Attachment, Held, Prompt, Replaced, Revoked, Session, Stopped, Version, Workspace
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Message, read
 
@@ -106,10 +106,11 @@ class Client:
         return await self._get(Agent, path("workspaces", workspace, "agent"))
 
     async def send(self, workspace: str, session: str, prompt: str, run_id: str = "",
-                   attachments: Sequence[Attachment] = ()) -> None:
+                   attachments: Sequence[Attachment] = (), if_busy: str = "") -> None:
         """Has a prompt accepted. Nothing is known of its run yet; whoever wants its end subscribes before: `RunStream`.
-        Without a run id it may be folded into a turn that is running (R27b)."""
-        sent = wire.SendPrompt(session, prompt, run_id or None, list(attachments) or None)
+        Without a run id it may be folded into a turn that is running (R27b). In a session that is busy it waits, or
+        `if_busy` is `reject` (a `Refusal` with code `busy`), or `interrupt`."""
+        sent = wire.SendPrompt(session, prompt, run_id or None, list(attachments) or None, if_busy or None)
         await self._ask("POST", path("workspaces", workspace, "agent"), sent)
 
     async def agent_session(self, workspace: str, session: str) -> Session:
@@ -119,6 +120,37 @@ class Client:
     async def cancel(self, workspace: str, session: str) -> None:
         """Cancels everything that was accepted in the session so far, whoever sent it."""
         await self._ask("POST", of_session(workspace, session, "cancel"))
+
+    async def revoke(self, workspace: str, session: str, prompt: int | str) -> Revoked:
+        """Cancels one prompt, by its seq or run id. May be repeated."""
+        return self._read(Revoked, await self._ask("DELETE", of_prompt(workspace, session, prompt)))
+
+    async def stop(self, workspace: str, session: str, *, hold: bool = False, seq: int | None = None) -> Stopped:
+        """Cancels the prompt in front, and keeps the queue. Sent again it reaches the next one, unless `seq` says who
+        is meant."""
+        return await self._post(Stopped, of_session(workspace, session, "stop"), wire.StopPrompt(hold, seq))
+
+    async def hold(self, workspace: str, session: str) -> bool:
+        """What waits does not start until somebody resumes the session. May be repeated."""
+        return self._read(Held, await self._ask("POST", of_session(workspace, session, "hold"))).held
+
+    async def resume(self, workspace: str, session: str) -> bool:
+        """The queue goes on. May be repeated."""
+        return self._read(Held, await self._ask("POST", of_session(workspace, session, "resume"))).held
+
+    async def replace(self, workspace: str, session: str, prompt: int | str, text: str,
+                      if_version: int | None = None) -> Replaced:
+        """Gives a prompt that has not begun another text. May be repeated. A `Refusal` says where the prompt is."""
+        url = f"{of_prompt(workspace, session, prompt)}/text"
+        return self._read(Replaced, await self._ask("PUT", url, wire.ReplaceText(text, if_version)))
+
+    async def next(self, workspace: str, session: str, prompt: int | str) -> None:
+        """Moves a prompt that waits ahead of all others."""
+        await self._ask("POST", f"{of_prompt(workspace, session, prompt)}/next")
+
+    async def waiting(self, workspace: str, session: str) -> tuple[Prompt, ...]:
+        """The queued prompts, the next one first."""
+        return await self._get(tuple[Prompt, ...], of_session(workspace, session, "prompts", "list") + "?full=true")
 
     async def prompts(self, workspace: str, session: str) -> tuple[Prompt, ...]:
         """The prompts that are not done, and those that were done last, in order of acceptance."""
@@ -218,6 +250,11 @@ def of_session(workspace: str, session: str, *segments: str) -> str:
     return path("workspaces", workspace, "agent", "sessions", session, *segments)
 
 
+def of_prompt(workspace: str, session: str, prompt: int | str) -> str:
+    """A prompt by its seq, or by its run id."""
+    return of_session(workspace, session, "prompts", str(prompt) if isinstance(prompt, int) else f"run:{prompt}")
+
+
 def earlier(response: httpx2.Response) -> str | None:
     """The query that asks for the page before this one, if there is one."""
     link = response.links.get("prev", {}).get("url")
@@ -227,11 +264,11 @@ def earlier(response: httpx2.Response) -> str | None:
 def refusal(response: httpx2.Response) -> Refusal:
     """An error as the server tells it; if it tells nothing that can be read, its status."""
     try:
-        message = json.loads(response.content).get("message")
-    except (ValueError, AttributeError, RecursionError):
-        message = None
+        told = read(wire.Problem, json.loads(response.content))
+    except (ValueError, BadAnswer, RecursionError):
+        told = wire.Problem("")
     try:
         after = float(response.headers["retry-after"])
     except (KeyError, ValueError):
         after = None
-    return Refusal(response.status_code, message if isinstance(message, str) else "", after)
+    return Refusal(response.status_code, told.message, after, told)

@@ -2,6 +2,8 @@
 
 from http import HTTPStatus
 
+from ..wire import Problem
+
 
 class ClientError(Exception):
     """A call did not do what was asked, or nobody knows whether it did."""
@@ -18,10 +20,13 @@ class Unreachable(ClientError):
 class Refusal(ClientError):
     """The server answered with an error. Nothing was done, unless it is `unknown`."""
 
-    def __init__(self, status: int, message: str = "", retry_after: float | None = None) -> None:
+    def __init__(self, status: int, message: str = "", retry_after: float | None = None,
+                 told: Problem | None = None) -> None:
         phrase = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "unknown status"
         super().__init__(f"the server refused ({status} {phrase})" + (f": {message}" if message else ""))
         self.status, self.message, self.retry_after = status, message, retry_after
+        self.told = told or Problem(message)
+        """All that the server says: where a prompt is for which the call came too late, or that the session is busy."""
 
     @property
     def passes(self) -> bool:

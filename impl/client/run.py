@@ -35,10 +35,11 @@ class RunStream:
 
     def __init__(
         self, client: Client, workspace: str, session: str, prompt: str, *, run_id: str | None = None,
-        attachments: Sequence[Attachment] = (), patience: Patience | None = None,
+        attachments: Sequence[Attachment] = (), if_busy: str = "", patience: Patience | None = None,
         changed: Changed = lambda trouble: None,
     ) -> None:
-        self.workspace, self.session, self.prompt, self.attachments = workspace, session, prompt, attachments
+        self.workspace, self.session, self.prompt = workspace, session, prompt
+        self.attachments, self.if_busy = attachments, if_busy
         self.run_id = run_id or str(uuid4())
         self._perhaps_over = run_id is not None  # as far as we know
         self.result: RunComplete | None = None
@@ -72,7 +73,8 @@ class RunStream:
         attempt, deadline, in_doubt = 0, self._patience.total, False
         while True:
             try:
-                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id, self.attachments)
+                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id,
+                                               self.attachments, self.if_busy)
             except (Unreachable, Refusal) as error:
                 waiting = self._patience.delay(attempt, error)
                 deadline = None if deadline is None else deadline - waiting

@@ -25,7 +25,7 @@ from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 
 from ..models import Model
-from ..store import Answer, Committed, Conflict, Lost, Message, Operation, Snapshot, Store, StoreError
+from ..store import Answer, Committed, Conflict, Json, Lost, Message, Operation, Snapshot, Store, StoreError
 from .events import Broker, Update
 from .lane import Lane, LaneStep
 from .messages import canceled_messages, list_names, wire_message
@@ -41,7 +41,8 @@ from .writer import UNSTORABLE, Commit, Writer
 log = logging.getLogger("cancelmark")
 
 SHOWN = 280  # characters of a prompt that an update of its state carries
-EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}
+SESSION = "session"  # the type of an update that tells of a session
+EVERYWHERE = {"", *(action.name for action in ACTIONS if action.everywhere)}  # and what is no action at all
 
 Ready = Callable[[str], Awaitable[None]]
 
@@ -54,6 +55,7 @@ class Dispatcher:
         self.model, self.store, self.broker, self.grace, self.trace = model, store, broker, grace, trace
         self.tools = {runner.tool.name: runner for runner in tools}
         self.closing = False
+        self.describe: Callable[[str], Json] = lambda session_id: {"id": session_id}  # what is told of a session
         self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
@@ -160,12 +162,14 @@ class Dispatcher:
     def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[Effects] | None" = None,
                ) -> None:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
+        session = lane.session
         if self.trace and effects.action not in EVERYWHERE:
-            self.trace.step(lane.session, effects)
-        if done and self._over.is_set() and not effects and lane.session.mark <= lane.mark:
+            self.trace.step(session, effects)
+        if done and self._over.is_set() and not (effects or effects.changed) and (
+                session.mark <= lane.mark and session.held is lane.held):
             done.set_result(effects)  # nothing to cancel or clear, and all that was is written
             return
-        lane.steps.append(LaneStep(effects, lane.session.mark, done))
+        lane.steps.append(LaneStep(effects, session.mark, session.held, done))
         self._steps += 1
         stopped = self._stop(effects)
         if lane.stuck or self._over.is_set():
@@ -240,8 +244,14 @@ class Dispatcher:
     def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
         """Shows and does what the first steps ask for, now that they are durable."""
         lane.version = answer.version
-        for effects, mark, done in lane.steps[:number]:
+        for effects, mark, held, done in lane.steps[:number]:
             lane.mark = max(lane.mark, mark)
+            if held is not lane.held:
+                lane.held = held
+                self.broker.publish(Update(lane.session.id, SESSION, {**self.describe(lane.session.id), "held": held}))
+            for prompt, _ in effects.changed:
+                if prompt.state in (State.ACCEPTED, State.QUEUED):  # otherwise its move tells, or that it is stopped
+                    self._tell(prompt, prompt.state)
             for prompt, row in effects.moved:
                 self._tell(prompt, row.dest, row.outcome)
             self._do(lane, effects)
@@ -288,7 +298,7 @@ class Dispatcher:
                 assert run.turn is not None
                 self._close_run(run, run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
-        return LaneStep(effects, lane.session.mark, step.done)
+        return LaneStep(effects, lane.session.mark, lane.session.held, step.done)
 
     def _leave_ended(self, run: Run, outcome: Outcome) -> None:
         """Tells how a prompt ended that others have ended."""
@@ -331,7 +341,7 @@ class Dispatcher:
         """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
         if self.broker.watched:
             told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
-                    "attachments": list_names(prompt.attachments)}
+                    "attachments": list_names(prompt.attachments), "version": prompt.version, "front": prompt.front}
             self.broker.publish(Update(prompt.session.id, STATE, {
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))

@@ -20,17 +20,21 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cancelmark.model.effects import End, Record, Start
+from cancelmark.model.effects import End, Fold, Record, Start
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 
 from ..store import (
     EPOCH,
     TERMINAL,
     AppendEvent,
+    ChangePrompt,
+    HoldSession,
     MovePrompt,
     Operation,
+    PromptRecord,
     PutMessage,
     RaiseMark,
+    ReplaceText,
     Snapshot,
 )
 from .messages import canceled_messages
@@ -46,17 +50,23 @@ class LaneStep(NamedTuple):
 
     effects: Effects
     mark: int  # the session's, after it
+    held: bool  # whether the session is, after it
     done: "asyncio.Future[Effects] | None"  # of whoever waits until it is carried out
+
+
+def restore(record: PromptRecord) -> Restored:
+    """A prompt that is not done, as it is stored."""
+    return Restored(record.seq, record.text, record.run_id, record.state, record.traits, record.attachments)
 
 
 class Lane:
     """One session, and what its steps have asked for and is still to be carried out."""
 
-    __slots__ = ("accepting", "epoch", "mark", "session", "steps", "stuck", "version", "working")
+    __slots__ = ("accepting", "epoch", "held", "mark", "session", "steps", "stuck", "version", "working")
 
     def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
         self.session = session
-        self.version, self.epoch, self.mark = version, epoch, session.mark  # as they are stored
+        self.version, self.epoch, self.mark, self.held = version, epoch, session.mark, session.held  # as stored
         self.steps: list[LaneStep] = []
         self.accepting: set[int] = set()  # seqs of prompts that are being journaled
         self.working = False
@@ -69,17 +79,24 @@ class Lane:
 
     def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
-        session_id, operations = self.session.id, list[Operation]()
-        for effects, mark, _ in self.steps:
+        session_id, operations, held = self.session.id, list[Operation](), self.held
+        for effects, mark, holds, _ in self.steps:
             if mark > self.mark:
                 operations.append(RaiseMark(session_id, mark))
+            if holds is not held:
+                operations.append(HoldSession(session_id, held := holds))
+            if effects.changed:
+                operations += [ChangePrompt(prompt.seq, prompt.traits) for prompt, _ in effects.changed]
+            if effects.replaced and effects.prompt:
+                operations.append(ReplaceText(effects.prompt.seq, *effects.replaced))
+            hosts = {e.seq: e.into for e in effects if isinstance(e, Fold)} if effects.action == "step" else {}
             for prompt, row in effects.moved:
                 run = runs[prompt.seq]
                 if row.source is State.ACTIVE:
                     operations += map(PutMessage, run.messages)
                 if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
                     operations.append(PutMessage(run.message))
-                operations.append(MovePrompt(prompt.seq, row.dest, row.outcome))
+                operations.append(MovePrompt(prompt.seq, row.dest, row.outcome, hosts.get(prompt.seq)))
             for effect in effects:
                 if isinstance(effect, Record):
                     operations += map(PutMessage, canceled_messages(runs[effect.seq].message, effect.seq))
@@ -92,22 +109,26 @@ class Lane:
     def reload(self, snapshot: Snapshot, since: Iterable[Prompt]) -> None:
         """The session becomes what is stored: the snapshot, and what was accepted `since`. What is being journaled
         comes later."""
-        self.version, self.epoch, self.mark = snapshot.version, snapshot.epoch, snapshot.mark
-        stored = [Restored(p.seq, p.text, p.run_id, p.state) for p in snapshot.prompts if p.seq not in self.accepting]
-        since = list(since)
-        attached = {p.seq: p.attachments for p in snapshot.prompts} | {p.seq: p.attachments for p in since}
-        self.session.reload(snapshot.mark, [*stored, *(Restored(p.seq, p.text, p.run_id, INITIAL) for p in since)])
-        self.session.attach(attached)
+        self.version, self.epoch = snapshot.version, snapshot.epoch
+        self.mark, self.held = snapshot.mark, snapshot.held
+        stored = [restore(p) for p in snapshot.prompts if p.seq not in self.accepting]
+        new = [Restored(p.seq, p.text, p.run_id, INITIAL, p.traits._replace(revoked=False, version=0, begun=False),
+                        p.attachments) for p in since]
+        self.session.reload(snapshot.mark, [*stored, *new], snapshot.held)
 
     def take_again(self, step: LaneStep) -> Effects:
         """Takes the step on the session that was loaded, as far as it can still be taken."""
         session, first = self.session, step.effects
+        if not first.action:
+            return NOTHING
         session.down = session.protocol.action(first.action).while_down
         if first.prompt is None:
-            return session.take(first.action, latest=first.mark)
+            return session.take(first.action, None, first.variant, first.mark)
         prompt = session.prompts.get(first.prompt.seq)
         if prompt is None or not session.can(first.action, prompt, first.variant):
             return NOTHING
+        if first.replaced:
+            return session.replace(prompt, first.replaced[0])
         return session.take(first.action, prompt, first.variant)
 
     def starts(self, seq: int) -> bool:

@@ -1,5 +1,7 @@
 """Why a runtime does not do what it is asked for."""
 
+from cancelmark.model.lifecycle import Outcome, State
+
 
 class Refusal(Exception):
     """A prompt was not accepted. Nothing of it is kept."""
@@ -15,6 +17,30 @@ class RunIdInUse(Refusal):
 
 class NoSession(Refusal):
     """There is no session of that id."""
+
+
+class NoPrompt(Refusal):
+    """The session has never accepted such a prompt."""
+
+
+class Busy(Refusal):
+    """The session has prompts that are not done, or is held."""
+
+
+class PromptRefusal(Refusal):
+    """A prompt does not take what was asked for. Where it is, how it ended, and the version of its text."""
+
+    def __init__(self, why: str, state: State, outcome: Outcome | None, version: int) -> None:
+        super().__init__(why)
+        self.told = {"state": state.value, "outcome": outcome.value if outcome else "", "version": version}
+
+
+class TooLate(PromptRefusal):
+    """The prompt has begun, is canceled, or is done."""
+
+
+class OtherVersion(PromptRefusal):
+    """The prompt has another text than the caller knows."""
 
 
 class Stuck(Refusal):

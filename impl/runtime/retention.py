@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from time import time
 
-from ..store import DropEvent, ForgetPrompt, Refused, Store, StoreError, make_digest
+from ..store import DropEvent, ForgetPrompt, Refused, Store, StoreError
 from .events import Broker
 
 log = logging.getLogger("cancelmark.retention")
@@ -85,4 +85,4 @@ async def forget_prompts(store: Store, keep: Keep, now: int) -> None:
     before = None if keep.age is None else now - keep.age
     while prompts := await store.done_prompts(until, PIECE, before=before):
         await store.write([
-            ForgetPrompt(p.seq, None if p.run_id is None else make_digest(p.text, p.attachments)) for p in prompts])
+            ForgetPrompt(p.seq, None if p.run_id is None else p.accepted_digest) for p in prompts])

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
-from functools import cached_property
 
 from cancelmark.model.lifecycle import Outcome
 
@@ -31,6 +30,7 @@ class Run:
         self.guests: list[Run] = []  # prompts that were folded into it
         self.grace: asyncio.TimerHandle | None = None
         self.end: Result | Exception | None = None  # once it is known
+        self._message: Message | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
     def over(self, end: "Result | Exception") -> None:
@@ -51,11 +51,17 @@ class Run:
             waiter.set_result(None)
         return waiter
 
-    @cached_property
+    @property
     def message(self) -> Message:
         """The user's message."""
-        prompt = self.prompt
-        return user_message(prompt.session.id, prompt.seq, prompt.text, prompt.attachments)
+        if self._message is None:
+            prompt = self.prompt
+            self._message = user_message(prompt.session.id, prompt.seq, prompt.text, prompt.attachments)
+        return self._message
+
+    def forget_message(self) -> None:
+        """The prompt has another text."""
+        self._message = None
 
     def fail(self, why: str) -> Result:
         """The result of a prompt that ends without a turn's word."""

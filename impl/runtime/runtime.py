@@ -6,18 +6,31 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import time
 
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.family import HOLD
+from cancelmark.model.lifecycle import Feature, Outcome, State
 from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.session import PLAIN, Traits
 
+from .. import wire
 from ..models import Attachment, Model
 from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store
 from .dispatcher import Dispatcher, Ready
 from .events import Broker
-from .lane import Lane
+from .lane import NOTHING, Lane, restore
 from .messages import wire_part
-from .refusals import TOO_LATE, Closing, NoSession, Refusal, RunIdInUse
+from .refusals import (
+    TOO_LATE,
+    Busy,
+    Closing,
+    NoPrompt,
+    NoSession,
+    OtherVersion,
+    Refusal,
+    RunIdInUse,
+    TooLate,
+)
 from .run import Handle, Run
-from .session import Counter, Effects, Prompt, Restored, Session
+from .session import Counter, Effects, Prompt, Session
 from .tasks import SHARE, in_shares, outlast
 from .trace import TraceWriter, describe_sessions
 from .turn import ToolRunner
@@ -65,8 +78,7 @@ class Runtime(Dispatcher):
         async for known in in_shares(sessions):
             session = Session.restored(
                 known.session_id, self._counter, known.mark,
-                (Restored(r.seq, r.text, r.run_id, r.state) for r in known.prompts), protocol=self.protocol)
-            session.attach({record.seq: record.attachments for record in known.prompts})
+                map(restore, known.prompts), held=known.held, protocol=self.protocol)
             self._lanes[known.session_id] = Lane(session, known.version, known.epoch)
         lanes = list(self._lanes.values())
         left = ((lane, prompt) for lane in lanes for prompt in lane.session.prompts.values())
@@ -113,29 +125,35 @@ class Runtime(Dispatcher):
                 raise canceled
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None,
-                     attachments: Sequence[Attachment] = ()) -> Handle:
+                     attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> Handle:
         """Accepts a prompt: a text, or attachments, or both. When this returns it is journaled, and its end will come.
         Raises `Refusal` or `StoreError`, and then nothing is accepted. If the caller is canceled meanwhile, the prompt
-        may or may not be accepted (R1a, R1b, R1c, R15a, R22a)."""
+        may or may not be accepted (R1a, R1b, R1c, R15a, R22a). With mode `REJECT` a session that is not idle raises
+        `Busy`; with mode `INTERRUPT` the prompt goes to the front, and stops what runs (R35a, R35b)."""
         if not (text.strip() or attachments):
             raise Refusal("the prompt is empty; say something, or attach a text")
-        said = (text, run_id or "", *(word for one in attachments for word in (one.path, one.mime_type, one.text)))
-        if not all(map(self.store.is_storable, said)):
+        is_storable = self.store.is_storable
+        if not (is_storable(text) and is_storable(run_id or "")
+                and all(is_storable(word) for one in attachments for word in (one.path, one.mime_type, one.text))):
             raise Refusal("the prompt, its run id or an attachment has half a character in it (a lone surrogate); send "
                           "whole ones")
-        attached = tuple(map(wire_part, attachments))
+        attached = tuple(map(wire_part, attachments)) if attachments else ()
         lane = self._lane(session_id)
         self._refuse_if_closing()
+        traits = self._look_before(lane, mode) if mode else PLAIN
         after = self.trace.n if self.trace else 0
         seq = self._counter.next()  # a cancel from here on covers it, and so does a close
         self._accepting += 1
         try:
             lane.accepting.add(seq)
-            accepted = AcceptPrompt(seq, session_id, text, run_id or None, attached)
+            accepted = AcceptPrompt(seq, session_id, text, run_id or None, attached, traits)
             journaled = self._writer.begin(session_id, None, [accepted])
             canceled = await outlast(journaled.answer)
             journaled.answer.result()
-            handle = self._admit(lane, accepted, after)
+            handle, placed = self._admit(lane, accepted, after, mode)
+            if placed:
+                canceled = await outlast(placed) or canceled
+                placed.exception()  # a session that stands still has said so
             if canceled:
                 raise canceled
             return handle
@@ -146,20 +164,41 @@ class Runtime(Dispatcher):
             self._accepting -= 1
             self._look_quiet()
 
-    def _admit(self, lane: Lane, accepted: AcceptPrompt, after: int) -> Handle:
-        """The prompt is journaled, and enters."""
+    def _look_before(self, lane: Lane, mode: Feature) -> Traits:
+        """What a prompt that is accepted in this mode begins with, or a refusal. A prompt that is being journaled
+        counts as one that is not done."""
         session = lane.session
-        prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq)
+        self._refuse_without(mode)
+        if mode is Feature.INTERRUPT:
+            return Traits(urgent=True, front=session.next_front)
+        if lane.accepting or not session.is_idle():
+            raise Busy(f"session {session.id} is {'held' if session.held else 'busy'}; wait, or let the prompt queue")
+        return PLAIN
+
+    def _admit(self, lane: Lane, accepted: AcceptPrompt, after: int, mode: Feature | None,
+               ) -> "tuple[Handle, asyncio.Future[Effects] | None]":
+        """The prompt is journaled, and enters. One that has found the session idle is accepted, whoever came while it
+        was being journaled: it came before them. The future is there for one that has a place of its own: others may
+        have gone to the front meanwhile, so that its place is journaled again."""
+        session = lane.session
+        if mode is Feature.REJECT and not session.is_idle():
+            mode = None
+        prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
         prompt.attachments = accepted.attachments
+        placed: asyncio.Future[Effects] | None = None
         if self.trace:
             self.trace.step(session, effects, after)
         run = self._register(prompt)
         self._tell(prompt, prompt.state)
+        if effects.changed:
+            placing = Effects("", prompt)
+            placing.changed = effects.changed
+            placed = self._begin_to_carry_out(lane, placing)
         if self.ready:
             self._spawn(self._enter_if_ready(lane, run, self.ready))
         else:
             self._enter(lane, prompt)
-        return Handle(run, self.broker)
+        return Handle(run, self.broker), placed
 
     async def cancel(self, session_id: str) -> None:
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
@@ -171,9 +210,132 @@ class Runtime(Dispatcher):
         lane = self._lane(session_id)
         await self._carry_out(lane, lane.session.take("clear_queue"))
 
+    async def revoke(self, session_id: str, key: int | str) -> wire.Revoked:
+        """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.
+        Raises `NoPrompt` if there is none (R30a, R30b)."""
+        self._refuse_without(Feature.REVOKE)
+        lane = self._lane(session_id)
+        found = await self._find_prompt(lane, key)
+        if isinstance(found, PromptRecord):
+            return wire.Revoked(found.seq, "none", found.state.value, found.text,
+                                found.outcome.value if found.outcome else "", found.into or 0)
+        effects = lane.session.take("revoke", found)
+        effect = "asked" if found.state is State.ACTIVE else "canceled"
+        told = wire.Revoked(found.seq, effect, found.state.value, found.text,
+                            found.outcome.value if found.outcome else "")
+        await self._carry_out(lane, effects)
+        return told
+
+    async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None) -> wire.Stopped:
+        """Cancels the prompt in front, and keeps the queue; with `hold`, holds the session in the same step. With `seq`
+        nothing is done unless that prompt is in front: only so can it be repeated (R31a, R31b, R31c)."""
+        self._refuse_without(Feature.STOP, *([Feature.HOLD] if hold else []))
+        lane = self._lane(session_id)
+        session = lane.session
+        front = next(iter(session.active), None) if hold else session.in_front()
+        if seq is not None and (front is None or front.seq != seq):
+            told, effects = wire.Stopped(0, session.held), NOTHING
+        else:
+            effects = session.take("stop", None, HOLD if hold else None)
+            told = wire.Stopped(front.seq if front else 0, session.held)
+        await self._carry_out(lane, effects)
+        return told
+
+    async def hold(self, session_id: str) -> wire.Held:
+        """Nothing that waits starts or folds any more; a running turn goes on to its end (R32a, R32b)."""
+        return await self._hold_or_resume(session_id, "hold")
+
+    async def resume(self, session_id: str) -> wire.Held:
+        """The hold is over, and the queue goes on (R32d)."""
+        return await self._hold_or_resume(session_id, "resume")
+
+    async def _hold_or_resume(self, session_id: str, action: str) -> wire.Held:
+        self._refuse_without(Feature.HOLD)
+        lane = self._lane(session_id)
+        effects = lane.session.take(action)
+        told = wire.Held(lane.session.held)
+        await self._carry_out(lane, effects)
+        return told
+
+    async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None,
+                      ) -> wire.Replaced:
+        """Gives a prompt that has not begun another text. The text that it has already is no change, and is taken in
+        every state. Raises `TooLate`, or `OtherVersion` if its text is not of the version that is asked
+        for (R33a, R33b)."""
+        self._refuse_without(Feature.REPLACE)
+        lane = self._lane(session_id)
+        found = await self._find_prompt(lane, key)
+        if not (text.strip() or found.attachments):
+            raise Refusal("prompt: it is empty; say something, or drop the prompt")
+        if not self.store.is_storable(text):
+            raise Refusal("prompt: it has half a character in it (a lone surrogate); send whole ones")
+        version, effects = found.traits.version, NOTHING
+        refusal: Refusal | None = None
+        if text != found.text:
+            if if_version not in (None, version):
+                refusal = OtherVersion(f"its text has version {version} by now; read it again", found.state,
+                                       found.outcome, version)
+            elif isinstance(found, PromptRecord) or not lane.session.can("replace", found):
+                refusal = self._too_late(found)
+            else:
+                effects = lane.session.replace(found, text)
+                version = found.version
+                self._runs[found.seq].forget_message()
+        await self._carry_out(lane, effects)
+        if refusal:
+            raise refusal
+        return wire.Replaced(found.seq, version)
+
+    async def next(self, session_id: str, key: int | str) -> wire.Placed:
+        """Moves a prompt that waits ahead of all others. Raises `TooLate` (R34a, R34b)."""
+        self._refuse_without(Feature.NEXT)
+        lane = self._lane(session_id)
+        found = await self._find_prompt(lane, key)
+        if isinstance(found, PromptRecord) or not lane.session.can("next", found):
+            refusal = self._too_late(found)
+            await self._carry_out(lane, NOTHING)
+            raise refusal
+        await self._carry_out(lane, lane.session.take("next", found))
+        return wire.Placed(0)
+
+    def _too_late(self, prompt: Prompt | PromptRecord) -> TooLate:
+        where = prompt.outcome or prompt.state
+        return TooLate(f"prompt {prompt.seq} does not wait any more: it is {where.value.replace('_', ' ')}",
+                       prompt.state, prompt.outcome, prompt.traits.version)
+
+    async def _find_prompt(self, lane: Lane, key: int | str) -> Prompt | PromptRecord:
+        """The prompt with that seq or run id, if it is not done; otherwise its record (R27d)."""
+        while True:
+            known = lane.session.prompts
+            prompt = known.get(key) if isinstance(key, int) else next(
+                (p for p in known.values() if p.run_id == key), None)
+            if prompt is not None:
+                return prompt
+            storable = key < 2**63 if isinstance(key, int) else self.store.is_storable(key)
+            record = await self.store.prompt(key) if storable else None
+            if record is None or record.session_id != lane.session.id:
+                raise NoPrompt(f"session {lane.session.id} has no prompt {key!r:.80}")
+            if record.outcome:
+                return record
+            await self._carry_out(lane, NOTHING)  # it has just been accepted, or its end is being journaled
+            await asyncio.sleep(0.001)
+
+    def _refuse_without(self, *features: Feature) -> None:
+        for feature in features:
+            if feature not in self.protocol.features:
+                raise Refusal(f"protocol {self.protocol.name} has no {feature.value}; use one that has")
+
+    def is_held(self, session_id: str) -> bool:
+        """Whether the session is held, as it is journaled."""
+        return self._find_lane(session_id).held
+
+    def list_queued(self, session_id: str) -> list[Prompt]:
+        """The queued prompts, the next one first."""
+        return list(self._lane(session_id).session.queue)
+
     def queued(self, session_id: str) -> list[str]:
         """The texts of the queued prompts, the next one first."""
-        return [prompt.text for prompt in self._lane(session_id).session.queue]
+        return [prompt.text for prompt in self.list_queued(session_id)]
 
     def unfinished(self, session_id: str | None = None) -> int:
         """How many prompts of the session are not done; without an id, of all sessions."""

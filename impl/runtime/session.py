@@ -11,19 +11,22 @@ edge of the model's reachable graph here and compares state and effects.
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from cancelmark.model.actions import RUN_ID, Argument, Variant, effects_of, place
+from cancelmark.model.actions import RUN_ID, Argument, Variant, effects_of, in_front_of_all
 from cancelmark.model.effects import Effect
 from cancelmark.model.lifecycle import INITIAL, Feature, Guard, IllegalTrigger, Outcome, Row, State, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import PLAIN, Traits
 
+from ..store import make_digest
 from .machine import lifecycle_of
 
-_seq = attrgetter("seq")
+BEGUN = {"begun": True}
+
+_seq, _place = attrgetter("seq"), attrgetter("place")
 
 
 class Refused(Exception):
@@ -33,12 +36,14 @@ class Refused(Exception):
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "changed", "held", "mark", "moved", "prompt", "variant")
+    __slots__ = ("action", "begun", "changed", "held", "mark", "moved", "prompt", "replaced", "variant")
 
     def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
         self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
         self.changed: list[tuple[Prompt, Traits]] = []  # the traits that it has taken from prompts
+        self.begun: list[Prompt] = []  # prompts that have begun in it
+        self.replaced: tuple[str, str] | None = None  # of a replace: the new text, and the digest of the one before
         self.mark = 0  # the session's, after it
         self.held = False
 
@@ -59,36 +64,28 @@ class Counter:
 class Prompt:
     """A prompt that is not done. Only the machine changes its state."""
 
-    __slots__ = ("attachments", "outcome", "run_id", "seq", "session", "state", "text", "traits")
+    __slots__ = ("attachments", "begun", "front", "outcome", "place", "revoked", "run_id", "seq", "session", "state",
+                 "text", "urgent", "version")
 
     def __init__(
         self, session: "Session", seq: int, text: str = "", run_id: str | None = None, state: State = INITIAL,
-        traits: Traits = PLAIN,
+        traits: Traits = PLAIN, attachments: Sequence[Any] = (),
     ) -> None:
         self.session, self.seq, self.text, self.run_id = session, seq, text, run_id
-        self.attachments: Sequence[Any] = ()  # as they are stored
-        self.state, self.traits = state, traits
+        self.attachments = attachments  # as they are stored
+        self.state = state
+        self.give(traits)
         self.outcome: Outcome | None = None
 
-    @property
-    def revoked(self) -> bool:
-        return self.traits.revoked
+    def give(self, traits: Traits) -> None:
+        """It has these traits from now on, and the place that they give it."""
+        self.revoked, self.front, self.version, self.begun, self.urgent = traits
+        self.place = (-self.front, self.seq)
 
     @property
-    def front(self) -> int:
-        return self.traits.front
-
-    @property
-    def version(self) -> int:
-        return self.traits.version
-
-    @property
-    def begun(self) -> bool:
-        return self.traits.begun
-
-    @property
-    def urgent(self) -> bool:
-        return self.traits.urgent
+    def traits(self) -> Traits:
+        """What calls have made of it."""
+        return Traits(self.revoked, self.front, self.version, self.begun, self.urgent)
 
     @property
     def covered(self) -> bool:
@@ -107,6 +104,7 @@ class Restored(NamedTuple):
     run_id: str | None
     state: State
     traits: Traits = PLAIN
+    attachments: Sequence[Any] = ()
 
 
 class Session:
@@ -143,14 +141,8 @@ class Session:
             self.mark, self.held = mark, held
             for known in (self.prompts, self.queue, self.active):
                 known.clear()
-            for prompt in sorted(prompts):
+            for prompt in sorted(prompts, key=lambda p: p[0]):
                 self._index(Prompt(self, *prompt))
-
-    def attach(self, attachments: Mapping[int, Sequence[Any]]) -> None:
-        """The prompts have these attachments, by seq. Those that are done are left out."""
-        for seq, attached in attachments.items():
-            if attached and seq in self.prompts:
-                self.prompts[seq].attachments = attached
 
     def accept(
         self, text: str = "", run_id: str | None = None, seq: int | None = None, mode: Feature | None = None,
@@ -169,10 +161,33 @@ class Session:
              ) -> Effects:
         """Takes one step: an action of the protocol on the session, or on one of its prompts. What no row allows raises
         `IllegalTrigger` and changes nothing (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b,
-        R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c). A step
+        R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c, R32c,
+        R35c). A step
         that is taken again reaches what had been accepted by `latest`, and no later prompt."""
         with self._lock:
             return self._take(action, prompt, variant, self.counter.latest if latest is None else latest)
+
+    @property
+    def next_front(self) -> int:
+        """The place ahead of all that are not done."""
+        return in_front_of_all(self)  # type: ignore[arg-type]  # its effects are a list of a kind of their own
+
+    def is_idle(self) -> bool:
+        """Whether every prompt is done and nobody holds the session (R35a)."""
+        return not (self.prompts or self.held)
+
+    def replace(self, prompt: Prompt, text: str) -> Effects:
+        """The prompt has another text from now on, if it takes one (R33a)."""
+        with self._lock:
+            effects = self._take("replace", prompt, None, self.counter.latest)
+            effects.replaced = text, make_digest(prompt.text, prompt.attachments)
+            prompt.text = text
+            return effects
+
+    def in_front(self) -> Prompt | None:
+        """Whom a stop reaches: the active prompt or, in a session that is not held, the first that is still to
+        enter (R31a)."""
+        return next(iter(self.active or ([] if self.held else sorted(self.accepted, key=_place))), None)
 
     def can(self, action: str, prompt: Prompt, variant: Variant = None) -> bool:
         """Whether the action can be taken on the prompt now."""
@@ -211,6 +226,8 @@ class Session:
             self._index(prompt)
         for prompt, traits in reversed(effects.changed):
             self._give(prompt, traits)
+        for prompt in effects.begun:
+            prompt.begun = False
 
     # --- the port: what the actions of the model speak to
 
@@ -249,6 +266,10 @@ class Session:
         self.effects += effects_of(row, prompt.seq)
 
     def change(self, prompt: Prompt, **fields: Any) -> None:
+        if fields == BEGUN:  # of every prompt: it is told by its move
+            self.effects.begun.append(prompt)
+            prompt.begun = True
+            return
         self.effects.changed.append((prompt, prompt.traits))
         self._give(prompt, prompt.traits._replace(**fields))
 
@@ -257,14 +278,14 @@ class Session:
         queued = prompt.state is State.QUEUED
         if queued:
             self._unindex(prompt, State.QUEUED)
-        prompt.traits = traits
+        prompt.give(traits)
         if queued:
             self._index(prompt)
 
     def _unindex(self, prompt: Prompt, state: State) -> None:
         """Takes the prompt from where that state has put it."""
         if state is State.QUEUED:
-            del self.queue[bisect_left(self.queue, place(prompt), key=place)]
+            del self.queue[bisect_left(self.queue, prompt.place, key=_place)]
         elif state is State.ACTIVE:
             self.active.remove(prompt)
 
@@ -275,6 +296,6 @@ class Session:
             return
         self.prompts[prompt.seq] = prompt
         if prompt.state is State.QUEUED:
-            insort(self.queue, prompt, key=place)
+            insort(self.queue, prompt, key=_place)
         elif prompt.state is State.ACTIVE:
             self.active.append(prompt)

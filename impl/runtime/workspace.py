@@ -26,8 +26,12 @@ from math import inf
 from os.path import realpath
 from pathlib import Path
 from time import time
+from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 from weakref import WeakValueDictionary
+
+from cancelmark.model.lifecycle import Feature
+from cancelmark.model.protocol import FAMILY, Protocol
 
 from ..files import UsageError
 from ..models import Attachment, Model, Role
@@ -37,7 +41,7 @@ from .events import Broker, Notice, Update
 from .index import Index, Record, make_private
 from .messages import wire_message, wire_part
 from .places import Places
-from .refusals import Closing, NoSession, Refusal, RunIdInUse, Stuck
+from .refusals import Busy, Closing, NoSession, Refusal, RunIdInUse, Stuck
 from .retention import EVERYTHING, Retention
 from .runtime import Runtime
 from .trace import TraceWriter
@@ -55,10 +59,6 @@ class Unknown(LookupError):
 
 class NotReady(Refusal):
     """The workspace's agent has not been initialized."""
-
-
-class Busy(Refusal):
-    """The session has prompts that are not done."""
 
 
 class Full(Refusal):
@@ -110,6 +110,7 @@ class Workspace:
         self.id, self.path, self.log, self.ready = record.id, record.path, record.log, record.ready
         self.runtime, self.places, self.grace, self.queue = runtime, places, grace, queue
         self._sessions = {session.id: session for session in sessions}
+        runtime.describe = self._tell_session
         self._order = list(self._sessions)
         self._places = {id: place for place, id in enumerate(self._order)}
         self._accepting: Counter[str] = Counter()  # prompts of a session that are being written
@@ -184,8 +185,12 @@ class Workspace:
         session = self._sessions[id] = SessionRecord(id, title, 0, int(time()))
         self._places[id] = len(self._order)
         self._order.append(id)
-        self.runtime.broker.publish(Update(id, "session", {"id": id, "title": title, "created_at": session.created_at}))
+        self.runtime.broker.publish(Update(id, "session", self._tell_session(id)))
         return session
+
+    def _tell_session(self, id: str) -> dict[str, Any]:
+        session = self._sessions[id]
+        return {"id": id, "title": session.title, "created_at": session.created_at}
 
     @property
     def number_of_sessions(self) -> int:
@@ -208,7 +213,7 @@ class Workspace:
     # --- prompts
 
     async def accept(self, session_id: str, text: str, run_id: str | None,
-                     attachments: Sequence[Attachment] = ()) -> int:
+                     attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> int:
         """Accepts a prompt and returns its seq. Accepting the same prompt under the same run id again accepts nothing,
         and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
         if not self.ready:
@@ -221,10 +226,12 @@ class Workspace:
                 raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
             self._accepting[session_id] += 1
             try:
-                return (await self.runtime.accept(session_id, text, run_id, attachments)).seq
+                return (await self.runtime.accept(session_id, text, run_id, attachments, mode)).seq
             finally:
                 self._accepting[session_id] -= 1
-        except (RunIdInUse, Closing, Full, Stuck, StoreError):  # what was accepted before is, whatever fails now
+        except (RunIdInUse, Closing, Full, Stuck, Busy, StoreError) as refusal:  # what was accepted before is
+            if isinstance(refusal, Busy) and run_id is not None:
+                await self.runtime.store.write(())  # the same prompt may be just being journaled
             known = await self._find(run_id)
             if known is None:
                 raise
@@ -275,8 +282,9 @@ class Workspaces:
 
     def __init__(self, model: Model, directory: Path | None = None, *, grace: float = GRACE, stop: float = 5.0,
                  queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None,
-                 retention: Retention = EVERYTHING) -> None:
+                 retention: Retention = EVERYTHING, protocol: Protocol = FAMILY) -> None:
         self.model, self.directory, self.traces, self.retention = model, directory, traces, retention
+        self.protocol = protocol
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
         self._open: dict[str, Workspace] = {}
@@ -417,7 +425,7 @@ class Workspaces:
                 trace = TraceWriter(self.traces / f"{record.id}.ndjson")
             except OSError as error:
                 log.error("no trace is written", extra={"workspace": record.id, "problem": error})
-        runtime = Runtime(self.model, store, grace=self.stop, trace=trace)
+        runtime = Runtime(self.model, store, grace=self.stop, trace=trace, protocol=self.protocol)
         await runtime.start()
         places = Places(await store.lives(), record.log)
         return Workspace(record, runtime, places, await store.sessions(), self.grace, self.queue, self._left,

@@ -34,6 +34,6 @@ def answer(value: Any, status: int = 200) -> Answer:
     return Answer(status, encode(value).encode())
 
 
-def problem(status: int, message: str, headers: Mapping[str, str] | None = None) -> Answer:
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
     """What went wrong, in the form in which every error goes out."""
-    return Answer(status, encode(Problem(message)).encode(), headers=headers)
+    return Answer(status, encode(Problem(message, **more)).encode(), headers=headers)

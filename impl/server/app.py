@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, is_dataclass
 from functools import cache
+from types import UnionType
 from typing import Any, get_args
 
 from pydantic import TypeAdapter
@@ -14,8 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .. import wire
 from ..models import ModelError
-from ..runtime import Closing, Moved, Refusal, RunIdInUse, Stuck
-from ..runtime.workspace import Busy, Full, Unknown
+from ..runtime import Busy, Closing, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
+from ..runtime.refusals import PromptRefusal
+from ..runtime.workspace import Full, Unknown
 from ..store import StoreError, Unconfirmed
 from . import calls, page
 from .answers import Answer, problem
@@ -54,6 +56,7 @@ class Call:
 
 _W = "/v1/workspaces/{id}"
 _S = _W + "/agent/sessions/{sid}"
+_P = _S + "/prompts/{prompt}"
 
 CALLS: Sequence[Call] = (
     Call("GET", "/v1/health", calls.health, wire.Health),
@@ -78,12 +81,19 @@ CALLS: Sequence[Call] = (
          refusals=(404, 409, 429, 500, 503)),
     Call("GET", _S, calls.get_session, wire.Session, refusals=(404, 503)),
     Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(404, 503)),
+    Call("POST", _S + "/stop", calls.stop, wire.Stopped, wire.StopPrompt, refusals=(404, 503)),
+    Call("POST", _S + "/hold", calls.hold, wire.Held, refusals=(404, 503)),
+    Call("POST", _S + "/resume", calls.resume, wire.Held, refusals=(404, 503)),
     Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(400, 404, 503),
          before="a seq: only prompts that are done",
          query=(("run_id", "string", "Only the prompt with this run id"),)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404, 503)),
-    Call("GET", _S + "/prompts/list", calls.list_queued, list[str], refusals=(404, 503)),
+    Call("GET", _S + "/prompts/list", calls.list_queued, list[str] | list[wire.Prompt], refusals=(400, 404, 503),
+         query=(("full", "boolean", "Say of each prompt its seq, version and place too"),)),
     Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(404, 503)),
+    Call("DELETE", _P, calls.revoke, wire.Revoked, refusals=(400, 404, 503)),
+    Call("PUT", _P + "/text", calls.replace_text, wire.Replaced, wire.ReplaceText, refusals=(404, 409, 412, 503)),
+    Call("POST", _P + "/next", calls.move_to_front, wire.Placed, refusals=(400, 404, 409, 503)),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
@@ -94,7 +104,8 @@ METHODS = {"HEAD", *(call.method for call in CALLS)}  # that figures tell apart:
 # Which status says what went wrong: the first that fits.
 STATUS: Sequence[tuple[type[Exception], int]] = (
     (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409), (Closing, 409),
-    (Busy, 409), (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
+    (Busy, 409), (NoPrompt, 404), (TooLate, 409), (OtherVersion, 412),
+    (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
 
@@ -150,7 +161,8 @@ class Endpoint:
 def _routes(site: Site) -> list[Route]:
     by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the busiest is looked at first
     for call in CALLS:
-        by_path.setdefault(call.path, []).append(call)
+        path = _S + "/prompts/{prompt:path}" if call.path.startswith(_P) else call.path  # a run id may have slashes
+        by_path.setdefault(path, []).append(call)
     return [Route(path, Endpoint(site, calls)) for path, calls in by_path.items()]
 
 
@@ -162,9 +174,16 @@ def _problem(error: Exception, call: Call) -> Answer:
         return problem(status, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are
     for kind, status in STATUS:
         if isinstance(error, kind):
-            return problem(status, str(error), RETRY if status == 429 else None)
+            return problem(status, str(error), RETRY if status == 429 else None, **_tell_more(error))
     log.error("a call failed", extra={"call": call.name}, exc_info=error)
     return problem(500, f"the server failed: {type(error).__name__}; its log says more")
+
+
+def _tell_more(error: Exception) -> dict[str, Any]:
+    """What a caller that came too late, or to a busy session, wants to know (R33b)."""
+    if isinstance(error, PromptRefusal):
+        return {"code": "too_late" if isinstance(error, TooLate) else "other_version", **error.told}
+    return {"code": "busy"} if isinstance(error, Busy) else {}
 
 
 async def _no_such_call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,11 +222,15 @@ def _refusal(text: str) -> dict[str, Any]:
 
 def _wire_type(answer: Any) -> type | None:
     """The type of the wire that an answer is, or is a list of."""
+    if isinstance(answer, UnionType):
+        return next(filter(None, map(_wire_type, get_args(answer))), None)
     inner = answer if is_dataclass(answer) else next(iter(get_args(answer)), None)
     return inner if isinstance(inner, type) and is_dataclass(inner) else None
 
 
 def _schema(answer: Any) -> dict[str, Any]:
+    if isinstance(answer, UnionType):
+        return {"anyOf": [_schema(one) for one in get_args(answer)]}
     if kind := _wire_type(answer):
         reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
         return reference if answer is kind else {"type": "array", "items": reference}
@@ -260,9 +283,11 @@ REFUSALS = {
     400: "What was sent cannot be taken; the message names the field",
     401: "A token is required",
     403: "The request comes from a page of another origin, or by a name that is not this server's",
-    404: "There is no such workspace or session",
+    404: "There is no such workspace, session or prompt",
     408: "The body did not arrive in time",
-    409: "The workspace is closing, the run id is in use by another prompt, or the session is busy",
+    409: "The workspace is closing, the run id is in use by another prompt, the session is busy, or the prompt does "
+         "not wait any more: `state` and `outcome` say where it is",
+    412: "The prompt has another text than the one that was to be replaced: `version` says which",
     413: "The body is too large",
     429: "A limit is reached; Retry-After says when to try again",
     500: "The server failed, and it is not known whether it did what was asked; a prompt can be posted again under the "

@@ -6,10 +6,12 @@ from typing import Any
 
 from starlette.requests import Request
 
+from cancelmark.model.lifecycle import Feature
+
 from .. import wire
 from ..models import Attachment
 from ..runtime.messages import list_names, wire_message
-from ..runtime.workspace import Workspace
+from ..runtime.workspace import Unknown, Workspace
 from ..store import PromptRecord, SessionRecord, Store
 from .answers import Answer, answer
 from .lists import PIECE, Listing, list_all, read_page
@@ -18,6 +20,7 @@ from .site import Site
 from .stream import EventStream
 
 VERSION = version("cancelmark")
+RUN = "run:"  # before a run id, where a prompt is named
 RECENT = 50  # finished prompts that a list of prompts has
 
 
@@ -67,10 +70,7 @@ async def delete_workspace(site: Site, request: Request) -> Answer:
     """Close a workspace: every run is canceled and waited for. Its sessions are kept, and its path opens it again; with
     `forget`, everything is deleted that the server keeps of it"""
     workspace = workspace_of(site, request)
-    forget = request.query_params.get("forget", "false")
-    if forget not in ("true", "false"):
-        raise BadInput(f"forget: {forget!r:.80} is neither true nor false; say which")
-    await site.workspaces.delete(workspace.id, forget=forget == "true")
+    await site.workspaces.delete(workspace.id, forget=flag_of(request, "forget"))
     return answer(wire.Done())
 
 
@@ -146,12 +146,11 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
     attachments = [Attachment(one.name, one.mime_type, one.text) for one in sent.attachments or ()]
     if not (sent.prompt.strip() or attachments):
         raise BadInput("prompt: it is empty; say something, or attach a text")
-    size, limit = len(sent.prompt) + sum(len(one.text) for one in attachments), site.limits.prompt
-    if size > limit:
-        attached = " with its attachments" if attachments else ""
-        raise BadInput(f"prompt: it has {size:,} characters{attached}, and {limit:,} are allowed; send less")
-    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments)
-    return answer(wire.Accepted(sent.session_id, seq, sent.run_id or ""), 202)
+    refuse_long(site, len(sent.prompt) + sum(len(one.text) for one in attachments), bool(attachments))
+    mode = None if sent.if_busy in (None, "queue") else Feature(sent.if_busy)
+    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments, mode)
+    held = workspace.runtime.is_held(sent.session_id)
+    return answer(wire.Accepted(sent.session_id, seq, sent.run_id or "", held), 202)
 
 
 async def cancel(site: Site, request: Request) -> Answer:
@@ -161,6 +160,44 @@ async def cancel(site: Site, request: Request) -> Answer:
     return answer(wire.Done())
 
 
+async def revoke(site: Site, request: Request) -> Answer:
+    """Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same"""
+    workspace, session = session_of(site, request)
+    return answer(await workspace.runtime.revoke(session.id, prompt_of(request)))
+
+
+async def stop(site: Site, request: Request, sent: wire.StopPrompt) -> Answer:
+    """Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated"""
+    workspace, session = session_of(site, request)
+    return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq))
+
+
+async def hold(site: Site, request: Request) -> Answer:
+    """Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end"""
+    workspace, session = session_of(site, request)
+    return answer(await workspace.runtime.hold(session.id))
+
+
+async def resume(site: Site, request: Request) -> Answer:
+    """End the hold: the queue goes on"""
+    workspace, session = session_of(site, request)
+    return answer(await workspace.runtime.resume(session.id))
+
+
+async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> Answer:
+    """Give a prompt that has not begun another text. The text that it has already is taken in every state"""
+    workspace, session = session_of(site, request)
+    refuse_long(site, len(sent.prompt))
+    prompt = prompt_of(request, "/text")
+    return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version))
+
+
+async def move_to_front(site: Site, request: Request) -> Answer:
+    """Move a prompt that waits ahead of all others"""
+    workspace, session = session_of(site, request)
+    return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next")))
+
+
 async def count_queued(site: Site, request: Request) -> Answer:
     """How many prompts are queued"""
     workspace, session = session_of(site, request)
@@ -168,9 +205,13 @@ async def count_queued(site: Site, request: Request) -> Answer:
 
 
 async def list_queued(site: Site, request: Request) -> Answer:
-    """The texts of the queued prompts, the next one first"""
+    """The texts of the queued prompts, the next one first; with `full`, the prompts"""
     workspace, session = session_of(site, request)
-    return await list_all(workspace.runtime.queued(session.id))
+    if not flag_of(request, "full"):
+        return await list_all(workspace.runtime.queued(session.id))
+    return await list_all([
+        wire.Prompt(p.seq, session.id, p.state.value, p.text, p.run_id or "", "", tuple(list_names(p.attachments)),
+                    version=p.version, front=p.front) for p in workspace.runtime.list_queued(session.id)])
 
 
 async def clear_queue(site: Site, request: Request) -> Answer:
@@ -224,11 +265,37 @@ def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
     return workspace, workspace.session(request.path_params["sid"])
 
 
+def prompt_of(request: Request, what: str = "") -> int | str:
+    """The prompt that is meant: its seq, or its run id. `what` follows it in the path."""
+    name = str(request.path_params["prompt"])
+    if not name.endswith(what):
+        raise Unknown(f"there is no call {request.url.path!r:.200}; /openapi.json lists them")
+    name = name.removesuffix(what)
+    if name.startswith(RUN):
+        return name.removeprefix(RUN)
+    if name.isascii() and name.isdigit() and len(name) < 19:
+        return int(name)
+    raise BadInput(f"prompt: {name!r:.80} is no prompt; give its seq, or {RUN}RUN_ID")
+
+
+def flag_of(request: Request, name: str) -> bool:
+    value = request.query_params.get(name, "false")
+    if value not in ("true", "false"):
+        raise BadInput(f"{name}: {value!r:.80} is neither true nor false; say which")
+    return value == "true"
+
+
 def client_of(text: str) -> str:
     try:
         return wire.check_client_id(text)
     except ValueError as error:
         raise BadInput(f"client_id: {error}") from None
+
+
+def refuse_long(site: Site, size: int, attached: bool = False) -> None:
+    if size > site.limits.prompt:
+        more = " with its attachments" if attached else ""
+        raise BadInput(f"prompt: it has {size:,} characters{more}, and {site.limits.prompt:,} are allowed; send less")
 
 
 def seq_of(text: str | None) -> int | None:
@@ -263,7 +330,8 @@ def describe_workspace(workspace: Workspace) -> wire.Workspace:
 
 
 def describe_session(workspace: Workspace, session: SessionRecord) -> wire.Session:
-    return wire.Session(session.id, session.title, session.created_at, workspace.runtime.is_busy(session.id))
+    return wire.Session(session.id, session.title, session.created_at, workspace.runtime.is_busy(session.id),
+                        workspace.runtime.is_held(session.id))
 
 
 def describe_agent(workspace: Workspace) -> wire.Agent:
@@ -274,4 +342,5 @@ def describe_agent(workspace: Workspace) -> wire.Agent:
 
 def describe_prompt(prompt: PromptRecord) -> wire.Prompt:
     return wire.Prompt(prompt.seq, prompt.session_id, prompt.state.value, prompt.text, prompt.run_id or "",
-                       prompt.outcome.value if prompt.outcome else "", tuple(list_names(prompt.attachments)))
+                       prompt.outcome.value if prompt.outcome else "", tuple(list_names(prompt.attachments)),
+                       version=prompt.traits.version, front=prompt.traits.front)

@@ -21,13 +21,16 @@ from .operations import (
     AcceptPrompt,
     AppendEvent,
     Batch,
+    ChangePrompt,
     DropEvent,
     ForgetPrompt,
+    HoldSession,
     MovePrompt,
     NewSession,
     Operation,
     PutMessage,
     RaiseMark,
+    ReplaceText,
 )
 from .records import TERMINAL, Event, Json, Life, Message, PromptRecord, SessionRecord, Transition, make_digest
 from .schema import MIGRATIONS
@@ -36,9 +39,9 @@ from .steps import EPOCH, Answer, Committed, Conflict, Lost, Snapshot, Steps
 from .troubles import explain
 
 __all__ = [
-    "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "Committed",
-    "Conflict", "DropEvent", "Event", "ForgetPrompt", "Json", "Life", "Lost", "MemoryStore", "Message", "MovePrompt",
-    "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused", "SessionRecord", "Snapshot",
-    "SqliteStore", "Steps", "Store", "StoreError", "StoreStatistics", "Transition", "Unconfirmed", "Unstorable",
-    "explain", "make_digest",
+    "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "ChangePrompt",
+    "Committed", "Conflict", "DropEvent", "Event", "ForgetPrompt", "HoldSession", "Json", "Life", "Lost", "MemoryStore",
+    "Message", "MovePrompt", "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
+    "ReplaceText", "SessionRecord", "Snapshot", "SqliteStore", "Steps", "Store", "StoreError", "StoreStatistics",
+    "Transition", "Unconfirmed", "Unstorable", "explain", "make_digest",
 ]

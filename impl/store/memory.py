@@ -16,13 +16,16 @@ from .operations import (
     AcceptPrompt,
     AppendEvent,
     Batch,
+    ChangePrompt,
     DropEvent,
     ForgetPrompt,
+    HoldSession,
     MovePrompt,
     NewSession,
     Operation,
     PutMessage,
     RaiseMark,
+    ReplaceText,
 )
 from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
 from .steps import Answer, Ledger, Snapshot, Steps, snapshots
@@ -51,6 +54,8 @@ class MemoryStore(Store):
         self._places: dict[str, tuple[str, int]] = {}  # of a message, by its id
         self._done_at: dict[int, int] = {}
         self._digests: dict[int, str] = {}  # of texts that are forgotten
+        self._replaced: dict[int, str] = {}  # the digests of texts that were replaced
+        self._held: dict[str, bool] = {}
         self._events: dict[int, tuple[AppendEvent, int]] = {}  # by id, each with its time
         self._latest = 0  # the highest id
         self._listeners: list[Callable[[int], None]] = []
@@ -59,7 +64,8 @@ class MemoryStore(Store):
         self._life = Life(1, draw_name())
         self._open = True
         self._apply: dict[type[Operation], Callable[[Any], bool]] = {
-            NewSession: self._new_session, RaiseMark: self._raise_mark, AcceptPrompt: self._accept_prompt,
+            NewSession: self._new_session, RaiseMark: self._raise_mark, HoldSession: self._hold_session,
+            AcceptPrompt: self._accept_prompt, ChangePrompt: self._change_prompt, ReplaceText: self._replace_text,
             MovePrompt: self._move_prompt, PutMessage: self._put_message, AppendEvent: self._append_event,
             DropEvent: self._drop_event, ForgetPrompt: self._forget_prompt,
         }
@@ -97,12 +103,14 @@ class MemoryStore(Store):
     async def load_all(self) -> list[Snapshot]:
         self._check_open()
         unfinished = sorted(seq for seqs in self._unfinished.values() for seq in seqs)
-        return snapshots(self._ledger.settled(), ((s.id, s.mark) for s in self._sessions.values()),
-                         map(self._record, unfinished))
+        return snapshots(self._ledger.settled(), map(self._mark, self._sessions), map(self._record, unfinished))
 
     def _load(self, session_id: str, versions: Mapping[str, int]) -> Snapshot:
         unfinished = map(self._record, sorted(self._unfinished.get(session_id, ())))
-        return snapshots(versions, [(session_id, self._sessions[session_id].mark)], unfinished)[0]
+        return snapshots(versions, [self._mark(session_id)], unfinished)[0]
+
+    def _mark(self, session_id: str) -> tuple[str, int, bool]:
+        return session_id, self._sessions[session_id].mark, self._held.get(session_id, False)
 
     def _index(self, operations: Batch) -> None:
         """Notes which prompts each session has, now that the operations are kept."""
@@ -149,13 +157,15 @@ class MemoryStore(Store):
         self._check_open()
         if seq not in self._prompts or seq in self._digests:
             return []
-        return [Transition(seq, INITIAL, None), *(Transition(*move) for move in self._moves[seq])]
+        return [Transition(seq, INITIAL, None), *(Transition(*move[:3]) for move in self._moves[seq])]
 
     def _record(self, seq: int) -> PromptRecord:
         prompt = self._prompts[seq]
-        _, state, outcome = self._moves[seq][-1] if self._moves[seq] else (seq, INITIAL, None)
+        moves = self._moves[seq]
+        _, state, outcome, into = moves[-1] if moves else (seq, INITIAL, None, None)
+        begun = any(move.state is State.ACTIVE for move in moves)
         return PromptRecord(seq, prompt.session_id, prompt.text, prompt.run_id, state, outcome, self._digests.get(seq),
-                            prompt.attachments)
+                            prompt.attachments, prompt.traits._replace(begun=begun), self._replaced.get(seq), into)
 
     def _is_done(self, seq: int) -> bool:
         moves = self._moves[seq]
@@ -253,6 +263,26 @@ class MemoryStore(Store):
         if op.seq not in self._prompts or self._is_done(op.seq) or (op.state is State.DONE) != (op.outcome is not None):
             return False
         self._put(self._moves, op.seq, (*self._moves[op.seq], op))
+        return True
+
+    def _change_prompt(self, op: ChangePrompt) -> bool:
+        if op.seq not in self._prompts or self._is_done(op.seq):
+            return False
+        self._put(self._prompts, op.seq, self._prompts[op.seq]._replace(traits=op.traits))
+        return True
+
+    def _replace_text(self, op: ReplaceText) -> bool:
+        if op.seq not in self._prompts or self._is_done(op.seq):
+            return False
+        self._put(self._prompts, op.seq, self._prompts[op.seq]._replace(text=op.text))
+        if op.seq not in self._replaced:
+            self._put(self._replaced, op.seq, op.was)
+        return True
+
+    def _hold_session(self, op: HoldSession) -> bool:
+        if op.session_id not in self._sessions:
+            return False
+        self._put(self._held, op.session_id, op.held)
         return True
 
     def _put_message(self, op: PutMessage) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import PLAIN, Traits
 
 from .records import Json, Message
 
@@ -31,14 +32,38 @@ class AcceptPrompt(NamedTuple):
     text: str
     run_id: str | None = None
     attachments: tuple[Json, ...] = ()
+    traits: Traits = PLAIN
 
 
 class MovePrompt(NamedTuple):
-    """A prompt comes to another state."""
+    """A prompt comes to another state. One that was active has begun."""
 
     seq: int
     state: State
     outcome: Outcome | None = None
+    into: int | None = None  # of a fold: the prompt whose turn takes it in
+
+
+class ChangePrompt(NamedTuple):
+    """A call has made something else of a prompt. Whether it has begun is told by its moves."""
+
+    seq: int
+    traits: Traits
+
+
+class ReplaceText(NamedTuple):
+    """A prompt has another text from now on. `was` is the digest of the one before: the first is kept."""
+
+    seq: int
+    text: str
+    was: str
+
+
+class HoldSession(NamedTuple):
+    """The session is held from now on, or is not."""
+
+    session_id: str
+    held: bool
 
 
 class PutMessage(NamedTuple):
@@ -71,15 +96,19 @@ class ForgetPrompt(NamedTuple):
 
 
 Operation: TypeAlias = (
-    NewSession | RaiseMark | AcceptPrompt | MovePrompt | PutMessage | AppendEvent | DropEvent | ForgetPrompt)
+    NewSession | RaiseMark | HoldSession | AcceptPrompt | MovePrompt | ChangePrompt | ReplaceText | PutMessage
+    | AppendEvent | DropEvent | ForgetPrompt)
 Batch: TypeAlias = Sequence[Operation]
 
 # What each needs in order not to be refused.
 NEEDS: Mapping[type[Operation], str] = {
     NewSession: "an id that no session has",
     RaiseMark: "a session that exists",
+    HoldSession: "a session that exists",
     AcceptPrompt: "a session that exists, a seq above 0 that no prompt has, and a run id that no prompt has",
     MovePrompt: "a prompt that exists and is not done, and an outcome if and only if the new state is done",
+    ChangePrompt: "a prompt that exists and is not done",
+    ReplaceText: "a prompt that exists and is not done",
     PutMessage: "a session that exists, and an id that no other session's message has",
     AppendEvent: "a session that exists",
     DropEvent: "the oldest event, and a later one",

@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import PLAIN, Traits
 
 TERMINAL = "run_complete"  # the type of a terminal event
 Json: TypeAlias = Mapping[str, Any]  # a JSON object; it must not be changed once it was handed over
@@ -36,12 +37,21 @@ class PromptRecord(NamedTuple):
     outcome: Outcome | None
     digest: str | None = None  # of its text, once that is forgotten
     attachments: tuple[Json, ...] = ()  # parts of its message
+    traits: Traits = PLAIN
+    first: str | None = None  # the digest of its text of acceptance, once that is replaced
+    into: int | None = None  # once it is folded: the prompt whose turn has taken it in
 
     def was(self, text: str, attachments: Sequence[Json] = ()) -> bool:
-        """Whether those were its text and attachments."""
-        if self.digest is None:
+        """Whether it was accepted with that text and those attachments (R22b)."""
+        known = self.digest or self.first
+        if known is None:
             return self.text == text and self.attachments == tuple(attachments)
-        return self.digest == make_digest(text, attachments)
+        return known == make_digest(text, attachments)
+
+    @property
+    def accepted_digest(self) -> str:
+        """What is to be kept when it is forgotten."""
+        return self.digest or self.first or make_digest(self.text, self.attachments)
 
 
 class Transition(NamedTuple):

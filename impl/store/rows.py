@@ -6,6 +6,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import Traits
 
 from .interface import Broken
 from .records import Event, Json, Life, Message, PromptRecord, SessionRecord, Transition
@@ -34,16 +35,20 @@ def make_session(id: Any, title: Any, mark: Any, created_at: Any) -> SessionReco
     return SessionRecord(_text("id", id), _text("title", title), _number("mark", mark), _number("time", created_at))
 
 
-def make_mark(session_id: Any, mark: Any) -> tuple[str, int]:
-    """Of a session."""
-    return _text("id", session_id), _number("mark", mark)
+def make_mark(session_id: Any, mark: Any, held: Any) -> tuple[str, int, bool]:
+    """Of a session, and whether it is held."""
+    return _text("id", session_id), _number("mark", mark), bool(_number("hold", held))
 
 
 def make_prompt(seq: int, session_id: Any, text: Any, run_id: Any, state: Any, outcome: Any, digest: Any,
-                attachments: Any) -> PromptRecord:
+                attachments: Any, revoked: Any, front: Any, version: Any, begun: Any, urgent: Any, first: Any,
+                into: Any) -> PromptRecord:
+    traits = Traits(bool(_number("revoked", revoked)), _number("front", front), _number("version", version),
+                    bool(_number("begun", begun)), bool(_number("urgent", urgent)))
     return PromptRecord(seq, _text("session_id", session_id), _text("text", text), _text_or_none("run_id", run_id),
                         State(state), None if outcome is None else Outcome(outcome), _text_or_none("digest", digest),
-                        () if attachments is None else _parts("attachments", attachments))
+                        () if attachments is None else _parts("attachments", attachments), traits,
+                        _text_or_none("first", first), None if into is None else _number("taken_in_by", into))
 
 
 def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transition:

@@ -98,6 +98,19 @@ MIGRATIONS: tuple[str, ...] = (
     -- A JSON list of message parts; nothing if there are none.
     ALTER TABLE prompts ADD COLUMN attachments TEXT;
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN held INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE prompts ADD COLUMN revoked INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE prompts ADD COLUMN front INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE prompts ADD COLUMN version INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE prompts ADD COLUMN begun INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE prompts ADD COLUMN urgent INTEGER NOT NULL DEFAULT 0;
+    -- The digest of the text of acceptance, once another text has taken its place.
+    ALTER TABLE prompts ADD COLUMN first TEXT;
+    -- Of a prompt that was folded: whose turn has taken it in.
+    ALTER TABLE prompts ADD COLUMN taken_in_by INTEGER;
+    UPDATE prompts SET begun = 1 WHERE state <> 'done' AND seq IN (SELECT seq FROM transitions WHERE state = 'active');
+    """,
 )
 
 

@@ -15,7 +15,6 @@ written, until the disk confirms again.
 """
 
 import asyncio
-import json
 import logging
 import sqlite3
 import threading
@@ -27,24 +26,13 @@ from functools import partial
 from itertools import groupby, islice, takewhile
 from os import PathLike
 from pathlib import Path
-from time import time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL
 
 from .interface import Broken, Refused, Store, Unconfirmed, closed, discard, draw_name
 from .opening import confirm, connect, hold, make_private, prepare
-from .operations import (
-    AcceptPrompt,
-    AppendEvent,
-    DropEvent,
-    ForgetPrompt,
-    MovePrompt,
-    NewSession,
-    Operation,
-    PutMessage,
-    RaiseMark,
-)
+from .operations import AppendEvent
 from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
 from .rows import (
     make_event,
@@ -57,6 +45,7 @@ from .rows import (
     make_transition,
 )
 from .schema import check_identity, migrate
+from .statements import APPEND_EVENT, FREEING, Statement, make_statement
 from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
 from .troubles import DAMAGED, explain, leaves_doubt
 
@@ -66,64 +55,7 @@ V = TypeVar("V")
 
 DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
 
-_NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
-_RAISE_MARK = "UPDATE sessions SET mark = max(mark, ?) WHERE id = ?"
-_ACCEPT_PROMPT = "INSERT INTO prompts (seq, session_id, text, run_id, state, attachments) VALUES (?, ?, ?, ?, ?, ?)"
-_MOVE_PROMPT = "UPDATE prompts SET state = ?, outcome = ?, done_at = ? WHERE seq = ? AND state <> 'done'"
-_PUT_MESSAGE = """
-    INSERT INTO messages (id, session_id, role, parts, model, provider, created_at, updated_at)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO UPDATE SET
-        role = excluded.role, parts = excluded.parts, model = excluded.model, provider = excluded.provider,
-        created_at = excluded.created_at, updated_at = excluded.updated_at
-        WHERE session_id = excluded.session_id
-"""
-_APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id, made_at) VALUES (?, ?, ?, ?, ?)"
-_DROP_EVENT = """
-    DELETE FROM events WHERE id = ? AND id = (SELECT min(id) FROM events) AND id < (SELECT max(id) FROM events)
-"""
-_FORGETTABLE = "seq = ? AND state = 'done' AND digest IS NULL AND seq < (SELECT max(seq) FROM prompts)"
-_FORGET_PROMPT = f"DELETE FROM prompts WHERE {_FORGETTABLE} AND run_id IS NULL"
-_FORGET_TEXT = ("UPDATE prompts SET text = '', attachments = NULL, digest = ?"
-                f" WHERE {_FORGETTABLE} AND run_id IS NOT NULL")
-_FREEING = (_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT)
 GIVEN_BACK = 4096  # pages that one commit gives back to the disk, at most
-
-
-class _Statement(NamedTuple):
-    """An operation as SQL. It was allowed if and only if it changed one row."""
-
-    operation: Operation
-    sql: str
-    values: tuple[Any, ...]
-
-
-def _statement(op: Operation) -> _Statement:
-    match op:
-        case NewSession():
-            return _Statement(op, _NEW_SESSION, (op.id, op.title, op.created_at))
-        case RaiseMark():
-            return _Statement(op, _RAISE_MARK, (op.mark, op.session_id))
-        case AcceptPrompt():
-            return _Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value,
-                                                   _dumps(op.attachments) if op.attachments else None))
-        case MovePrompt():
-            return _Statement(op, _MOVE_PROMPT, (op.state.value, op.outcome and op.outcome.value,
-                                                 int(time()) if op.outcome else None, op.seq))
-        case PutMessage(m):
-            return _Statement(op, _PUT_MESSAGE, (m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider,
-                                                 m.created_at, m.updated_at))
-        case AppendEvent():
-            return _Statement(op, _APPEND_EVENT, (op.session_id, op.type, _dumps(op.payload), op.run_id, int(time())))
-        case DropEvent():
-            return _Statement(op, _DROP_EVENT, (op.id,))
-        case ForgetPrompt(digest=None):
-            return _Statement(op, _FORGET_PROMPT, (op.seq,))
-        case ForgetPrompt():
-            return _Statement(op, _FORGET_TEXT, (op.digest, op.seq))
-
-
-_dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True, eq=False)
@@ -131,7 +63,7 @@ class _Job:
     """Steps that a caller waits for, and then what came of them."""
 
     steps: Steps
-    statements: list[_Statement]
+    statements: list[Statement]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Answer]
     answer: Answer | None = None
@@ -200,7 +132,7 @@ class SqliteStore(Store):
 
     def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
         loop = asyncio.get_running_loop()
-        job = _Job(steps, [_statement(operation) for operation in steps.operations], loop, loop.create_future())
+        job = _Job(steps, [make_statement(operation) for operation in steps.operations], loop, loop.create_future())
         with self._changed:
             if not self._open:
                 job.future.set_exception(closed(self.path))
@@ -369,7 +301,7 @@ class SqliteStore(Store):
         appended = [] if self._named else [id for job in jobs for id in job.events]
         if error is None and appended:
             error = self._attempt("INSERT INTO lives (first, name) VALUES (?, ?)", min(appended), self._life)
-        if error is None and any(job.statements and job.statements[0].sql in _FREEING for job in jobs):
+        if error is None and any(job.statements and job.statements[0].sql in FREEING for job in jobs):
             error = self._give_back()
         if error is None:
             error = self._confirm_commit()
@@ -429,7 +361,7 @@ class SqliteStore(Store):
                 self._ledger.add(job.steps)
             self._ledger.take_back()
             for sql, run in groupby((s for job in jobs for s in job.statements), key=lambda s: s.sql):
-                if sql is _APPEND_EVENT:
+                if sql is APPEND_EVENT:
                     ids += self._execute(run)
                 else:
                     rows = [statement.values for statement in run]
@@ -442,7 +374,7 @@ class SqliteStore(Store):
             return False
         given = iter(ids)
         for job in jobs:
-            number = sum(statement.sql is _APPEND_EVENT for statement in job.statements)
+            number = sum(statement.sql is APPEND_EVENT for statement in job.statements)
             job.answer = self._ledger.add(job.steps, tuple(islice(given, number)))
         return True
 
@@ -478,7 +410,7 @@ class SqliteStore(Store):
             self._writer.execute("ROLLBACK TO batch")
         self._writer.execute("RELEASE batch")
 
-    def _execute(self, statements: Iterable[_Statement]) -> tuple[int, ...]:
+    def _execute(self, statements: Iterable[Statement]) -> tuple[int, ...]:
         """Executes a batch and returns the ids of its events."""
         ids: list[int] = []
         for statement in statements:
@@ -540,7 +472,8 @@ def _answer(jobs: Iterable[_Job]) -> None:
             job.future.set_exception(job.error)
 
 
-_PROMPT = "seq, session_id, text, run_id, state, outcome, digest, attachments"
+_PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments, revoked, front, version, begun, urgent,"
+           " first, taken_in_by")
 _REMEMBERED = "state = 'done' AND digest IS NULL"
 _UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
 _UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # with the plus the index of those is used, not of all
@@ -549,7 +482,7 @@ _HIGHEST = 2**63 - 1
 
 def _load(path: Path, db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
     with _one_moment(db):
-        marks = db.execute("SELECT id, mark FROM sessions WHERE id = ?", (session_id,)).fetchall()
+        marks = db.execute("SELECT id, mark, held FROM sessions WHERE id = ?", (session_id,)).fetchall()
         prompts = db.execute(f"{_UNFINISHED_OF_SESSION} ORDER BY seq", (session_id,)).fetchall()
     if not marks:
         raise LookupError(f"there is no session {session_id}")
@@ -558,7 +491,7 @@ def _load(path: Path, db: sqlite3.Connection, session_id: str, versions: Mapping
 
 def _load_all(path: Path, db: sqlite3.Connection, versions: Mapping[str, int]) -> list[Snapshot]:
     with _one_moment(db):
-        marks = db.execute("SELECT id, mark FROM sessions ORDER BY rowid").fetchall()
+        marks = db.execute("SELECT id, mark, held FROM sessions ORDER BY rowid").fetchall()
         prompts = db.execute(f"{_UNFINISHED} ORDER BY seq").fetchall()
     return _make_snapshots(path, versions, marks, prompts)
 

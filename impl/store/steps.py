@@ -19,6 +19,7 @@ class Snapshot(NamedTuple):
     version: int  # counts the commits that were computed on the session
     epoch: int  # counts its owners
     prompts: tuple[PromptRecord, ...]
+    held: bool = False
 
 
 class Steps(NamedTuple):
@@ -129,10 +130,11 @@ class Ledger:
         return self._new_versions.get(session_id, self._versions.get(session_id, 0))
 
 
-def snapshots(versions: Mapping[str, int], marks: Iterable[tuple[str, int]], unfinished: Iterable[PromptRecord],
+def snapshots(versions: Mapping[str, int], marks: Iterable[tuple[str, int, bool]], unfinished: Iterable[PromptRecord],
               ) -> list[Snapshot]:
-    """The sessions whose ids and marks are given, with their prompts that are not done."""
+    """The sessions whose ids, marks and holds are given, with their prompts that are not done."""
     prompts: dict[str, list[PromptRecord]] = {}
     for prompt in unfinished:
         prompts.setdefault(prompt.session_id, []).append(prompt)
-    return [Snapshot(id, mark, versions.get(id, 0), EPOCH, tuple(prompts.get(id, ()))) for id, mark in marks]
+    return [Snapshot(id, mark, versions.get(id, 0), EPOCH, tuple(prompts.get(id, ())), held)
+            for id, mark, held in marks]

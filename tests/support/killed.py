@@ -1,11 +1,15 @@
 """A server that is to be killed: it takes up what its last life has left, accepts and cancels at random, and closes.
 
-    python killed.py FILE SEED [PHASE WRITE MOMENT]
+    python killed.py FILE SEED reference|family [PHASE WRITE MOMENT]
 
 It prints, as soon as a caller would know: `accepted RUN_ID`, then for each cancel that was acknowledged
 `covered RUN_ID…`, those that were accepted before it and had not started; `closing`, and `closed`. With the last three
 arguments it kills itself at that write of that phase (start, run or close), `before` or `after` the write is durable.
-All its lives write one trace, FILE.ndjson.
+All its lives of the reference write one trace, FILE.ndjson.
+
+In the family clients also revoke, stop, hold, resume, replace, go to the front, interrupt, and want an idle session.
+Then it also prints `found SESSION held|free` when it starts, `maybe SESSION` before a call that holds or resumes and
+`held` or `free SESSION` after it, `revoked RUN_ID` of a prompt that is canceled, and `replaced RUN_ID VERSION TEXT`.
 """
 
 import asyncio
@@ -13,16 +17,18 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from random import Random
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Wait, call, say
-from cancelmark.impl.runtime import Lane, Runtime
+from cancelmark.impl.runtime import Busy, Lane, Runtime, TooLate
 from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import Answer, SqliteStore, Steps
-from cancelmark.model.lifecycle import State
+from cancelmark.model.lifecycle import Feature, State
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 SESSIONS = ("s", "t")
 CALLS = 25
@@ -53,9 +59,10 @@ class Hesitant(Runtime):
     """A runtime that takes its time between acceptance and entry. Only then does a cancel leave prompts behind that
     nothing but the mark keeps from running after a restart."""
 
-    def __init__(self, store: SqliteStore, random: Random, trace: TraceWriter) -> None:
+    def __init__(self, store: SqliteStore, random: Random, protocol: Protocol) -> None:
         tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
-        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace)
+        trace = None if protocol is FAMILY else TraceWriter(f"{store.path}.ndjson")
+        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace, protocol=protocol)
         self._random = random
 
     def _enter(self, lane: Lane, prompt: Prompt) -> None:
@@ -88,22 +95,34 @@ async def look(arguments: str) -> str:
     return "nothing to see"
 
 
-async def main(path: str, seed: str, *fate: str) -> None:
-    random = Random(int(seed))
+FAMILY_CALLS = ("revoke", "revoke", "stop", "hold", "resume", "replace", "replace", "next")
+MODES = (None, None, Feature.INTERRUPT, Feature.REJECT)
+
+
+async def main(path: str, seed: str, protocol: str, *fate: str) -> None:
+    random, family = Random(int(seed)), protocol == "family"
     store = Deadly(path, *fate)
-    runtime = Hesitant(store, Random(int(seed)), TraceWriter(f"{path}.ndjson"))
+    runtime = Hesitant(store, Random(int(seed)), FAMILY if family else REFERENCE)
     await runtime.start()
     for session in SESSIONS:
         await runtime.create_session(session)
+        if family:
+            tell("found", session, "held" if runtime.is_held(session) else "free")
     store.phase = "run"
     accepted: dict[str, list[tuple[str, int]]] = {session: [] for session in SESSIONS}
     for number in range(CALLS):
         session = random.choice("ssst")
         action = random.choice(["accept"] * 8 + ["cancel", "clear_queue", "sleep", "sleep"])
-        if action == "accept":
+        if family and random.random() < 0.4:
+            await call_family(runtime, random, session, [run_id for run_id, _ in accepted[session]], number)
+        elif action == "accept":
             run_id = random.choice([f"{seed}-{number}"] * 3 + [None])
             kind = random.choice(["plain", "plain", "tool", "fail", "long", "never"])
-            handle = await runtime.accept(session, f"{kind} {seed}-{number}", run_id)
+            mode = random.choice(MODES) if family else None
+            try:
+                handle = await runtime.accept(session, f"{kind} {seed}-{number}", run_id, (), mode)
+            except Busy:
+                continue
             if run_id is not None:
                 tell("accepted", run_id)
                 accepted[session].append((run_id, handle.seq))
@@ -121,6 +140,33 @@ async def main(path: str, seed: str, *fate: str) -> None:
     if runtime.trace:
         runtime.trace.close()
     tell("closed")
+
+
+async def call_family(runtime: Runtime, random: Random, session: str, run_ids: list[str], number: int) -> None:
+    """One call of the family, and what its caller is told."""
+    action = random.choice(FAMILY_CALLS)
+    if action in ("hold", "resume", "stop"):
+        holds = action == "hold" or (action == "stop" and random.random() < 0.5)
+        if action != "stop" or holds:
+            tell("maybe", session)
+        if action == "stop":
+            await runtime.stop(session, hold=holds)
+        else:
+            await (runtime.hold if holds else runtime.resume)(session)
+        if action != "stop" or holds:
+            tell("held" if holds else "free", session)
+    elif run_ids:
+        run_id = random.choice(run_ids[-4:])
+        if action == "revoke":
+            if (await runtime.revoke(session, run_id)).effect == "canceled":
+                tell("revoked", run_id)
+        elif action == "replace":
+            text = f"plain-{run_id}-{number}"
+            with suppress(TooLate):
+                tell("replaced", run_id, str((await runtime.replace(session, run_id, text)).version), text)
+        else:
+            with suppress(TooLate):
+                await runtime.next(session, run_id)
 
 
 async def has_started(store: SqliteStore, seq: int) -> bool:

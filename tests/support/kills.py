@@ -15,7 +15,12 @@ SCRIPT = SUPPORT / "killed.py"
 class Observer:
     """What the callers of all those lives were told."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: str = "reference") -> None:
+        self.protocol = protocol
+        self.held: dict[str, bool | None] = {}  # sessions, as far as their callers know
+        self.founds = 0  # sessions that were found held, because somebody had been told so
+        self.revoked: set[str] = set()
+        self.texts: dict[str, tuple[int, str]] = {}  # the latest version of a text that a caller was told is taken
         self.accepted: set[str] = set()
         self.covered: set[str] = set()
         self.ends: Counter[str] = Counter()  # how the lives ended
@@ -25,7 +30,7 @@ class Observer:
         phase = random.choice(["time", "time", "start", "run", "close"])
         write = random.randint(1, 4 if phase == "start" else 12)
         fate = () if phase == "time" else (phase, str(write), random.choice(["before", "after"]))
-        command = [sys.executable, "-W", "error", str(SCRIPT), str(path), str(seed), *fate]
+        command = [sys.executable, "-W", "error", str(SCRIPT), str(path), str(seed), self.protocol, *fate]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             left = random.randint(1, 15) if phase == "time" else 0  # lines to be heard before the kill
@@ -42,10 +47,26 @@ class Observer:
         if not line.endswith("\n"):
             return  # killed in the middle of a word
         said, *run_ids = line.split()
-        if said == "accepted":
+        if said in ("found", "maybe", "held", "free"):
+            self.hear_hold(said, *run_ids)
+        elif said == "revoked":
+            self.revoked.update(run_ids)
+        elif said == "replaced":
+            run_id, version, text = run_ids
+            self.texts[run_id] = max(self.texts.get(run_id, (0, "")), (int(version), text))
+        elif said == "accepted":
             self.accepted.update(run_ids)
         elif said == "covered":
             self.covered.update(run_ids)
+
+    def hear_hold(self, said: str, session: str, found: str = "") -> None:
+        if said != "found":
+            self.held[session] = {"held": True, "free": False}.get(said)
+            return
+        known = self.held.get(session, False)
+        assert known in (None, found == "held"), f"session {session} was {known}, and a restart finds it {found}"
+        self.founds += known is True
+        self.held[session] = found == "held"
 
     @property
     def kills(self) -> int:

@@ -88,9 +88,10 @@ class Place:
     async def new_session(self, title: str = "a session") -> str:
         return str((await self.http.post(f"{self.url}/sessions", json={"title": title})).json()["id"])
 
-    async def post(self, prompt: str, run_id: str | None = None, session: str | None = None) -> httpx.Response:
+    async def post(self, prompt: str, run_id: str | None = None, session: str | None = None,
+                   **more: str) -> httpx.Response:
         body = {"session_id": session or self.session, "prompt": prompt} | ({"run_id": run_id} if run_id else {})
-        return await self.http.post(f"{self.url}/agent", json=body)
+        return await self.http.post(f"{self.url}/agent", json=body | more)
 
     async def send(self, prompt: str, run_id: str | None = None, session: str | None = None) -> int:
         """Posts a prompt that is accepted, and returns its seq."""
@@ -98,9 +99,9 @@ class Place:
         assert answer.status_code == 202, answer.text
         return int(answer.json()["seq"])
 
-    async def do(self, what: str, session: str | None = None) -> httpx.Response:
-        """POSTs to cancel, prompts/clear or summarize of the session."""
-        return await self.http.post(f"{self.url}/agent/sessions/{session or self.session}/{what}")
+    async def do(self, what: str, session: str | None = None, body: Mapping[str, Any] | None = None) -> httpx.Response:
+        """POSTs to cancel, prompts/clear, summarize, stop, hold or resume of the session."""
+        return await self.http.post(f"{self.url}/agent/sessions/{session or self.session}/{what}", json=body)
 
     async def get(self, what: str = "", session: str | None = None) -> Any:
         """GETs what the agent's session says: nothing, prompts, prompts/queued or prompts/list."""

@@ -21,7 +21,7 @@ from support.stores import Meddled, at_once, unfinished
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.messages import finished, said, user_message, wire_part
+from cancelmark.impl.runtime.messages import finished, said, text_of, user_message, wire_part
 from cancelmark.impl.runtime.runtime import INTERRUPTED
 from cancelmark.impl.store import (
     TERMINAL,
@@ -38,6 +38,7 @@ from cancelmark.impl.store import (
     Steps,
 )
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 USER, NORMAL = ("user", None), ("assistant", "end_turn")
 CANCELED, ERROR = ("assistant", "canceled"), ("assistant", "error")
@@ -311,9 +312,12 @@ def test_a_turn_that_goes_on_after_a_summary_is_interrupted_like_any_other(crash
 KILLS = effort(64)  # hundreds, and more, in `make test-deep`
 
 
-async def clean_run(path: Path) -> None:
+async def clean_run(path: Path, protocol: Protocol = REFERENCE) -> None:
     """A last life in which everything ends."""
-    async with asyncio.timeout(PATIENCE), Runtime(ScriptedModel(), SqliteStore(path)) as runtime:
+    async with asyncio.timeout(PATIENCE), Runtime(ScriptedModel(), SqliteStore(path), protocol=protocol) as runtime:
+        if protocol is FAMILY:
+            for session in "st":
+                await runtime.resume(session)
         await until(lambda: not any(map(runtime.is_busy, "st")))
 
 
@@ -326,7 +330,16 @@ def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_pr
         seed += 1
         observer.live(path, seed, random)
     asyncio.run(clean_run(path))
+    check_journal(path, observer)
 
+    # Nothing passes by being impossible: the kills have hit every phase, and there was something to lose.
+    assert {"time", "start", "run", "close"} <= set(observer.ends)
+    assert len(observer.accepted) > 100
+    assert len(observer.covered) > 3
+
+
+def check_journal(path: Path, observer: Observer) -> None:
+    """Every prompt has ended once, and what callers were told is true."""
     with closing(SqliteStore(path)) as store:
         assert at_once(unfinished(store)) == []
         prompts = {seq: at_once(store.transitions(seq)) for seq in range(1, at_once(store.latest_seq()) + 1)}
@@ -353,10 +366,33 @@ def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_pr
             parts = [part for message in at_once(store.messages(session)) for part in said(message).parts]
             called = sum(isinstance(part, ToolCall) for part in parts)
             assert called == sum(isinstance(part, ToolResult) for part in parts)
+        for run_id in observer.revoked:
+            prompt = at_once(store.prompt(run_id))
+            assert prompt is not None
+            assert prompt.outcome is Outcome.CANCELED, "a prompt that a revoke has canceled ended otherwise"
+        heard = {message.id: text_of(message) for session in "st" for message in at_once(store.messages(session))}
+        for run_id, (version, text) in observer.texts.items():
+            prompt = at_once(store.prompt(run_id))
+            assert prompt is not None
+            assert prompt.traits.version >= version, "a text that was taken is lost"
+            assert prompt.traits.version > version or prompt.text == text
+            assert heard.get(f"p{prompt.seq}", prompt.text) == prompt.text, "a turn began with another text"
         interrupted = [e for e in at_once(store.events(terminal=True)) if e.payload.get("error") == INTERRUPTED]
+        assert len(interrupted) > observer.kills // 8
 
-    # Nothing passes by being impossible: the kills have hit every phase, and there was something to lose.
-    assert {"time", "start", "run", "close"} <= set(observer.ends)
-    assert len(observer.accepted) > 100
-    assert len(observer.covered) > 3
-    assert len(interrupted) > 10
+
+@pytest.mark.rule("R16a", "R30a", "R31c", "R32b", "R33a", "R35b")
+def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -> None:
+    path = tmp_path / "test.db"
+    random, observer = Random(4), Observer("family")
+    seed = 0
+    while observer.kills < effort(24):
+        seed += 1
+        observer.live(path, seed, random)
+    asyncio.run(clean_run(path, FAMILY))
+    check_journal(path, observer)
+
+    assert {"time", "run", "close"} <= set(observer.ends)
+    assert len(observer.revoked) > 5
+    assert len(observer.texts) > 5
+    assert observer.founds > 3, "sessions were held across a kill"

@@ -31,11 +31,12 @@ from support.stores import at_once, unfinished
 
 from cancelmark.impl.models.scripted import Beat, Request, Wait, say
 from cancelmark.impl.runtime import RunIdInUse, Runtime
+from cancelmark.impl.runtime.messages import text_of
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import Store
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.oracle import Call, End, Prompt, Span, judge
+from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, certain, judge
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ TURNS: dict[str, tuple[Beat, ...]] = {"speaks": say("hello"), "fails": fails()}
 DO = st.one_of(
     st.tuples(st.just("accept"), A_CLIENT, A_SESSION, st.booleans(), st.sampled_from(list(TURNS))),
     st.tuples(st.just("accept"), A_CLIENT, A_SESSION, st.just(True), st.just("speaks")),
+    st.tuples(st.sampled_from(["interrupt", "reject"]), A_CLIENT, A_SESSION, st.booleans(), st.just("speaks")),
+    st.tuples(st.sampled_from(["revoke", "replace", "next"]), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
+    st.tuples(st.sampled_from(["stop", "hold", "resume", "resume"]), A_CLIENT, A_SESSION, st.booleans(), st.none()),
     st.tuples(st.just("cancel"), A_CLIENT, A_SESSION, st.none(), st.none()),
     st.tuples(st.just("clear"), A_CLIENT, A_SESSION, st.none(), st.none()),
     st.tuples(st.just("again"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
@@ -107,7 +111,7 @@ class Life:
         left = at_once(unfinished(self.store))
         active = [p for p in left if p.state is State.ACTIVE]
         return (len(active) == self.server.model.running == len(self.waiting)
-                and all(p.seq > marks[p.session_id] for p in active)
+                and all(p.seq > marks[p.session_id] and not p.traits.revoked for p in active)
                 and all(p.state in (State.ACTIVE, State.QUEUED) for p in left))
 
     def release(self, session: int) -> None:
@@ -137,6 +141,10 @@ class Clients(RuleBasedStateMachine):
         self.prompts: dict[int, Prompt] = {}  # by seq
         self.texts: dict[int, tuple[str, str | None, int]] = {}  # text, run id and session, by seq
         self.calls: list[Call] = []
+        self.named: list[tuple[Span, CallKind, int, int]] = []  # calls of one prompt: when, what, session and seq
+        self.versions: dict[int, dict[int, str]] = {}  # the texts that were taken, by seq and version
+        self.canceled: set[int] = set()  # prompts of which somebody was told that they are canceled
+        self.rejects: set[int] = set()  # prompts that found everybody done
         self.seen: list[list[dict[str, Any]]] = [[] for _ in range(CLIENTS)]  # what each client has seen before
         self.watches: list[Watch | None] = [None] * CLIENTS
         self.streams: list[AsyncExitStack] = [AsyncExitStack() for _ in range(CLIENTS)]
@@ -200,12 +208,33 @@ class Clients(RuleBasedStateMachine):
     async def do(self, kind: str, client: int, session: int, which: Any, turn: str | None) -> None:
         place = self.life.place.seen_by(self.life.https[client])
         begin = self.tick()
-        if kind == "accept":
+        if kind in ("accept", "interrupt", "reject"):
             run_id = f"run-{begin}" if which else None
             text = f"{session} {turn} {begin}"
-            seq = await place.send(text, run_id, self.sessions[session])
+            mode = {} if kind == "accept" else {"if_busy": kind}
+            answer = await place.post(text, run_id, self.sessions[session], **mode)
+            if kind == "reject" and answer.status_code == 409:
+                return
+            assert answer.status_code == 202
+            seq = int(answer.json()["seq"])
             self.prompts[seq] = Prompt(text, Span(begin, self.tick()), bool(which), session=str(session))
             self.texts[seq] = text, run_id, session
+            if kind == "interrupt":
+                self.named.append((self.prompts[seq].accept, "interrupt", session, seq))
+            elif kind == "reject":
+                self.rejects.add(seq)
+        elif kind in ("revoke", "replace", "next"):
+            if known := sorted(self.texts):
+                await self.change(kind, place, known[which % len(known)], begin)
+        elif kind in ("stop", "hold", "resume"):
+            answer = await place.do(kind, self.sessions[session], {"hold": which} if kind == "stop" else None)
+            assert answer.status_code == 200
+            span = Span(begin, self.tick())
+            if kind != "stop" or which:
+                assert answer.json()["held"] is (kind != "resume")
+                self.calls.append(Call(span.begin, span.end, "resume" if kind == "resume" else "hold", str(session)))
+            if kind == "stop" and (seq := answer.json()["stopped"]):
+                self.named.append((span, "stop", session, seq))
         elif kind in ("cancel", "clear"):
             answer = await place.do("cancel" if kind == "cancel" else "prompts/clear", self.sessions[session])
             assert answer.status_code == 200
@@ -215,6 +244,29 @@ class Clients(RuleBasedStateMachine):
             answer = await place.post(text if kind == "again" else "0 speaks other", run_id, self.sessions[its_session])
             assert answer.status_code == (202 if kind == "again" else 409)
             assert kind == "other" or answer.json()["seq"] == seq
+
+    async def change(self, kind: str, place: Place, seq: int, begin: int) -> None:
+        """A call on one prompt. What its caller is told must be true later on."""
+        session = self.texts[seq][2]
+        text = f"{session} speaks {begin}"
+        method, path, body = {"revoke": ("DELETE", "", None), "replace": ("PUT", "/text", {"prompt": text}),
+                              "next": ("POST", "/next", None)}[kind]
+        url = f"{place.url}/agent/sessions/{self.sessions[session]}/prompts/{seq}{path}"
+        answer = await place.http.request(method, url, **({"json": body} if body else {}))
+        told = answer.json()
+        if kind == "revoke":
+            assert answer.status_code == 200
+            self.named.append((Span(begin, self.tick()), "revoke", session, seq))
+            if told["effect"] == "canceled":
+                self.canceled.add(seq)
+            assert told["effect"] != "none" or told["state"] == "done"
+        elif answer.status_code == 409:
+            assert told["code"] == "too_late"
+        else:
+            assert answer.status_code == 200
+            if kind == "replace":
+                assert told["version"] not in self.versions.setdefault(seq, {}), "two texts have one version"
+                self.versions[seq][told["version"]] = text
 
     async def arrive(self, client: int) -> None:
         place = self.life.place.seen_by(self.life.https[client])
@@ -316,10 +368,39 @@ class Clients(RuleBasedStateMachine):
             assert seq in self.texts, "an end that nobody has asked for"
             assert self.texts[seq][1] == run_id, "an end under another run id"
 
+    @invariant()
+    def callers_were_told_the_truth(self) -> None:
+        outcomes = {seq: outcome for seq, _, outcome in self.ends(0)}
+        for seq in self.canceled & set(outcomes):
+            assert outcomes[seq] == "canceled", "a prompt that a revoke has canceled ended otherwise"
+        heard = {m.id: m for session in self.sessions for m in at_once(self.life.store.messages(session))}
+        for seq, (first, _, _) in self.texts.items():
+            if prompt := heard.get(f"p{seq}"):
+                texts = {0: first, **self.versions.get(seq, {})}
+                assert text_of(prompt) == texts[max(texts)], "a turn began with another text than the latest"
+        for seq in self.rejects:
+            mine = self.prompts[seq]
+            for other in self.prompts.values():
+                waits = not other.ends or certain(mine.accept, other.ends[0])
+                assert not (other.session == mine.session and certain(other.accept, mine.accept) and waits), (
+                    "a prompt that wanted an idle session was accepted in a busy one")
+
+    @invariant()
+    def the_queue_is_listed_by_place(self) -> None:
+        for session in self.sessions:
+            listed = self.life.run(self.life.place.get("prompts/list?full=true", session))
+            places = [(-p.get("front", 0), p["seq"]) for p in listed]
+            assert places == sorted(places)
+            assert [p["text"] for p in listed] == self.life.run(self.life.place.get("prompts/list", session))
+
     def teardown(self) -> None:
-        """Turns wait no more: when the server has come to rest, every prompt has ended."""
+        """Turns wait no more, and nobody holds a session: when the server is at rest, every prompt has ended."""
         try:
             self.life.freely = True
+            for number, session in enumerate(self.sessions):
+                begin = self.tick()
+                self.life.run(self.life.place.do("resume", session))
+                self.calls.append(Call(begin, self.tick(), "resume", str(number)))
             for session in list(self.life.gates):
                 self.life.release(session)
 
@@ -342,7 +423,9 @@ class Clients(RuleBasedStateMachine):
             self.top.cleanup()
 
     def judge(self, complete: bool) -> None:
-        complaints = judge(self.prompts.values(), self.calls, complete)
+        calls = [*self.calls, *(Call(span.begin, span.end, kind, str(session), self.prompts[seq].name)
+                                for span, kind, session, seq in self.named)]
+        complaints = judge(self.prompts.values(), calls, complete)
         assert not complaints, "\n".join(complaints)
 
 
@@ -357,11 +440,11 @@ def runs_twice(patch: pytest.MonkeyPatch) -> None:
     """A prompt that is posted again under its run id is accepted again."""
     accept = Workspace.accept
 
-    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None) -> int:
+    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> int:
         if (known := await self._find(run_id)) is not None and known.text == text:
             await accept(self, session_id, text, f"{run_id}-again")
             return known.seq
-        return await accept(self, session_id, text, run_id)
+        return await accept(self, session_id, text, run_id, *more)
 
     patch.setattr(Workspace, "accept", twice)
 
@@ -370,9 +453,9 @@ def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """Another prompt under a used run id is taken for the same."""
     accept = Workspace.accept
 
-    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None) -> int:
+    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> int:
         try:
-            return await accept(self, session_id, text, run_id)
+            return await accept(self, session_id, text, run_id, *more)
         except RunIdInUse:
             known = await self._find(run_id)
             assert known is not None
@@ -412,7 +495,8 @@ def everything_is_shown_again(patch: pytest.MonkeyPatch) -> None:
 def run_ids_are_lost(patch: pytest.MonkeyPatch) -> None:
     """A run id does not survive the wire."""
     accept = Workspace.accept
-    patch.setattr(Workspace, "accept", lambda self, session_id, text, run_id: accept(self, session_id, text, None))
+    patch.setattr(Workspace, "accept", lambda self, session_id, text, run_id, *more: accept(
+        self, session_id, text, None, *more))
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

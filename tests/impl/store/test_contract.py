@@ -34,6 +34,7 @@ from cancelmark.impl.store import (
 )
 from cancelmark.impl.store.steps import REMEMBERED
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import Traits
 
 STORES: Mapping[str, Callable[[Path], Store]] = {
     "memory": lambda directory: MemoryStore(),
@@ -92,7 +93,7 @@ def test_steps_on_another_version_are_refused_with_the_session_as_it_is(told: To
         await store.commit(steps("2", 1, RaiseMark("s", 1)))
         answer = await store.commit(steps("late", version, *END))
         assert answer == Conflict(Snapshot("s", 1, 2, EPOCH, (
-            PromptRecord(1, "s", "a", "run-a", State.ACTIVE, None),)))
+            PromptRecord(1, "s", "a", "run-a", State.ACTIVE, None, traits=Traits(begun=True)),)))
         assert answer == Conflict(await store.load("s"))
         assert await store.events() == [], "and nothing of them is kept"
         assert committed(await store.commit(steps("late", 2, *END))).events == (1,), "they can be computed again"

@@ -28,8 +28,10 @@ from cancelmark.impl.store import (
     AcceptPrompt,
     AppendEvent,
     Batch,
+    ChangePrompt,
     Committed,
     Event,
+    HoldSession,
     MemoryStore,
     Message,
     MovePrompt,
@@ -39,6 +41,7 @@ from cancelmark.impl.store import (
     PutMessage,
     RaiseMark,
     Refused,
+    ReplaceText,
     SessionRecord,
     SqliteStore,
     Steps,
@@ -48,6 +51,7 @@ from cancelmark.impl.store import (
 )
 from cancelmark.impl.store.operations import NEEDS
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import Traits
 
 KINDS = ("memory", "sqlite")
 Answer: TypeAlias = tuple[int, ...] | BaseException
@@ -117,6 +121,7 @@ class Model:
 
     def __init__(self) -> None:
         self.sessions: dict[str, SessionRecord] = {}
+        self.held: set[str] = set()
         self.prompts: dict[int, PromptRecord] = {}
         self.history: list[Transition] = []
         self.messages: dict[str, Message] = {}
@@ -139,14 +144,27 @@ class Model:
             case RaiseMark(id, mark) if id in self.sessions:
                 self.sessions[id] = self.sessions[id]._replace(mark=max(mark, self.sessions[id].mark))
                 return True
-            case AcceptPrompt(seq, id, text, run_id, attachments) if id in self.sessions:
+            case AcceptPrompt(seq, id, text, run_id, attachments, traits) if id in self.sessions:
                 fits = seq > 0 and seq not in self.prompts and run_id not in self.run_ids()
-                self.prompts[seq] = PromptRecord(seq, id, text, run_id, State.ACCEPTED, None, attachments=attachments)
+                self.prompts[seq] = PromptRecord(seq, id, text, run_id, State.ACCEPTED, None, None, attachments, traits)
                 self.history.append(Transition(seq, State.ACCEPTED, None))
                 return fits
-            case MovePrompt(seq, state, outcome) if seq in self.prompts:
-                fits = self.prompts[seq].state is not State.DONE and (state is State.DONE) == (outcome is not None)
-                self.prompts[seq] = self.prompts[seq]._replace(state=state, outcome=outcome)
+            case HoldSession(id, held) if id in self.sessions:
+                self.held = self.held | {id} if held else self.held - {id}
+                return True
+            case ChangePrompt(seq, traits) if seq in self.prompts:
+                before = self.prompts[seq]
+                self.prompts[seq] = before._replace(traits=traits._replace(begun=before.traits.begun))
+                return before.state is not State.DONE
+            case ReplaceText(seq, text, was) if seq in self.prompts:
+                before = self.prompts[seq]
+                self.prompts[seq] = before._replace(text=text, first=was if before.first is None else before.first)
+                return before.state is not State.DONE
+            case MovePrompt(seq, state, outcome, into) if seq in self.prompts:
+                before = self.prompts[seq]
+                fits = before.state is not State.DONE and (state is State.DONE) == (outcome is not None)
+                traits = before.traits._replace(begun=before.traits.begun or state is State.ACTIVE)
+                self.prompts[seq] = before._replace(state=state, outcome=outcome, into=into, traits=traits)
                 self.history.append(Transition(seq, state, outcome))
                 return fits
             case PutMessage(message) if message.session_id in self.sessions:
@@ -172,8 +190,14 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(NewSession, st.sampled_from(SESSION_IDS), st.text(max_size=4), st.integers(0, 9)),
     st.builds(RaiseMark, st.sampled_from(SESSION_IDS), st.integers(-1, 9)),
     st.builds(AcceptPrompt, SEQS, st.sampled_from(SESSION_IDS), st.text(max_size=9),
-              st.none() | st.sampled_from(RUN_IDS), PARTS),
-    st.builds(MovePrompt, SEQS, st.sampled_from(State), st.none() | st.sampled_from(Outcome)),
+              st.none() | st.sampled_from(RUN_IDS), PARTS,
+              st.builds(lambda front, urgent: Traits(front=front, urgent=urgent), st.integers(0, 3), st.booleans())),
+    st.builds(HoldSession, st.sampled_from(SESSION_IDS), st.booleans()),
+    st.builds(ChangePrompt, SEQS, st.builds(Traits, st.booleans(), st.integers(0, 3), st.integers(0, 3), st.just(False),
+                                            st.booleans())),
+    st.builds(ReplaceText, SEQS, st.text(max_size=9), st.text(max_size=3)),
+    st.builds(MovePrompt, SEQS, st.sampled_from(State), st.none() | st.sampled_from(Outcome),
+              st.none() | SEQS),
     st.builds(MovePrompt, SEQS, st.just(State.DONE), st.sampled_from(Outcome)),
     st.builds(PutMessage, st.builds(
         Message, st.sampled_from("xyz"), st.sampled_from(SESSION_IDS), st.sampled_from(["user", "assistant"]),
@@ -189,6 +213,7 @@ GROUPS = st.lists(st.lists(st.lists(OPERATIONS, max_size=4), min_size=1, max_siz
 
 def assert_equal(store: Store, model: Model) -> None:
     assert at_once(store.sessions()) == list(model.sessions.values())
+    assert {s.session_id for s in at_once(store.load_all()) if s.held} == model.held
     assert at_once(unfinished(store)) == sorted(
         (p for p in model.prompts.values() if p.state is not State.DONE), key=lambda p: p.seq)
     assert at_once(store.latest_seq()) == max([0, *model.prompts, *(s.mark for s in model.sessions.values())])
@@ -238,7 +263,8 @@ def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
 @pytest.mark.rule("R16b")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("refused", [
-    NewSession("s"), RaiseMark("x", 1), AcceptPrompt(1, "s", "again"), AcceptPrompt(2, "s", "", "r"),
+    NewSession("s"), RaiseMark("x", 1), HoldSession("x", True), ChangePrompt(2, Traits()), ReplaceText(2, "", ""),
+    AcceptPrompt(1, "s", "again"), AcceptPrompt(2, "s", "", "r"),
     AcceptPrompt(0, "s", ""), AcceptPrompt(2, "x", ""), MovePrompt(2, State.QUEUED), MovePrompt(1, State.DONE),
     MovePrompt(1, State.QUEUED, Outcome.ERROR), PutMessage(Message("m", "t", "user", ())),
     PutMessage(Message("n", "x", "user", ())), AppendEvent("x", TERMINAL, {}),
@@ -294,7 +320,8 @@ def test_a_prompt_ends_once_and_its_whole_history_is_kept(kind: str, tmp_path: P
         with pytest.raises(Refused):
             write(store, *end)
         assert at_once(store.events()) == [Event(1, "s", "r", TERMINAL, {"text": "hi"})]
-        assert at_once(store.prompt("r")) == PromptRecord(1, "s", "text", "r", State.DONE, Outcome.END_TURN)
+        assert at_once(store.prompt("r")) == PromptRecord(
+            1, "s", "text", "r", State.DONE, Outcome.END_TURN, traits=Traits(begun=True))
         assert at_once(store.transitions(1)) == [
             Transition(1, State.ACCEPTED, None), Transition(1, State.ACTIVE, None),
             Transition(1, State.DONE, Outcome.END_TURN)]
