@@ -8,21 +8,24 @@ from ..files import UsageError
 from .connect import add_place, carry_out, connect_place
 from .width import Help
 
-HELP = {
-    "stop": ("stop what runs, and keep what waits",
-             "Stop the prompt that is running, or the one that is about to. What waits goes on with the next one; with "
-             "--hold it\nwaits until cancelmark resume."),
-    "hold": ("keep what waits from starting",
-             "Hold a session: the prompt that is running goes on to its end, and nothing of what waits starts or joins "
-             "it, until\ncancelmark resume. What is sent meanwhile waits too."),
-    "resume": ("let what waits go on", "End a hold: what waits goes on. Anybody can, whoever has held the session."),
+DESCRIPTIONS = {
+    "stop": """\
+Stop the prompt that is running, or the one that is about to. What waits goes on with the next one; with --hold it waits
+until cancelmark resume.
+""",
+    "hold": """\
+Hold a session: the prompt that is running goes on to its end, and nothing of what waits starts or joins it, until
+cancelmark resume. What is sent meanwhile waits too.
+""",
+    "resume": """\
+End a hold: what waits goes on. Anybody can, whoever has held the session.
+""",
 }
 
 
 def add_parser(commands: Any) -> None:
-    for name, (short, long) in HELP.items():
-        parser = commands.add_parser(name, help=short, description=long,
-                                     formatter_class=Help)
+    for name, description in DESCRIPTIONS.items():
+        parser = commands.add_parser(name, description=description, formatter_class=Help)
         if name == "stop":
             parser.add_argument("--hold", action="store_true", help="hold the session in the same step")
         parser.add_argument("--json", action="store_true", help="report as JSON")

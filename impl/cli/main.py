@@ -32,7 +32,6 @@ first steps:
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
 
-<<<<<<< HEAD
 # The commands: the module that each one is in, and what it does.
 COMMANDS = {
     "review": ("review.command", "check everything and write one page that shows it"),
@@ -47,19 +46,15 @@ COMMANDS = {
     "acp": ("acp", "be an agent for editors that speak the Agent Client Protocol"),
     "run": ("run", "send a prompt, show its answer, and end as it ends"),
     "send": ("send", "send a prompt and do not wait for its end"),
-    "cancel": ("cancel", "cancel everything that a session has accepted so far"),
-    "queue": ("queue", "list what is queued in a session, or clear it"),
+    "cancel": ("cancel", "cancel everything that a session has accepted so far, or one run"),
+    "stop": ("hold", "stop what runs, and keep what waits"),
+    "hold": ("hold", "keep what waits from starting"),
+    "resume": ("hold", "let what waits go on"),
+    "queue": ("queue", "list what waits in a session, or drop, edit or move it"),
     "watch": ("watch", "watch the prompts of a workspace move"),
     "conform": ("conform.command", "judge a server: which guarantees does it keep?"),
     "trace": ("trace", "judge the log of a server"),
 }
-=======
-# The commands, and the module that each one is in.
-COMMANDS = {"review": "review.command", "check": "check", "prove": "prove", "revisions": "revisions",
-            "explain": "revisions", "diagram": "diagram", "play": "play", "diff": "diff", "serve": "serve",
-            "acp": "acp", "run": "run", "send": "send", "cancel": "cancel", "stop": "hold", "hold": "hold",
-            "resume": "hold", "queue": "queue", "watch": "watch", "conform": "conform.command", "trace": "trace"}
->>>>>>> 3bb40c9 (For people: cancel --run, stop, hold, resume, a queue to drop, edit and move, send --now and --if-idle; watch shows holds and places)
 
 # Packages that a plain install leaves out, by the extra that brings them. What needs others says so itself.
 EXTRAS = {

@@ -36,13 +36,7 @@ CHANGES = ("drop", "edit", "up")
 
 
 def add_parser(commands: Any) -> None:
-<<<<<<< HEAD
-    parser = commands.add_parser("queue", description=DESCRIPTION,
-=======
-    parser = commands.add_parser("queue", help="list what waits in a session, or drop, edit or move it",
-                                 description=DESCRIPTION, epilog=EPILOG,
->>>>>>> 3bb40c9 (For people: cancel --run, stop, hold, resume, a queue to drop, edit and move, send --now and --if-idle; watch shows holds and places)
-                                 formatter_class=Help)
+    parser = commands.add_parser("queue", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help)
     parser.add_argument("what", nargs="?", choices=("list", "clear", *CHANGES), default="list", help="(default: list)")
     parser.add_argument("number", nargs="?", metavar="NUMBER", help="of a prompt, as the list has it")
     parser.add_argument("--json", action="store_true", help="report as JSON")
