@@ -15,7 +15,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help review test test-random test-runtime test-deep mutants soak lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: family help review test test-random test-runtime test-deep mutants soak lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -67,6 +67,9 @@ diagrams: specs ## draw the diagrams in specs/diagrams
 
 specs: $(READY) ## write everything in specs/ and docs/ that is generated
 	@$(BIN)/python -m cancelmark.impl.specs
+
+family: $(READY) ## search every set of the family's features, into specs/family.md (some minutes)
+	@$(BIN)/python -m cancelmark.impl.specs.family
 
 serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"

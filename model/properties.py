@@ -9,6 +9,7 @@ somewhere, so that nothing holds merely because it is impossible.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cache
 from itertools import dropwhile
 from typing import NamedTuple
 
@@ -322,9 +323,14 @@ FAMILY_PROPERTIES: tuple[Property, ...] = (
 
 
 def properties_for(protocol: Behaviour) -> tuple[Property, ...]:
-    """What must hold of a protocol with its features."""
-    features: frozenset[Feature] = getattr(protocol, "features", frozenset())
-    return (*PROPERTIES, *(p for p in FAMILY_PROPERTIES if p.feature in features)) if features else PROPERTIES
+    """What must hold of a protocol with its features, in the words that these need."""
+    return _properties_with(getattr(protocol, "features", frozenset()))
+
+
+@cache
+def _properties_with(features: frozenset[Feature]) -> tuple[Property, ...]:
+    reworded = (replace(p, sentence=p.in_family) if p.reworded_for & features else p for p in PROPERTIES)
+    return (*reworded, *(p for p in FAMILY_PROPERTIES if p.feature in features)) if features else PROPERTIES
 
 
 # --- Goals: reachability -----------------------------------------------------------------------------------------

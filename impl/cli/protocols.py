@@ -60,13 +60,15 @@ def _with_features(name: str, features: list[str]) -> Protocol:
 
 def _seeded(name: str) -> Protocol:
     from cancelmark.model.seeded import SEEDED  # for those who name a bug
+    from cancelmark.model.variants.mistakes import MISTAKES
 
-    slug = name.strip().replace(" ", "-").replace("'", "")
-    if slug not in SEEDED:
-        near = get_close_matches(slug, SEEDED, n=3) or list(SEEDED)[:3]
+    bugs = {**SEEDED, **{m.name.replace(" ", "-").replace(",", ""): m.protocol for m in MISTAKES}}
+    slug = name.strip().replace(" ", "-").replace("'", "").replace(",", "")
+    if slug not in bugs:
+        near = get_close_matches(slug, bugs, n=3) or list(bugs)[:3]
         raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}, or any other of the "
-                         f"{len(SEEDED)} in model/seeded.py")
-    return SEEDED[slug]
+                         f"{len(bugs)} in model/seeded.py and model/variants/mistakes.py")
+    return bugs[slug]
 
 
 def _loaded(name: str, where: str) -> ModuleType:

@@ -12,8 +12,8 @@ from cancelmark.model.lifecycle import ROWS, Feature
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, properties_for
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
-from cancelmark.model.seeded_family import MISTAKES, Mistake
 from cancelmark.model.trace import replay
+from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
 
@@ -62,7 +62,10 @@ def test_without_a_feature_the_family_is_the_reference() -> None:
 def test_with_every_feature_the_family_has_every_action_row_and_property() -> None:
     assert FAMILY.actions == ALL_ACTIONS
     assert FAMILY.rows == ROWS
-    assert properties_for(FAMILY) == (*PROPERTIES, *FAMILY_PROPERTIES)
+    assert [p.id for p in properties_for(FAMILY)] == [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)]
+    assert all(p.sentence == p.in_family for p in properties_for(FAMILY) if p.in_family)
+    assert {p.id for p, q in zip(properties_for(having(HOLD)), PROPERTIES) if p.sentence != q.sentence} == {
+        "idle-cancel-noop", "all-done", "some-terminal"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from . import actions, family
-from .actions import Action, Actor, Argument, Port, Subject, Variant, accepted_as
-from .effects import Acknowledge, Stop
-from .lifecycle import ROWS, Feature, Guard, Outcome, Row, State, Trigger
-from .properties import Bounds
-from .protocol import Protocol
+from .. import actions, family
+from ..actions import Action, Actor, Argument, Port, Subject, Variant, accepted_as
+from ..effects import Acknowledge, Stop
+from ..lifecycle import ROWS, Feature, Guard, Outcome, Row, State, Trigger
+from ..properties import Bounds
+from ..protocol import Protocol
 
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
 Apply = Callable[[Port, Argument], None]

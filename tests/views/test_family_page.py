@@ -1,0 +1,53 @@
+"""The page of the family says what the explorer finds, and is not stale."""
+
+from pathlib import Path
+
+import pytest
+from support.budget import DEEP
+
+from cancelmark.model.check.explore import explore
+from cancelmark.model.lifecycle import Feature
+from cancelmark.model.variants.policies import POLICIES, Policy
+from cancelmark.views.family import (
+    features_table,
+    mistakes_table,
+    policies_table,
+    search_subset,
+    subset_row,
+    subsets,
+)
+from cancelmark.views.tables import family_properties_table, table
+
+PAGE = (Path(__file__).parents[2] / "specs" / "family.md").read_text(encoding="utf-8")
+SEARCHED = [s for s in subsets() if DEEP or len(s) < 2]  # the whole page is made by `make family`
+
+
+def test_the_tables_of_the_page_are_those_that_the_model_makes() -> None:
+    for made in (features_table(), family_properties_table(), policies_table(), mistakes_table()):
+        assert made in PAGE, "specs/family.md is stale; make it anew with: make family"
+
+
+@pytest.mark.parametrize("features", SEARCHED, ids=lambda fs: "+".join(sorted(f.value for f in fs)) or "none")
+def test_the_counts_of_the_page_are_those_of_the_search(features: frozenset[Feature]) -> None:
+    row = table((), [subset_row(features, search_subset(features))]).splitlines()[-1]
+    assert row in PAGE.splitlines(), "specs/family.md is stale; make it anew with: make family"
+
+
+def test_every_set_of_features_is_on_the_page_and_holds() -> None:
+    assert PAGE.count(" hold |") == len(list(subsets())) == 2 ** len(Feature)
+    assert "broken:" not in PAGE
+
+
+GIVEN_UP = {
+    "ref": set[str](),
+    "keep": {"no-lost-cancel", "queue-dropped", "no-late-fold"},
+    "hold": {"idle-cancel-noop", "no-lost-cancel", "all-done", "some-terminal", "queue-dropped"},
+    "merge": {"no-absorption"},
+    "reject": set[str](),
+    "interrupt": {"cancel-stops", "no-poisoning"},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.answer.split(":")[0])
+def test_a_policy_gives_up_exactly_this(policy: Policy) -> None:
+    assert set(explore(policy.protocol, policy.bounds).violations) == GIVEN_UP[policy.protocol.name]
