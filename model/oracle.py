@@ -95,7 +95,8 @@ def judge(prompts: Iterable[Prompt], calls: Sequence[Call], complete: bool = Tru
 
     for p in prompts:
         ends = [e.outcome for e in p.ends]
-        expect(len(ends) == 1 or not (ends or complete), f"has {len(ends)} ends", "must have exactly one",
+        owed = complete and not _may_be_parked(p, calls)
+        expect(len(ends) == 1 or not (ends or owed), f"has {len(ends)} ends", "must have exactly one",
                "each prompt ends exactly once")
         expect(not any(certain(c, p.accept) and _shut(c, p, calls) for c in calls), "was accepted after a close",
                "had to be refused", "a closed server accepts nothing until a restart")
@@ -123,6 +124,13 @@ def tell_allowed(may: frozenset[str]) -> str:
 def _shut(close: Call, prompt: Prompt, calls: Iterable[Call]) -> bool:
     """Whether the prompt cannot have been accepted after `close`: no restart may have come in between."""
     return close.kind == "close" and not any(c.kind == "crash" and possible(close, c, prompt.accept) for c in calls)
+
+
+def _may_be_parked(prompt: Prompt, calls: Iterable[Call]) -> bool:
+    """Whether the prompt may still wait in a session that is held: after a hold there was no resume for certain."""
+    here = [c for c in calls if c.session in (None, prompt.session)]
+    resumes = [c for c in here if c.kind == "resume"]
+    return any(c.kind == "hold" and not any(certain(c, r) for r in resumes) for c in here)
 
 
 def _resumed(hold: Call, then: Span, calls: Iterable[Call]) -> bool:

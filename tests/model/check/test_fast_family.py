@@ -10,7 +10,7 @@ from cancelmark.model.check.explore import Reduction, explore
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds, properties_for
 from cancelmark.model.protocol import FAMILY, Protocol
-from cancelmark.model.seeded_family import MISTAKES, Mistake
+from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
