@@ -226,13 +226,15 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Session:
-    """A conversation. It is busy while it has a prompt that is not done; not every answer says so."""
+    """A conversation. It is busy while it has a prompt that is not done, and its mark is the seq up to which a cancel
+    has reached; not every answer says so."""
 
     id: str
     title: str = said("")
     created_at: int = said(0, needed=False)
     is_busy: bool | None = said(None)
     held: bool = False
+    mark: int = said(0, needed=False)
 
 
 @dataclass(frozen=True)

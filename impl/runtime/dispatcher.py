@@ -31,7 +31,7 @@ from .lane import Lane, LaneStep
 from .messages import canceled_messages, list_names, wire_message
 from .refusals import TOO_LATE, Moved, Refusal, Stuck
 from .result import Result
-from .run import STATE, Run
+from .run import CALL, STATE, Run
 from .session import Effects, Prompt
 from .tasks import has_succeeded, outlast
 from .trace import TraceWriter
@@ -345,6 +345,12 @@ class Dispatcher:
             self.broker.publish(Update(prompt.session.id, STATE, {
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
+
+    def _tell_call(self, lane: Lane, name: str) -> None:
+        """Shows those who watch that somebody has called, now that it is durable: with the mark as it is then."""
+        if self.broker.watched:
+            id = lane.session.id
+            self.broker.publish(Update(id, CALL, {"session_id": id, "call": name, "mark": lane.mark}))
 
     def _say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
         """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""

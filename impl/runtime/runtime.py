@@ -204,11 +204,17 @@ class Runtime(Dispatcher):
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
         lane = self._lane(session_id)
         await self._carry_out(lane, lane.session.take("cancel"))
+        self._tell_call(lane, "cancel")
 
     async def clear_queue(self, session_id: str) -> None:
         """Drops what is queued; the active prompt goes on (R27c)."""
         lane = self._lane(session_id)
         await self._carry_out(lane, lane.session.take("clear_queue"))
+        self._tell_call(lane, "clear_queue")
+
+    def mark(self, session_id: str) -> int:
+        """The seq up to which a cancel has reached, as it is journaled."""
+        return self._find_lane(session_id).mark
 
     async def revoke(self, session_id: str, key: int | str) -> wire.Revoked:
         """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.

@@ -330,8 +330,9 @@ def describe_workspace(workspace: Workspace) -> wire.Workspace:
 
 
 def describe_session(workspace: Workspace, session: SessionRecord) -> wire.Session:
-    return wire.Session(session.id, session.title, session.created_at, workspace.runtime.is_busy(session.id),
-                        workspace.runtime.is_held(session.id))
+    runtime = workspace.runtime
+    return wire.Session(session.id, session.title, session.created_at, runtime.is_busy(session.id),
+                        runtime.is_held(session.id), runtime.mark(session.id))
 
 
 def describe_agent(workspace: Workspace) -> wire.Agent:

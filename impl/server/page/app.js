@@ -157,6 +157,7 @@ function happen({ id, data }) {
   else if (type === "run_complete") showEnd(payload);
   else if (type === "message") showMessage(payload);
   else if (type === "session" && verb !== "deleted") showSession(payload);
+  else if (type === "call") showMark(payload.session_id, payload.mark);
   const told = type === "prompt" && payload.state === "done" && payload.outcome !== "folded"; // by its run_complete
   if ((type !== "message" && !told) || $("every-update").checked) showEvent(id, type, payload);
 }
@@ -186,6 +187,7 @@ function showSession(session, { first = false } = {}) {
   const known = sessions.get(session.id);
   if (known) {
     known.lane.querySelector("h2").textContent = session.title || session.id;
+    if (session.mark) showMark(session.id, session.mark);
     return known;
   }
   const lane = $("lane").content.firstElementChild.cloneNode(true);
@@ -201,7 +203,7 @@ function showSession(session, { first = false } = {}) {
   for (const state of Object.keys(SAID)) {
     lane.querySelector(`.${state} ol`).setAttribute("aria-label", `${name}, ${SAID[state]}`);
   }
-  const entry = { ...session, lane, forgotten: 0 };
+  const entry = { mark: 0, ...session, lane, forgotten: 0 };
   sessions.set(session.id, entry);
   if (first) $("lanes").prepend(lane);
   else $("lanes").append(lane);
@@ -222,6 +224,33 @@ function summarize(session) {
   note.textContent = `and ${hidden} earlier`;
   finished.slice(FINISHED_KEPT).forEach(forget);
   session.forgotten += Math.max(0, finished.length - FINISHED_KEPT);
+  drawMark(session);
+}
+
+// --- the mark
+
+function showMark(id, mark) {
+  const session = sessions.get(id);
+  if (!session) return;
+  session.mark = Math.max(session.mark, mark); // it only rises
+  drawMark(session);
+}
+
+/** The mark as a line between the prompts that it separates; where all in a column are covered, below them. */
+function drawMark({ lane, mark }) {
+  const note = lane.querySelector(".lane-mark");
+  note.hidden = !mark;
+  note.textContent = `mark ≤ #${mark}`;
+  for (const list of lane.querySelectorAll(".columns ol")) {
+    const line = list.querySelector(".mark-line") ?? $("mark").content.firstElementChild.cloneNode(true);
+    const cards = [...list.querySelectorAll(".card:not([hidden])")];
+    const covered = cards.filter((card) => +card.dataset.seq <= mark).length;
+    const live = !list.closest(".column").classList.contains("done");
+    line.remove();
+    if (!covered || (covered === cards.length && !live)) continue;
+    line.querySelector("span").textContent = `mark ≤ #${mark}`;
+    insertBySeq(list, line, mark + 0.5);
+  }
 }
 
 // --- prompts
@@ -276,13 +305,18 @@ function fillCard({ card, seq, run_id, text, answer, outcome, stopping }) {
   card.className = `card ${outcome ?? (stopping ? "stopping" : "")}`.trim();
 }
 
+/** Puts an item into its column: by seq, and what is done the latest first. */
+function insertBySeq(list, item, seq) {
+  item.dataset.seq = seq;
+  const newestFirst = list.closest(".column").classList.contains("done");
+  const next = [...list.children].find((other) => (newestFirst ? +other.dataset.seq < seq : +other.dataset.seq > seq));
+  list.insertBefore(item, next ?? null);
+}
+
 /** Puts the card into the column, in order, and lets it glide there. */
 function move({ card, seq }, list) {
   const before = card.isConnected ? card.getBoundingClientRect() : null;
-  card.dataset.seq = seq;
-  const newestFirst = list.closest(".column").classList.contains("done");
-  const next = [...list.children].find((other) => (newestFirst ? other.dataset.seq < seq : +other.dataset.seq > seq));
-  list.insertBefore(card, next ?? null);
+  insertBySeq(list, card, seq);
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
   if (!before) {
     card.animate([{ opacity: 0 }, { opacity: 1 }], 200);
@@ -319,6 +353,8 @@ function describe(type, payload, how) {
   switch (type) {
     case "run_complete":
       return `${number}${how.replace("_", " ")}${payload.error ? `: ${payload.error}` : ""}`;
+    case "call":
+      return payload.call === "cancel" ? `cancel: everything up to #${payload.mark}` : payload.call.replace("_", " ");
     case "prompt":
       return `${number}${payload.outcome ?? (payload.stopping ? "asked to stop" : SAID[payload.state])}`;
     case "message":

@@ -86,6 +86,25 @@ def test_a_cancel_reaches_what_was_accepted_before_it_and_nothing_after(page: Pa
     expect(page.locator("#events .run_complete")).to_have_count(3)
 
 
+def test_the_mark_is_a_line_between_the_prompts_that_it_separates(page: Page, server: Process) -> None:
+    send(page, "slow: one")
+    send(page, "fast: two")
+    card(page, "queued", "two")
+    page.locator(".lane .cancel").first.click()
+    send(page, "fast: three")
+    card(page, "done", "three")
+    expect(page.locator("#events .call .told")).to_have_text("cancel: everything up to #2")
+    page.locator(".lane .clear").first.click()
+    expect(page.locator("#events .call .told").first).to_have_text("clear queue")
+    for _ in range(2):
+        expect(page.locator(".lane-mark")).to_have_text("mark ≤ #2")
+        expect(page.locator(".done .mark-line")).to_have_text("mark ≤ #2")
+        shown = page.locator(".done ol > li").evaluate_all("(items) => items.map((item) => +item.dataset.seq)")
+        assert shown == [3, 2.5, 2, 1], "what is done is shown the latest first"
+        page.reload()
+    assert inaccessible(page) == []
+
+
 def test_clearing_the_queue_leaves_what_is_active(page: Page) -> None:
     send(page, "slow: first")
     card(page, "active", "first")
