@@ -33,6 +33,13 @@ def label_of(row: Row) -> str:
     return f"{row.trigger.value}{guards}{outcome}"
 
 
+def brief_label(row: Row) -> str:
+    """`enter if covered`, `finish: end_turn`: what a reader needs to see the way; the table of rows has the rest."""
+    name, _, outcome = row.trigger.value.partition("_")
+    when = f" if {' and '.join(guard.value.replace('_', ' ') for guard in row.when)}" if row.when else ""
+    return f"{name}: {outcome}" if outcome else f"{name}{when}"
+
+
 class Edge(NamedTuple):
     """The rows between the same two states on the same path."""
 
@@ -66,6 +73,21 @@ def lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
         straight = {"tailport": "e", "headport": "w"} if path is Path.HAPPY else {}
         dot.add_edge(graph.edge(source.value, dest.value, lines, path, **straight))
     graph.add_legend(dot, {edge.path for edge in edges})
+    return dot
+
+
+def brief_lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
+    """The same with few words in large letters, for a page that has the table of rows beside it."""
+    dot = graph.digraph(TITLE, rankdir="LR", nodesep="0.3", ranksep="0.45")
+    dot.set_node_defaults(fontsize="17")
+    dot.set_edge_defaults(fontsize="15")
+    graph.add_start(dot, INITIAL.value, "")
+    for state in State:
+        dot.add_node(graph.node(state.value, [state.value.replace("_", " ")], state.value))
+    for source, dest, path, group in _edges(rows):
+        lines = list(dict.fromkeys(map(brief_label, group)))
+        straight = {"tailport": "e", "headport": "w"} if path is Path.HAPPY else {}
+        dot.add_edge(graph.edge(source.value, dest.value, lines, path, **straight))
     return dot
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 
-from cancelmark.model.lifecycle import ROWS, Row
+from cancelmark.model.lifecycle import Row
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.views import theme
 from cancelmark.views.board import lifecycle_board
 from cancelmark.views.render import inline
@@ -19,7 +20,7 @@ SCRIPTS = ("graph.js", "draw.js", "stage.js", "explorer.js", "page.js")
 
 def dress_page(
     title: str, body: str, payload: object, graphs: Mapping[str, PackedGraph], nav: Mapping[str, str],
-    rows: Sequence[Row] = ROWS,
+    rows: Sequence[Row] = REFERENCE.rows,
 ) -> str:
     """The body in its frame. Slots in the body, such as the explorer, are filled too."""
     links = "".join(f'<a href="#{id}">{name}</a>' for id, name in nav.items())

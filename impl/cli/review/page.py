@@ -2,8 +2,9 @@
 
 import re
 
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.views.lifecycle import lifecycle_graph
+from cancelmark.views.lifecycle import brief_lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 
@@ -30,7 +31,8 @@ def page(found: Findings) -> str:
     """The whole page."""
     parts = {
         "verdict": sections.verdict(found),
-        "lifecycle": inline(render_svg(lifecycle_graph())),
+        "lifecycle": inline(render_svg(brief_lifecycle_graph())),
+        "rows": sections.rows_table(REFERENCE.rows),
         "session": inline(render_svg(session_graph())),
         "why": reading.why(found),
         "properties": sections.properties(found),

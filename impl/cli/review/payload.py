@@ -10,7 +10,7 @@ from cancelmark.model.revisions.matrix import JUDGED
 
 from .findings import REF, REVISIONS, Findings
 from .graphs import PackedGraph
-from .whatif import CHANGES
+from .whatif import CHANGES, POLICIES
 
 SENTENCES = {p.id: p.sentence for p in JUDGED}
 SESSIONS = "sessions"  # the reference with two of them
@@ -47,7 +47,8 @@ def make_payload(found: Findings) -> dict[str, object]:
 def _placed(name: str) -> dict[str, object]:
     """In which group of the menu a protocol stands, and how the command line plays it."""
     if name in CHANGES:
-        return {"group": "What if …", "play": CHANGES[name].play}
+        kind = "One call more" if CHANGES[name] in POLICIES else "What if …"
+        return {"group": kind, "play": CHANGES[name].play}
     if name in (LOGGED.name, LOSSY.name):
         return {"group": "Delivery of events", "play": None}
     return {"group": "The original" if name in REVISIONS else "The reference",

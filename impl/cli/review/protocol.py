@@ -11,7 +11,7 @@ from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.matrix import ANY, Profile
 from cancelmark.model.trace import Trace
-from cancelmark.views.lifecycle import lifecycle_graph
+from cancelmark.views.lifecycle import brief_lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 from cancelmark.views.trace import trace_text
@@ -23,7 +23,7 @@ from .dressing import asset, dress_page
 from .findings import CHECKED, REF
 from .graphs import PackedGraph, pack_graph
 from .payload import SENTENCES, ShownTrace
-from .sections import bounds_text, draw_table
+from .sections import bounds_text, draw_table, rows_table
 from .whatif import walks_in
 
 PLAYED = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
@@ -86,15 +86,16 @@ def page(found: Reviewed) -> str:
     protocol = found.protocol
     walked = {id: trace for id, trace in found.shortest.items()
               if trace.loop is None and len(trace.start.sessions) == 1 and walks_in(protocol, trace)}
-    graph, walks = pack_graph(protocol, [Profile(PLAYED, ANY, "what can be played")], list(walked.values()))
+    played = Profile(PLAYED, protocol.action("accept").variants, "what can be played")
+    graph, walks = pack_graph(protocol, [played], list(walked.values()))
     reference, _ = pack_graph(REFERENCE, [Profile(PLAYED, ANY, "what can be played")])
     shown = [_shown(protocol, id, walk) for id, walk in zip(walked, walks)]
     parts = {
         "name": escape(protocol.name), "verdict": _verdict(found),
         "matrix": _matrix(found, {trace.id for trace in shown}),
         "traces": _traces(found, set(walked)), "differences": _differences(found),
-        "lifecycle": inline(render_svg(lifecycle_graph(protocol.rows))),
-        "session": inline(render_svg(session_graph(protocol))),
+        "lifecycle": inline(render_svg(brief_lifecycle_graph(protocol.rows))),
+        "session": inline(render_svg(session_graph(protocol))), "rows": rows_table(protocol.rows),
         "glossary": reading.glossary(), "rules": reading.rules(),
     }
     payload = {

@@ -5,10 +5,11 @@ from html import escape
 from itertools import groupby
 from typing import NamedTuple
 
-from cancelmark.model.actions import ACTIONS
 from cancelmark.model.delivery import DELIVERY, LOGGED
 from cancelmark.model.examples import EXAMPLES, Example
+from cancelmark.model.lifecycle import Row
 from cancelmark.model.properties import Bounds, Property
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES, SILENT
 from cancelmark.views.plots import columns, growth, shares
@@ -232,9 +233,18 @@ def whatif(found: Findings) -> str:
 
 # --- actions, figures, limits
 
+def rows_table(rows: Iterable[Row]) -> str:
+    """The table that the life of a prompt is drawn from."""
+    return draw_table("The rows", ("trigger", "from", "to", "when", "ends", "rule"), (
+        (f"<code>{row.trigger.value}</code>", row.source.value.replace("_", " "), row.dest.value.replace("_", " "),
+         escape(row.condition) or "–", row.outcome.value if row.outcome else "–", cite(row.rule)) for row in rows),
+        "actions-table")
+
+
 def actions() -> str:
     return draw_table("The actions", ("action", "taken by", "when", "what it does", "rule"), (
-        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), cite(a.rule)) for a in ACTIONS),
+        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), cite(a.rule))
+        for a in REFERENCE.actions),
         "actions-table")
 
 

@@ -1,13 +1,14 @@
 """What if… : the reference with one thing changed. Each change is searched, and can be played beside the reference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.instead import COUNTER, FLAG, LIST
+from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
-from cancelmark.model.revisions.matrix import ANY, Profile
+from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.seeded import BUGS, SEEDED
 from cancelmark.model.trace import Trace
 from cancelmark.views.export import graph_of
@@ -23,7 +24,7 @@ class Change:
     title: str
     protocol: Protocol
     bounds: Bounds
-    play: str  # how the command line names it
+    play: str | None  # how the command line names it
 
 
 INSTEAD = (
@@ -36,7 +37,18 @@ INSTEAD = (
 SEEDED_CHANGES = tuple(
     Change(slug, bug.name, bug.protocol, bug.bounds, f"seeded:{slug}")
     for slug, bug in zip(SEEDED, BUGS) if bug.bounds.sessions == 1)
-CHANGES: Mapping[str, Change] = {change.id: change for change in (*INSTEAD, *SEEDED_CHANGES)}
+
+
+def _policy(feature: Feature) -> Change:
+    """The reference with one call more."""
+    protocol = Protocol(f"with {feature.value}", features=frozenset({feature}))
+    spent = {action.bound: 1 for action in protocol.actions if action.feature is feature and action.bound}
+    return Change(f"with-{feature.value}", f"there is also {feature.value}", protocol,
+                  replace(Bounds(2, cancels=1), **spent), None)
+
+
+POLICIES = tuple(map(_policy, Feature))
+CHANGES: Mapping[str, Change] = {change.id: change for change in (*INSTEAD, *POLICIES, *SEEDED_CHANGES)}
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,7 @@ def search_protocol(id: str, protocol: Protocol, bounds: Bounds) -> Changed:
     within = limit_actions(protocol, bounds)
     result = explore_fully(protocol, bounds)
     told = {name: trace for name, trace in result.violations.items() if trace.loop is None and walks_in(within, trace)}
-    graph, walks = pack_graph(within, [Profile(bounds, ANY, "what was searched")], list(told.values()))
+    everything = Profile(bounds, protocol.action("accept").variants, "what was searched")
+    graph, walks = pack_graph(within, [everything], list(told.values()))
     broken: dict[str, list[int]] = {name: [] for name in result.violations} | dict(zip(told, walks))
     return Changed(id, result.states, result.verdict, broken, result.unmet, graph)

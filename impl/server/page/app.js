@@ -237,7 +237,8 @@ function showMark(id, mark) {
 }
 
 /** The mark as a line between the prompts that it separates; where all in a column are covered, below them. */
-function drawMark({ lane, mark }) {
+function drawMark({ id, lane, mark }) {
+  const above = [...prompts.values()].some((prompt) => prompt.session_id === id && prompt.seq > mark);
   const note = lane.querySelector(".lane-mark");
   note.hidden = !mark;
   note.textContent = `mark ≤ #${mark}`;
@@ -247,7 +248,7 @@ function drawMark({ lane, mark }) {
     const covered = cards.filter((card) => +card.dataset.seq <= mark).length;
     const live = !list.closest(".column").classList.contains("done");
     line.remove();
-    if (!covered || (covered === cards.length && !live)) continue;
+    if (!covered || (covered === cards.length && !live && !above)) continue;
     line.querySelector("span").textContent = `mark ≤ #${mark}`;
     insertBySeq(list, line, mark + 0.5);
   }
