@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import ParamSpec, Protocol, TypeVar
 
+from cancelmark.model import revisions
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 REF = "ref"
 DELIVERIES = (LOGGED, LOSSY)
-REVISIONS = tuple(name for name in PROTOCOLS if name != REF)
+REVISIONS = tuple(revision.name for revision in revisions.REVISIONS)
 
 # --- what the reference is judged within
 
@@ -203,6 +204,6 @@ def find_out(workers: Workers) -> Findings:
     delivered = {way.name: workers.begin(delivery, way.name) for way in DELIVERIES}
     changed = {id: workers.begin(search_change, id) for id in CHANGES}
     return Findings(
-        {bounds: found() for bounds, found in checked.items()}, {name: chapters[name]() for name in PROTOCOLS},
+        {bounds: found() for bounds, found in checked.items()}, {name: chapters[name]() for name in (*REVISIONS, REF)},
         sessions(), {name: found() for name, found in delivered.items()}, levels(),
         {id: found() for id, found in changed.items()})
