@@ -92,7 +92,8 @@ $(LAB): $(READY)
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/python -m cancelmark.bench -o bench/RESULTS.md
 
-field: $(READY) ## judge a server that we did not write: opencode, from npm, into specs/field/opencode.md
+field: $(READY) ## judge agents and a server that we did not write, from npm and PyPI, into specs/field (an hour)
+	@$(BIN)/python -m examples.field
 	@$(BIN)/python -m examples.opencode --version $(OPENCODE)
 
 constraints: $(READY) ## pin the versions that are installed now

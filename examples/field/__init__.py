@@ -1,0 +1,1 @@
+"""Agents that we did not write, judged from outside: `make field`."""

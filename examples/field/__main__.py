@@ -1,0 +1,80 @@
+"""Installs the agents of agents.toml, judges each, and writes specs/field/: one page an agent, and one table of all.
+
+Installations are kept in a cache. An agent that cannot be installed or started here is skipped, with the reason.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from examples.field.agents import SCRIPTS, Listed, Skipped, install, play, read_list
+from examples.field.report import page, table
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
+TABLE = "README.md"
+
+
+def main() -> int:
+    agents = read_list()
+    parser = argparse.ArgumentParser(prog="python -m examples.field", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(agents)} (default: all)")
+    parser.add_argument("--mode", choices=tuple(SCRIPTS), help="polite or free alone")
+    parser.add_argument("--script", action="append", help="play this, print the report, and write nothing")
+    parser.add_argument("--times", type=int, default=5, help="that each script is played (default: %(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"), help="(default: %(default)s)")
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(agents):
+        parser.error(f"there is no agent {sorted(unknown)[0]} in the list; choose from {', '.join(agents)}")
+    options.cache.mkdir(parents=True, exist_ok=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    for name in options.names or agents:
+        seen: dict[str, Any] = {"package": agents[name].package}
+        try:
+            seen["reports"] = judge_agent(agents[name], options)
+        except Skipped as why:
+            seen["skipped"] = str(why)
+        print(f"{name}: {'judged' if 'reports' in seen else 'skipped: ' + seen['skipped']}", file=sys.stderr)
+        if options.script:
+            print(json.dumps(seen, indent=2))
+            continue
+        (options.cache / f"{name}.json").write_text(json.dumps(seen))
+        if "reports" in seen:
+            (options.output / f"{name}.md").write_text(page(agents[name], seen["reports"], date.today()))
+    if not options.script:
+        write_table(agents, options)
+    return 0
+
+
+def write_table(agents: dict[str, Listed], options: argparse.Namespace) -> None:
+    """Of all that were tried, now or before, as the list has them."""
+    judged: dict[str, tuple[Listed, dict[str, Any]]] = {}
+    skipped: dict[str, str] = {}
+    for name, agent in agents.items():
+        file = options.cache / f"{name}.json"
+        seen = json.loads(file.read_text()) if file.exists() else {}
+        if seen.get("package") != agent.package:
+            skipped[name] = "not tried yet"
+        elif "reports" in seen:
+            judged[name] = agent, seen["reports"]
+        else:
+            skipped[name] = seen["skipped"]
+    (options.output / TABLE).write_text(table(judged, skipped, options.times))
+
+
+def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
+    """The reports, by mode."""
+    programs = install(agent, options.cache)
+    with tempfile.TemporaryDirectory(prefix="cancelmark-field-") as files:
+        return {mode: play(agent, programs, mode, Path(files), options.times, tuple(options.script or SCRIPTS[mode]))
+                for mode in SCRIPTS if options.mode in (None, mode)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
