@@ -36,6 +36,8 @@ class Listed:
     pip: str = ""
     python: str = ""
     auth: str = ""
+    skip: str = ""
+    """Why it is not judged, if it is not."""
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
 
@@ -56,6 +58,8 @@ def read_list() -> dict[str, Listed]:
 
 def install(agent: Listed, cache: Path) -> Path:
     """Installs it once, and returns where its programs are."""
+    if agent.skip:
+        raise Skipped(agent.skip)
     place = cache / f"{agent.name}-{agent.package.rpartition('@' if agent.npm else '==')[2]}"
     programs = place / ("node_modules/.bin" if agent.npm else "bin")
     if (place / "installed").exists():
@@ -110,14 +114,14 @@ def play(agent: Listed, programs: Path, mode: str, files: Path, times: int, scri
     except subprocess.TimeoutExpired as error:
         raise Skipped(f"the judgement, {mode}, took longer than {JUDGE} s") from error
     except (ValueError, KeyError) as error:
-        raise Skipped(_short(done.stderr)) from error
+        raise Skipped(_short(done.stderr.replace(f"{programs}/", "").removeprefix("cancelmark: "))) from error
     return report
 
 
 def _short(said: str) -> str:
-    """The first line of an error, and the last of what the agent wrote."""
+    """The first line of an error."""
     lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
-    return " … ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:300]
+    return lines[0].partition("; it wrote:")[0].removesuffix("; nothing is claimed") if lines else "it says nothing"
 
 
 def reproduce(agent: Listed, mode: str, script: str) -> str:
