@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 
 from .ours import check
@@ -57,11 +58,16 @@ class Verifier:
         return re.findall(rf"^(?:[a-z_]+(?:\(.*\))?(?:@\d)?|violated: .+|{CYCLE})$", told, re.MULTILINE)
 
 
-def build(directory: Path, bounds: Bounds, options: tuple[str, ...], bug: str | None = None) -> Verifier:
+def build(
+    directory: Path, bounds: Bounds, options: tuple[str, ...], bug: str | None = None,
+    features: frozenset[Feature] = frozenset(), *more: str,
+) -> Verifier:
     """Generates and compiles. -o2 keeps variables that are only written: to SPIN, history may look like that."""
     started = time.perf_counter()
     shutil.copy(SPEC, directory)
-    defines = tuple(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()) + ((f"-DBUG={bug}",) if bug else ())
+    defines = (*(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()),
+               *(f"-D{feature.name}" for feature in Feature if feature in features),
+               *((f"-DBUG={bug}",) if bug else ()), *more)
     _run(directory, "spin", "-a", "-o2", *defines, SPEC.name)
     _run(directory, "gcc", "-w", *options, "-o", "pan", "pan.c")
     return Verifier(directory, defines, time.perf_counter() - started)

@@ -223,7 +223,9 @@ def stop_heard(step: SessionStep) -> bool:
 
 
 def held(step: SessionStep) -> bool:
-    return not step.after.wished_hold or not (step.folded or any(p.state is not ACTIVE for p in step.started))
+    running = {p.seq for p in step.before.active}
+    return not step.after.wished_hold or not (step.folded or any(p.state is not ACTIVE for p in step.started)
+                                              or any(p.seq in running for p in step.after.queue))
 
 
 def edited(step: SessionStep) -> bool:
@@ -261,7 +263,7 @@ PROPERTIES: tuple[Property, ...] = (
     Property("no-late-fold", "A turn that a cancel has reached takes nobody in.", no_late_fold, clauses=("R9c",),
              reworded_for=frozenset({Feature.INTERRUPT}),
              in_family="A turn that a call has canceled takes nobody in; nor does a turn take in a prompt that was "
-                       "accepted after an interrupt which is still to enter."),
+                       "accepted after an interrupt which is still to enter and to stop that turn."),
     Property("no-lost-cancel",
              "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
              no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R17c"), reworded_for=CALLS,
@@ -311,8 +313,8 @@ FAMILY_PROPERTIES: tuple[Property, ...] = (
              feature=Feature.STOP),
     Property("stop-heard", "A stop reaches the prompt in front, whether it is active or still to enter.", stop_heard,
              clauses=("R31a",), feature=Feature.STOP),
-    Property("held", "Between a hold and the next resume no prompt starts that was not active, and none folds.", held,
-             clauses=("R32a", "R32b"), feature=Feature.HOLD),
+    Property("held", "Between a hold and the next resume no prompt starts that was not active, none folds, and the "
+             "running turn is not parked.", held, clauses=("R32a", "R32b", "R32c"), feature=Feature.HOLD),
     Property("edited", "What starts or folds is the latest text that a caller was told is taken; none is taken once "
              "the prompt has begun or is canceled.", edited, clauses=("R33a", "R33b"), feature=Feature.REPLACE),
     Property("send-now", "An interrupt that enters, not canceled and not held, has the active prompt that was accepted "

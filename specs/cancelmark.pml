@@ -5,7 +5,9 @@
    out within a step, and what an observer sees of it, is `hidden`: it is not part of the state. formal.md says how to
    run it, and what must be switched off so that SPIN counts every state.
 
-   Bounds: -DPROMPTS=3 -DCANCELS=2 -DCLEARS=1 -DREQUEUES=1 -DCRASHES=1 -DCLOSES=1 -DSESSIONS=2 */
+   Bounds: -DPROMPTS=3 -DCANCELS=2 -DCLEARS=1 -DREQUEUES=1 -DCRASHES=1 -DCLOSES=1 -DSESSIONS=2
+   Features: -DREVOKE -DSTOP -DHOLD -DREPLACE -DNEXT -DINTERRUPT -DREJECT; none of them is the reference protocol.
+   Bounds of their calls: -DREVOKES=1 -DSTOPS=1 -DHOLDS=1 -DREPLACES=1 -DNEXTS=1 */
 
 #ifndef PROMPTS
 #define PROMPTS 2
@@ -27,6 +29,21 @@
 #endif
 #ifndef SESSIONS
 #define SESSIONS 1
+#endif
+#ifndef REVOKES
+#define REVOKES 0
+#endif
+#ifndef STOPS
+#define STOPS 0
+#endif
+#ifndef HOLDS
+#define HOLDS 0
+#endif
+#ifndef REPLACES
+#define REPLACES 0
+#endif
+#ifndef NEXTS
+#define NEXTS 0
 #endif
 
 /* Seeded bugs: -DBUG=MARK_NOT_ASKED breaks the protocol on purpose. The names are those of tests/model/test_promela.py. */
@@ -54,17 +71,45 @@
 #define CLEAR_STOPS 22
 #define CLEAR_KEEPS_RUN_IDS 23
 #define DROPPED_AT_HANDOFF 24
+#define REVOKE_RAISES_MARK 25
+#define REVOKE_MISSES_ACCEPTED 26
+#define STOP_MISSES_ACCEPTED 27
+#define STOP_RAISES_MARK 28
+#define ENTERS_WHILE_HELD 29
+#define HANDS_OFF_WHILE_HELD 30
+#define FOLDS_WHILE_HELD 31
+#define RECOVERY_FORGETS_HOLD 32
+#define RESUME_STRANDS 33
+#define CANCEL_RESUMES 34
+#define REPLACES_WHAT_BEGAN 35
+#define RECOVERY_FORGETS_TEXT 36
+#define RECOVERY_FORGETS_PLACE 37
+#define HANDOFF_BY_SEQ 38
+#define INTERRUPT_AT_ACCEPT 39
+#define INTERRUPT_STOPS_ANYBODY 40
+#define COVERED_INTERRUPTS 41
+#define FOLDS_PAST_INTERRUPT 42
+#define REJECT_ASKS_BUSY 43
+#define REJECT_FORGETS_HOLD 44
+#define REQUEUE_PARKS 45
 #ifndef BUG
 #define BUG 0
 #endif
 
 #define EVERYWHERE SESSIONS
 
+/* A caller may resume what is not held, at any time: nothing happens, for ever. -DIDLE_RESUMES=0 leaves that out, so that
+   `progress` is about the system. */
+#ifndef IDLE_RESUMES
+#define IDLE_RESUMES true
+#endif
+
 /* ---- The state ---- */
 
 mtype = { ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE };
 mtype = { end_turn, error, canceled, folded };
 mtype = { by_clear, by_cancel };
+mtype = { queue, reject, interrupt };  /* R35: what a prompt does that finds the session busy */
 
 byte seq;                    /* R1: the latest seq given out */
 bit closing;                 /* R15 */
@@ -75,23 +120,39 @@ mtype state[PROMPTS + 1];    /* by seq; 0: not accepted yet. Nothing is at 0, so
 byte home[PROMPTS + 1];      /* the prompt's session */
 bit run_id[PROMPTS + 1];
 mtype outcome[PROMPTS + 1];  /* of a prompt that is done */
+bit revoked[PROMPTS + 1];    /* R30 */
+byte front[PROMPTS + 1];     /* R34: what has a higher one goes first */
+byte version[PROMPTS + 1];   /* R33: of its text */
+bit begun[PROMPTS + 1];      /* R33: it has been active; kept only where texts can be replaced */
+bit urgent[PROMPTS + 1];     /* R35: accepted with interrupt */
+bit held[SESSIONS];          /* R32 */
 
 /* History, which the protocol never reads: what the guarantees speak about. */
-mtype reach[PROMPTS + 1];    /* the strongest call that reached the prompt between its acceptance and its end */
+mtype reach[PROMPTS + 1];    /* the strongest call that reached the prompt between its acceptance and its end: by_cancel
+                                is a cancel, close, revoke, stop or interrupt */
 byte ends[PROMPTS + 1];      /* terminal events; counting stops at 2, which is one too many already */
+byte place[PROMPTS + 1];     /* where callers have put it: what has a higher one goes first */
+byte wanted[PROMPTS + 1];    /* the version of its text that callers were told last */
+bit ran[PROMPTS + 1];        /* a turn of it was started; kept only where texts can be replaced */
+bit told_to_wait[SESSIONS];  /* the last call was a hold, and not a resume */
 
 /* How much of the bounds is spent; seq counts the prompts. */
-byte cancels, clears, requeues, crashes, closes;
+byte cancels, clears, requeues, crashes, closes, revokes, stops, holds, replaces, nexts;
 
 /* ---- What an observer sees of one step ---- */
 
-hidden byte i, j, k, first, called_in;
-hidden byte busy, idle, was_closing, starts, asks, late, foreign, into_stopping;
+hidden byte i, j, k, first, called_in, highest, target;
+hidden byte busy, idle, was_closing, starts, asks, late, foreign, into_stopping, past_interrupt, stale;
 hidden byte was_mark[SESSIONS];
+hidden byte was_held[SESSIONS];
 hidden mtype was[PROMPTS + 1];
 hidden mtype was_outcome[PROMPTS + 1];
 hidden mtype was_reach[PROMPTS + 1];
 hidden byte was_ends[PROMPTS + 1];
+hidden byte was_covered[PROMPTS + 1];
+hidden byte was_revoked[PROMPTS + 1];
+hidden byte was_front[PROMPTS + 1];
+hidden byte was_version[PROMPTS + 1];
 hidden byte started[PROMPTS + 1];
 hidden byte recorded[PROMPTS + 1];
 hidden byte told_to_stop[PROMPTS + 1];
@@ -100,8 +161,16 @@ hidden byte told_to_stop[PROMPTS + 1];
 
 #define here(p, s)      (state[p] && home[p] == (s))
 #define live(p)         (state[p] && state[p] != DONE)
-#define covered(p)      ((p) <= mark[home[p]])
+#define covered(p)      ((p) <= mark[home[p]] || revoked[p])
 #define foldable(p, s)  (here(p, s) && state[p] == QUEUED && !run_id[p])
+#define to_enter(p, s)  (here(p, s) && state[p] == ACCEPTED && urgent[p] && !covered(p))
+#define ahead_by(by, p, q) (by[p] > by[q] || (by[p] == by[q] && (p) < (q)))
+#define ahead(p, q)     ahead_by(front, p, q)
+#define put_ahead(p, q) ahead_by(place, p, q)
+#define same(p)         (state[p] == was[p] && outcome[p] == was_outcome[p] && reach[p] == was_reach[p] && \
+                         ends[p] == was_ends[p] && revoked[p] == was_revoked[p] && front[p] == was_front[p] && \
+                         version[p] == was_version[p])
+#define untouched(p)    (same(p) && !told_to_stop[p] && (!live(p) || covered(p) == was_covered[p]))
 #define working(p, s)   (state[p] == ACCEPTED || state[p] == CANCELED_ON_ENTRY || state[p] == ACTIVE)
 
 #if PROMPTS == 1
@@ -125,7 +194,7 @@ hidden byte told_to_stop[PROMPTS + 1];
 #define at_rest (!down && !SOME(working, 0))
 
 inline ask_busy(s) {
-    busy = down;
+    busy = down || (held[s] && BUG != ENTERS_WHILE_HELD);
     for (k : 1 .. PROMPTS) {
         if :: here(k, s) && state[k] == ACTIVE -> busy = true :: else fi
     }
@@ -133,14 +202,30 @@ inline ask_busy(s) {
 
 /* ---- What a step asks the world to do ---- */
 
+/* R33: the latest text that a caller was told is taken. */
+inline check_text(p) {
+    if :: version[p] != wanted[p] -> stale = true :: else fi
+}
+
 inline start(p) {
+    check_text(p);
     state[p] = ACTIVE;
+#if REPLACE
+    begun[p] = true; ran[p] = true;
+#endif
     started[p] = true; starts = true; asks = true
+}
+
+/* Nothing asks for these once a prompt is done. */
+inline forget(p) {
+    revoked[p] = 0; front[p] = 0; version[p] = 0; begun[p] = 0; urgent[p] = 0;
+    place[p] = 0; wanted[p] = 0; ran[p] = 0
 }
 
 /* R14: the terminal event of p, with the text of prompt `whose`. */
 inline publish(p, how, whose) {
     if :: ends[p] < 2 -> ends[p]++ :: else fi;
+    forget(p);
     if :: starts -> late = true :: else fi;
     if :: (whose) != (p) || outcome[p] != how -> foreign = true :: else fi;
     asks = true
@@ -159,24 +244,31 @@ inline end_as(p, how) {
 inline begin(s) {
     called_in = s; was_closing = closing;
     starts = false; asks = false; late = false; foreign = false; into_stopping = false;
-    for (i : 0 .. SESSIONS - 1) { was_mark[i] = mark[i] }
+    past_interrupt = false; stale = false;
+    idle = true;
+    for (i : 0 .. SESSIONS - 1) { was_mark[i] = mark[i]; was_held[i] = held[i] }
     for (i : 1 .. PROMPTS) {
+        if :: here(i, s) && live(i) -> idle = false :: else fi;
         was[i] = state[i]; was_outcome[i] = outcome[i]; was_reach[i] = reach[i]; was_ends[i] = ends[i];
+        was_covered[i] = covered(i); was_revoked[i] = revoked[i]; was_front[i] = front[i]; was_version[i] = version[i];
         started[i] = false; recorded[i] = false; told_to_stop[i] = false
     }
 }
 
+#define folds(p)   (was[p] != DONE && outcome[p] == folded)
+#define goes_on(p) (was[p] == ACTIVE && told_to_wait[home[p]])  /* R32: a hold is for the queue, and not for the turn */
+#define waits(p)   (state[p] == QUEUED && told_to_wait[home[p]])
+
 inline judge() {
     for (i : 0 .. SESSIONS - 1) {
-        JUDGE(isolation, called_in == EVERYWHERE || called_in == i || mark[i] == was_mark[i])
+        JUDGE(isolation, called_in == EVERYWHERE || called_in == i || (mark[i] == was_mark[i] && held[i] == was_held[i]))
     }
     for (i : 1 .. PROMPTS) {
         JUDGE(no-loss, !was[i] || state[i]);
-        JUDGE(isolation, called_in == EVERYWHERE || !was[i] || called_in == home[i] ||
-              (state[i] == was[i] && outcome[i] == was_outcome[i] && reach[i] == was_reach[i] && ends[i] == was_ends[i]));
+        JUDGE(isolation, called_in == EVERYWHERE || !was[i] || called_in == home[i] || same(i));
         JUDGE(no-poisoning, reach[i] || (state[i] != CANCELED_ON_ENTRY && outcome[i] != canceled));
         JUDGE(no-lost-cancel, reach[i] != by_cancel ||
-              (!started[i] && !(was[i] != DONE && outcome[i] == folded) &&
+              (!started[i] && !folds(i) &&
                (was[i] == ACTIVE || was[i] == DONE || !was[i] || outcome[i] == 0 || outcome[i] == canceled)));
         JUDGE(cancel-stops, !told_to_stop[i] || reach[i] == by_cancel);
         JUDGE(cancel-stops, was[i] != ACTIVE || was_reach[i] == by_cancel || reach[i] != by_cancel || told_to_stop[i]);
@@ -188,24 +280,34 @@ inline judge() {
         JUDGE(prompt-terminal, !starts || state[i] != DONE || ends[i]);
         for (j : 1 .. PROMPTS) {
             JUDGE(single-active, i == j || home[i] != home[j] || state[i] != ACTIVE || state[j] != ACTIVE);
-            JUDGE(fifo, !started[i] || state[j] != QUEUED || home[i] != home[j] || i < j)
+            JUDGE(fifo, !started[i] || goes_on(i) || state[j] != QUEUED || home[i] != home[j] || put_ahead(i, j))
         }
+        JUDGE(held, !told_to_wait[home[i]] || !(started[i] || folds(i)) || goes_on(i));
+        JUDGE(held, !goes_on(i) || state[i] != QUEUED);
         if :: at_rest ->
-            JUDGE(all-done, !state[i] || state[i] == DONE);
-            JUDGE(some-terminal, !state[i] || ends[i])
+            JUDGE(all-done, !state[i] || state[i] == DONE || waits(i));
+            JUDGE(some-terminal, !state[i] || ends[i] || waits(i))
         :: else
         fi
     }
     JUDGE(closed, called_in == EVERYWHERE || closing == was_closing);
-    JUDGE(no-late-fold, !into_stopping);
+    JUDGE(no-late-fold, !into_stopping && !past_interrupt);
+    JUDGE(edited, !stale);
     JUDGE(attribution, !foreign);
     JUDGE(prompt-terminal, !late)
 }
 
 /* Liveness beyond quiescence: every run comes to rest, with everything ended. The callers' bounds see to it that they
    stop; the system itself has no bound. */
-#define unended(p, s) (state[p] && !(state[p] == DONE && ends[p] == 1))
+#define unended(p, s) (state[p] && !(state[p] == DONE && ends[p] == 1) && !waits(p))
 ltl progress { [] <> (at_rest && !SOME(unended, 0)) }
+
+inline judge_idle(s) {
+    JUDGE(idle-cancel-noop, !idle || (!asks && held[s] == was_held[s]));
+    for (i : 1 .. PROMPTS) {
+        JUDGE(idle-cancel-noop, !idle || home[i] != s || same(i))
+    }
+}
 
 /* ---- The actions ---- */
 
@@ -215,14 +317,45 @@ inline told_in(s) {
     if :: SESSIONS > 1 -> printf("@%d\n", s + 1) :: else -> printf("\n") fi
 }
 
-/* R1 */
-inline accept(s, named) {
+/* R34: ahead of everything in the session that is not done, unless it is there already. `by` says what puts prompts in
+   order: the protocol's own, or what callers have asked for. */
+#define put_to_front(by, p) \
+    highest = 0; \
+    for (k : 1 .. PROMPTS) { \
+        if :: here(k, home[p]) && live(k) && by[k] > highest -> highest = by[k] :: else fi \
+    } \
+    by[p] = highest + 1
+
+#define move_to_front(by, p) \
+    j = false; \
+    for (k : 1 .. PROMPTS) { \
+        if :: k != p && here(k, home[p]) && live(k) && ahead_by(by, k, p) -> j = true :: else fi \
+    } \
+    if :: j -> put_to_front(by, p) :: else fi
+
+/* R1, R35 */
+inline accept(s, named, if_busy) {
     begin(s);
     seq++;
-    if :: named -> printf("accept(%c, run id)", NAME(seq)) :: else -> printf("accept(%c)", NAME(seq)) fi;
+    if
+    :: named -> printf("accept(%c, run id)", NAME(seq))
+    :: !named && if_busy == queue -> printf("accept(%c)", NAME(seq))
+    :: else -> printf("accept(%c, %e)", NAME(seq), if_busy)
+    fi;
     told_in(s);
     state[seq] = ACCEPTED; home[seq] = s; run_id[seq] = named;
+    if
+    :: if_busy == interrupt ->
+        urgent[seq] = true;
+        put_to_front(place, seq);
+        put_to_front(front, seq);
+        for (i : 1 .. PROMPTS) {
+            if :: BUG == INTERRUPT_AT_ACCEPT && here(i, s) && state[i] == ACTIVE -> revoke_one(i) :: else fi
+        }
+    :: else
+    fi;
     JUDGE(closed, !closing);
+    JUDGE(reject, if_busy != reject || (idle && !told_to_wait[s]));
     judge()
 }
 
@@ -239,9 +372,33 @@ inline let_in(p) {
     fi
 }
 
+/* R35: an interrupt stops the turn of a prompt that was accepted before it, unless it cannot follow. */
+inline send_now(p) {
+    if
+    :: (!covered(p) || BUG == COVERED_INTERRUPTS) && !held[home[p]] && BUG != INTERRUPT_AT_ACCEPT ->
+        for (k : 1 .. PROMPTS) {
+            if
+            :: here(k, home[p]) && state[k] == ACTIVE && (k < p || BUG == INTERRUPT_STOPS_ANYBODY) -> revoke_one(k)
+            :: else
+            fi
+        }
+    :: else
+    fi
+}
+
+#define interrupts(p, q) (urgent[p] && !reach[p] && !told_to_wait[home[p]] && home[q] == home[p] && (q) < (p) && \
+                          was[q] == ACTIVE)
+
 inline enter(p) {
     begin(home[p]); printf("enter(%c)", NAME(p)); told_in(home[p]);
+    for (i : 1 .. PROMPTS) {
+        if :: interrupts(p, i) -> reach[i] = by_cancel :: else fi
+    }
+    if :: urgent[p] -> send_now(p) :: else fi;
     let_in(p);
+    for (i : 1 .. PROMPTS) {
+        JUDGE(send-now, !interrupts(p, i) || covered(i))
+    }
     judge()
 }
 
@@ -273,19 +430,29 @@ inline take_in(p) {
     into_stopping = (reach[p] == by_cancel);
     for (i : 1 .. PROMPTS) {
         if
-        :: foldable(i, home[p]) || (BUG == FOLDS_RUN_IDS && here(i, home[p]) && state[i] == QUEUED) -> end_as(i, folded)
+        :: foldable(i, home[p]) || (BUG == FOLDS_RUN_IDS && here(i, home[p]) && state[i] == QUEUED) ->
+            for (j : 1 .. PROMPTS) {
+                if :: here(j, home[p]) && state[j] == ACCEPTED && urgent[j] && !reach[j] && p < j && j < i ->
+                    past_interrupt = true
+                :: else
+                fi
+            }
+            check_text(i);
+            end_as(i, folded)
         :: else
         fi
     }
     judge()
 }
 
-/* R11: the first in the queue becomes active. */
+/* R11: the first in the queue becomes active. R32: not while the session is held. */
 inline hand_off(s) {
     first = 0;
     for (k : 1 .. PROMPTS) {
         if
-        :: here(k, s) && state[k] == QUEUED && (first == 0 || BUG == LAST_GOES_FIRST) -> first = k
+        :: here(k, s) && state[k] == QUEUED && (!held[s] || BUG == HANDS_OFF_WHILE_HELD) &&
+           (first == 0 || BUG == LAST_GOES_FIRST || (ahead(k, first) && BUG != HANDOFF_BY_SEQ)) ->
+            first = k
         :: else
         fi
     }
@@ -296,8 +463,10 @@ inline hand_off(s) {
 inline requeue(p) {
     begin(home[p]); printf("requeue(%c)", NAME(p)); told_in(home[p]);
     requeues++;
-    state[p] = QUEUED;
-    hand_off(home[p]);
+    if
+    :: held[home[p]] && BUG != REQUEUE_PARKS -> start(p)  /* R32: it goes on at once */
+    :: else -> state[p] = QUEUED; hand_off(home[p])
+    fi;
     judge()
 }
 
@@ -359,21 +528,14 @@ inline cancel_in(s) {
 inline cancel(s) {
     begin(s); printf("cancel"); if :: BUG == CANCEL_EVERYWHERE -> printf("\n") :: else -> told_in(s) fi;
     cancels++;
-    idle = true;
-    for (k : 1 .. PROMPTS) {
-        if :: here(k, s) && live(k) -> idle = false :: else fi
-    }
     cancel_in(s);
     if
     :: BUG == CANCEL_EVERYWHERE -> for (i : 0 .. SESSIONS - 1) { cancel_in(i) }
     :: BUG == IDLE_CANCEL_ASKS && idle && seq -> asks = true
+    :: BUG == CANCEL_RESUMES -> held[s] = false
     :: else
     fi;
-    JUDGE(idle-cancel-noop, !idle || !asks);
-    for (i : 1 .. PROMPTS) {
-        JUDGE(idle-cancel-noop, !idle || home[i] != s ||
-              (state[i] == was[i] && outcome[i] == was_outcome[i] && reach[i] == was_reach[i] && ends[i] == was_ends[i]))
-    }
+    judge_idle(s);
     judge()
 }
 
@@ -386,6 +548,105 @@ inline clear_queue(s) {
     }
     drop_queue(s, BUG != CLEAR_KEEPS_RUN_IDS);
     if :: BUG == CLEAR_STOPS -> ask_to_stop(s) :: else fi;
+    judge_idle(s);
+    judge()
+}
+
+/* R30 */
+inline revoke_one(p) {
+    if
+    :: covered(p) || state[p] == CANCELED_ON_ENTRY || state[p] == DONE
+    :: else ->
+        if
+        :: state[p] == ACCEPTED && BUG == REVOKE_MISSES_ACCEPTED
+        :: state[p] == QUEUED -> end_as(p, canceled)
+        :: state[p] == ACTIVE -> told_to_stop[p] = true; asks = true; revoked[p] = true
+        :: else -> revoked[p] = true
+        fi
+    fi
+}
+
+inline revoke(p) {
+    begin(home[p]); printf("revoke(%c)", NAME(p)); told_in(home[p]);
+    revokes++;
+    if :: live(p) -> reach[p] = by_cancel :: else fi;
+    revoke_one(p);
+    if :: BUG == REVOKE_RAISES_MARK && p > mark[home[p]] -> mark[home[p]] = p :: else fi;
+    JUDGE(revoke-exact, !live(p) || covered(p));
+    for (i : 1 .. PROMPTS) {
+        JUDGE(revoke-exact, i == p || untouched(i))
+    }
+    judge_idle(home[p]);
+    judge()
+}
+
+/* R31: whom a stop is for: the active prompt, else the first that is still to enter, unless the session is held. */
+#define find_target(s, keeps, by) \
+    target = 0; \
+    for (k : 1 .. PROMPTS) { \
+        if \
+        :: here(k, s) && state[k] == ACTIVE -> target = k \
+        :: here(k, s) && state[k] == ACCEPTED && !keeps && \
+           (target == 0 || (state[target] == ACCEPTED && ahead_by(by, k, target))) -> target = k \
+        :: else \
+        fi \
+    }
+
+inline stop(s, and_hold) {
+    begin(s); if :: and_hold -> printf("stop(hold)") :: else -> printf("stop") fi; told_in(s);
+    stops++;
+    if :: and_hold -> told_to_wait[s] = true :: else fi;
+    find_target(s, told_to_wait[s], place);
+    if :: target -> reach[target] = by_cancel :: else fi;
+    j = target;
+    if :: and_hold -> held[s] = true :: else fi;
+    find_target(s, held[s], front);
+    if
+    :: target == 0 || (BUG == STOP_MISSES_ACCEPTED && state[target] == ACCEPTED)
+    :: else -> revoke_one(target); if :: BUG == STOP_RAISES_MARK && target > mark[s] -> mark[s] = target :: else fi
+    fi;
+    JUDGE(stop-heard, !j || !live(j) || covered(j));
+    for (i : 1 .. PROMPTS) {
+        JUDGE(keeps-queue, i == j || untouched(i))
+    }
+    if :: and_hold :: else -> judge_idle(s) fi;
+    judge()
+}
+
+/* R32 */
+inline hold(s) {
+    begin(s); printf("hold"); told_in(s);
+    holds++;
+    told_to_wait[s] = true;
+    held[s] = true;
+    judge()
+}
+
+inline resume(s) {
+    begin(s); printf("resume"); told_in(s);
+    told_to_wait[s] = false;
+    held[s] = false;
+    ask_busy(s);
+    if :: !busy && BUG != RESUME_STRANDS -> hand_off(s) :: else fi;
+    judge()
+}
+
+/* R33 */
+inline replace(p) {
+    begin(home[p]); printf("replace(%c)", NAME(p)); told_in(home[p]);
+    replaces++;
+    wanted[p]++;
+    version[p]++;
+    JUDGE(edited, !ran[p] && !reach[p]);
+    judge()
+}
+
+/* R34 */
+inline next(p) {
+    begin(home[p]); printf("next(%c)", NAME(p)); told_in(home[p]);
+    nexts++;
+    move_to_front(place, p);
+    move_to_front(front, p);
     judge()
 }
 
@@ -420,6 +681,9 @@ inline recover() {
     }
     if
     :: BUG == RECOVERY_FORGETS_MARK -> for (i : 0 .. SESSIONS - 1) { mark[i] = 0 }
+    :: BUG == RECOVERY_FORGETS_HOLD -> for (i : 0 .. SESSIONS - 1) { held[i] = false }
+    :: BUG == RECOVERY_FORGETS_TEXT -> for (i : 1 .. PROMPTS) { version[i] = 0 }
+    :: BUG == RECOVERY_FORGETS_PLACE -> for (i : 1 .. PROMPTS) { front[i] = 0 }
     :: else
     fi;
     for (i : 1 .. PROMPTS) {
@@ -435,17 +699,70 @@ inline recover() {
     :: d_step { !down && state[p] == ACCEPTED -> fail(p) } \
     :: d_step { !down && state[p] == CANCELED_ON_ENTRY -> settle(p) } \
     :: d_step { !down && state[p] == ACTIVE && (!covered(p) || BUG == STOPPING_TURN_FOLDS) && \
-                SOME(foldable, home[p]) -> take_in(p) } \
+                (!held[home[p]] || BUG == FOLDS_WHILE_HELD) && \
+                (!SOME(to_enter, home[p]) || BUG == FOLDS_PAST_INTERRUPT) && SOME(foldable, home[p]) -> take_in(p) } \
     :: d_step { !down && state[p] == ACTIVE && !covered(p) && requeues < REQUEUES -> requeue(p) } \
     :: d_step { !down && state[p] == ACTIVE -> finish(p, end_turn) } \
     :: d_step { !down && state[p] == ACTIVE -> finish(p, error) } \
-    :: d_step { !down && state[p] == ACTIVE && covered(p) -> finish(p, canceled) }
+    :: d_step { !down && state[p] == ACTIVE && covered(p) -> finish(p, canceled) } \
+    REVOKING(p) REPLACING(p) MOVING(p)
+
+#if REVOKE
+#define REVOKING(p) :: d_step { !down && live(p) && revokes < REVOKES -> revoke(p) }
+#else
+#define REVOKING(p)
+#endif
+#define waiting(p) ((state[p] == ACCEPTED || state[p] == QUEUED) && !covered(p))
+#if REPLACE
+#define REPLACING(p) :: d_step { !down && waiting(p) && (!begun[p] || BUG == REPLACES_WHAT_BEGAN) && \
+                                 replaces < REPLACES -> replace(p) }
+#else
+#define REPLACING(p)
+#endif
+#if NEXT
+#define MOVING(p) :: d_step { !down && waiting(p) && nexts < NEXTS -> next(p) }
+#else
+#define MOVING(p)
+#endif
 
 #define IN_SESSION(s) \
-    :: d_step { !down && (!closing || BUG == ACCEPTS_WHILE_CLOSING) && seq < PROMPTS -> accept(s, false) } \
-    :: d_step { !down && (!closing || BUG == ACCEPTS_WHILE_CLOSING) && seq < PROMPTS -> accept(s, true) } \
+    :: d_step { !down && (!closing || BUG == ACCEPTS_WHILE_CLOSING) && seq < PROMPTS -> accept(s, false, queue) } \
+    :: d_step { !down && (!closing || BUG == ACCEPTS_WHILE_CLOSING) && seq < PROMPTS -> accept(s, true, queue) } \
     :: d_step { !down && cancels < CANCELS -> cancel(s) } \
-    :: d_step { !down && clears < CLEARS -> clear_queue(s) }
+    :: d_step { !down && clears < CLEARS -> clear_queue(s) } \
+    INTERRUPTING(s) REJECTING(s) STOPPING(s) STOPPING_AND_HOLDING(s) HOLDING(s)
+
+#if INTERRUPT
+#define INTERRUPTING(s) :: d_step { !down && !closing && seq < PROMPTS -> accept(s, false, interrupt) }
+#else
+#define INTERRUPTING(s)
+#endif
+#define unfinished(p, s) (here(p, s) && live(p))
+#define running(p, s)    (here(p, s) && state[p] == ACTIVE)
+#if REJECT
+#define REJECTING(s) \
+    :: d_step { !down && !closing && seq < PROMPTS && (!held[s] || BUG == REJECT_FORGETS_HOLD) && \
+                !(BUG == REJECT_ASKS_BUSY -> SOME(running, s) : SOME(unfinished, s)) -> accept(s, false, reject) }
+#else
+#define REJECTING(s)
+#endif
+#if STOP
+#define STOPPING(s) :: d_step { !down && stops < STOPS -> stop(s, false) }
+#else
+#define STOPPING(s)
+#endif
+#if STOP && HOLD
+#define STOPPING_AND_HOLDING(s) :: d_step { !down && stops < STOPS -> stop(s, true) }
+#else
+#define STOPPING_AND_HOLDING(s)
+#endif
+#if HOLD
+#define HOLDING(s) \
+    :: d_step { !down && holds < HOLDS -> hold(s) } \
+    :: d_step { !down && (held[s] || IDLE_RESUMES) -> resume(s) }
+#else
+#define HOLDING(s)
+#endif
 
 init {
 end:

@@ -168,6 +168,9 @@ mistake("hold is not asked when a turn ends", {HOLD}, Bounds(2, holds=1),
         {"held": 6}, finish=ignoring_hold(actions.finish))
 mistake("hold is not asked when a turn goes on", {HOLD}, Bounds(2, holds=1, requeues=1), {"held": 6},
         requeue=ignoring_hold(actions.requeue))
+mistake("hold parks a turn that goes on", {HOLD}, Bounds(1, holds=1, requeues=1), {"held": 4},
+        rows=rows_but(Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,)),
+                      without=lambda row: row.trigger is Trigger.REQUEUE))
 
 
 def recover_released(step: Port, arg: Argument) -> None:

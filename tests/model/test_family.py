@@ -5,6 +5,7 @@ from itertools import combinations
 
 import pytest
 from support.budget import DEEP
+from support.counts import FAMILY_PINNED
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS
@@ -22,20 +23,9 @@ def having(*features: Feature) -> Protocol:
     return Protocol("family:" + ",".join(f.value for f in features), features=frozenset(features))
 
 
-# states, edges, depth
-COUNTS = {
-    (REVOKE,): (Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, revokes=2), (40_140, 105_376, 13)),
-    (STOP, HOLD): (Bounds(2, cancels=1, requeues=1, crashes=1, closes=1, stops=1, holds=1), (87_034, 320_543, 14)),
-    (REPLACE,): (Bounds(2, cancels=1, requeues=1, crashes=1, replaces=2), (15_630, 33_894, 12)),
-    (NEXT, HOLD): (Bounds(3, crashes=1, holds=1, nexts=2), (60_969, 225_158, 14)),
-    (INTERRUPT,): (Bounds(3, cancels=1, crashes=1), (57_753, 146_892, 12)),
-    (REJECT, HOLD): (Bounds(3, cancels=1, holds=1), (27_626, 99_377, 12)),
-}
-
-
-@pytest.mark.parametrize("features", COUNTS, ids=lambda fs: "+".join(f.value for f in fs))
+@pytest.mark.parametrize("features", FAMILY_PINNED, ids=lambda fs: "+".join(f.value for f in fs))
 def test_a_protocol_of_the_family_holds_and_has_its_counts(features: tuple[Feature, ...]) -> None:
-    bounds, counts = COUNTS[features]
+    bounds, counts = FAMILY_PINNED[features]
     result = explore(having(*features), bounds)
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
     assert (result.states, result.edges, result.depth) == counts

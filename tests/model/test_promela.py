@@ -10,13 +10,22 @@ from pathlib import Path
 
 import pytest
 from support.budget import DEEP
-from support.counts import PINNED
+from support.counts import FAMILY_PINNED, PINNED
 
 from cancelmark.bench import spin
 from cancelmark.model.check.explore import explore
-from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
-from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.lifecycle import Feature
+from cancelmark.model.properties import (
+    FAMILY_PROPERTIES,
+    PROPERTIES,
+    Bounds,
+    ServerStep,
+    SessionStep,
+    properties_for,
+)
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
+from cancelmark.model.seeded_family import MISTAKES
 from cancelmark.model.server import Server, changes
 from cancelmark.model.trace import call_text, replay
 
@@ -57,6 +66,33 @@ SAME = {
 }
 SEEDED = {bug.name: bug for bug in BUGS}
 
+# The same for the family: the mistakes of model/seeded_family.py.
+SAME_IN_FAMILY = {
+    "REVOKE_RAISES_MARK": "revoke raises the mark",
+    "REVOKE_MISSES_ACCEPTED": "revoke looks at the queue and the turn only",
+    "STOP_MISSES_ACCEPTED": "stop asks only what is active",
+    "STOP_RAISES_MARK": "stop raises the mark",
+    "ENTERS_WHILE_HELD": "hold is not asked on entry",
+    "HANDS_OFF_WHILE_HELD": "hold is not asked when a turn ends",
+    "REQUEUE_PARKS": "hold parks a turn that goes on",
+    "FOLDS_WHILE_HELD": "a held queue folds",
+    "RECOVERY_FORGETS_HOLD": "recovery forgets the hold",
+    "RESUME_STRANDS": "resume forgets the handoff",
+    "CANCEL_RESUMES": "cancel releases the hold",
+    "REPLACES_WHAT_BEGAN": "replace is taken by a prompt that was requeued",
+    "RECOVERY_FORGETS_TEXT": "replace is not journaled",
+    "RECOVERY_FORGETS_PLACE": "next is not journaled",
+    "HANDOFF_BY_SEQ": "the handoff goes by seq",
+    "INTERRUPT_AT_ACCEPT": "an interrupt decides where it is accepted",
+    "INTERRUPT_STOPS_ANYBODY": "an interrupt stops whoever is active",
+    "COVERED_INTERRUPTS": "a covered interrupt interrupts",
+    "FOLDS_PAST_INTERRUPT": "folding goes on while an interrupt is to enter",
+    "REJECT_ASKS_BUSY": "reject asks whether the session is busy",
+    "REJECT_FORGETS_HOLD": "reject forgets the hold",
+}
+SEEDED_IN_FAMILY = {mistake.name: mistake for mistake in MISTAKES}
+ALL = frozenset(Feature)
+
 
 @pytest.fixture(autouse=True)
 def tools() -> None:
@@ -82,30 +118,69 @@ def test_three_sessions_count_alike(tmp_path: Path) -> None:
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
 
+@pytest.mark.parametrize("features", [f for f, (_, (states, *_)) in FAMILY_PINNED.items() if DEEP or states < QUICK],
+                         ids=lambda features: "+".join(f.value for f in features))
+def test_spin_counts_a_protocol_of_the_family_as_the_explorer_does(
+    features: tuple[Feature, ...], tmp_path: Path,
+) -> None:
+    bounds, counts = FAMILY_PINNED[features]
+    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY, None, frozenset(features)).run())
+    assert (found.states, found.edges, found.errors) == (*counts[:2], 0)
+
+
+EVERY_CALL = Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, revokes=1, stops=1, holds=1, replaces=1,
+                    nexts=1)
+
+
+@pytest.mark.parametrize("bounds", [
+    EVERY_CALL, Bounds(2, revokes=1, stops=1, holds=1), Bounds(1, crashes=1, stops=1, holds=1, sessions=2),
+    *([Bounds(3, crashes=1, revokes=1, holds=1), Bounds(2, crashes=1, requeues=1, revokes=1, stops=2, holds=2, nexts=2)]
+      if DEEP else [])], ids=str)
+def test_spin_counts_the_whole_family_as_the_explorer_does(bounds: Bounds, tmp_path: Path) -> None:
+    ours = explore(FAMILY, bounds)
+    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY, None, ALL).run())
+    assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
+
+
 def broken_by(protocol: Protocol, before: Server, call: str) -> set[str]:
     """The properties that the Python model says this call breaks."""
+    properties = properties_for(protocol)
     [change] = [c for c in changes(protocol, before) if call_text(c.call, len(before.sessions)) == call]
     steps = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
-    found = {p.id for p in PROPERTIES if p.on_session and not all(map(p.on_session, steps))}
-    found |= {p.id for p in PROPERTIES if p.on_server and not p.on_server(ServerStep.of(before, change))}
+    found = {p.id for p in properties if p.on_session and not all(map(p.on_session, steps))}
+    found |= {p.id for p in properties if p.on_server and not p.on_server(ServerStep.of(before, change))}
     if not any(c.call.action.system for c in changes(protocol, change.after)):
-        found |= {p.id for p in PROPERTIES if p.at_rest and not all(map(p.at_rest, change.after.prompts))}
+        found |= {p.id for p in properties if p.at_rest and not all(map(p.at_rest, change.after.owed))}
     return found
+
+
+def shortest_of(verifier: spin.Verifier) -> tuple[list[str], set[str]]:
+    """The calls of SPIN's shortest counterexample, and the properties that the last of them breaks."""
+    verifier.run("-i")
+    trail = verifier.trail()
+    calls = [line for line in trail if not line.startswith("violated")]
+    return calls, {line.removeprefix("violated: ") for line in trail[len(calls):]}
 
 
 @pytest.mark.parametrize("name", sorted(SAME.keys() - {"TRIED_AGAIN"}))
 def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_properties(name: str, tmp_path: Path) -> None:
     bug = SEEDED[SAME[name]]
-    verifier = spin.build(tmp_path, bug.bounds, SHORTEST, name)
-    verifier.run("-i")
-    trail = verifier.trail()
-    calls = [line for line in trail if not line.startswith("violated")]
-    violated = {line.removeprefix("violated: ") for line in trail[len(calls):]}
+    calls, violated = shortest_of(spin.build(tmp_path, bug.bounds, SHORTEST, name))
     assert len(calls) == bug.shortest
     bounded = tuple(a for a in bug.protocol.actions if a.bound is None or getattr(bug.bounds, a.bound))
     protocol = bug.protocol.limited(bounded)
     before = replay(protocol, calls[:-1], bug.bounds.sessions).states[-1]
     assert violated == broken_by(protocol, before, calls[-1]) <= bug.breaks
+
+
+@pytest.mark.parametrize("name", SAME_IN_FAMILY)
+def test_spin_and_the_explorer_find_the_same_mistake_in_the_family(name: str, tmp_path: Path) -> None:
+    mistake = SEEDED_IN_FAMILY[SAME_IN_FAMILY[name]]
+    protocol = mistake.protocol
+    calls, violated = shortest_of(spin.build(tmp_path, mistake.bounds, SHORTEST, name, protocol.features))
+    assert len(calls) == min(mistake.breaks.values())
+    before = replay(protocol, calls[:-1]).states[-1]
+    assert violated == broken_by(protocol, before, calls[-1]) <= set(mistake.breaks)
 
 
 def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
@@ -123,9 +198,13 @@ def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
     assert circle in (calls[start:], [*calls[start + 1:], calls[start]])
 
 
-@pytest.mark.parametrize("bounds", [EVERYTHING, Bounds(2, cancels=1, clears=1, sessions=2)], ids=str)
-def test_every_run_comes_to_rest_with_everything_ended(bounds: Bounds, tmp_path: Path) -> None:
-    told = spin.build(tmp_path, bounds, LIVENESS).run("-a")
+@pytest.mark.parametrize(("bounds", "features"), [
+    (EVERYTHING, frozenset[Feature]()), (Bounds(2, cancels=1, clears=1, sessions=2), frozenset[Feature]()),
+    (EVERY_CALL, ALL)], ids=["everything", "two sessions", "family"])
+def test_every_run_comes_to_rest_with_everything_ended(
+    bounds: Bounds, features: frozenset[Feature], tmp_path: Path,
+) -> None:
+    told = spin.build(tmp_path, bounds, LIVENESS, None, features, "-DIDLE_RESUMES=0").run("-a")
     assert "acceptance   cycles \t+" in told
     assert "never claim         \t+ (progress)" in told
     assert spin.Search.of(told).errors == 0
@@ -134,10 +213,12 @@ def test_every_run_comes_to_rest_with_everything_ended(bounds: Bounds, tmp_path:
 def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken() -> None:
     _, listed = spin.SPEC.read_text().split("Seeded bugs")
     named = re.findall(r"^#define ([A-Z_]+) [1-9]\d*$", listed, re.MULTILINE)
-    assert set(named) == set(SAME)
+    assert set(named) == {*SAME, *SAME_IN_FAMILY}
     assert {id for name in SAME.values() for id in SEEDED[name].breaks} == {p.id for p in PROPERTIES}
+    broken = {id for name in SAME_IN_FAMILY.values() for id in SEEDED_IN_FAMILY[name].breaks}
+    assert {p.id for p in FAMILY_PROPERTIES} <= broken
     judged = set(re.findall(r" JUDGE\(([a-z-]+),", spin.SPEC.read_text())) - {"property"}
-    assert judged | {"progress"} == {p.id for p in PROPERTIES}
+    assert judged | {"progress"} == {p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)}
 
 
 def test_a_search_that_was_cut_short_is_no_count(tmp_path: Path) -> None:
@@ -172,3 +253,5 @@ def test_the_published_counts_are_those_that_were_compared() -> None:
     published = (spin.SPEC.parent / "formal.md").read_text()
     for bounds, (states, edges, _) in PINNED.items():
         assert f"| {bounds} | {states:,} | {edges:,} |\n" in published
+    for features, (bounds, (states, edges, _)) in FAMILY_PINNED.items():
+        assert f"| {', '.join(f.value for f in features)} | {bounds} | {states:,} | {edges:,} |\n" in published
