@@ -1,18 +1,20 @@
 """The proof as a page: the invariant, what follows from it, and what a broken one looks like. Needs z3-solver."""
 
 from cancelmark.model.proof.actions import ACTIONS
-from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, REMARKS, STEPS, UNPROVED
+from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, REMARKS, UNPROVED
 from cancelmark.model.proof.prover import Obligation, Prover
-from cancelmark.model.properties import PROPERTIES
+from cancelmark.model.proof.steps import STEPS
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
 
 from .tables import table
 
 PAGE = """\
 # What is proved, sentence by sentence
 
-`cancelmark prove` shows all of this for any number of prompts, cancels, sessions and crashes, in {obligations}
-questions to a solver. [formal.md](formal.md) says what that means; `model/proof/invariant.py` has the same sentences as
-formulas.
+`cancelmark prove` shows all of this for any number of prompts, cancels, sessions and crashes, and for every choice of
+features, in {obligations} questions to a solver. [formal.md](formal.md) says what that means. The same sentences are
+formulas in `model/proof/invariant.py` and `model/proof/steps.py`. A *call that cancels* is a cancel, close, revoke or
+stop, or the entry of an interrupt.
 
 ## The invariant
 
@@ -64,7 +66,8 @@ def proof_page() -> str:
         obligations=len(Prover().obligations()), actions=len(ACTIONS),
         invariant=claims[0], steps=claims[1], consequences=claims[2], guarantees=table(
             ("guarantee", "what it says", "claims"),
-            ((f"**{p.id}**", p.sentence, ", ".join(GUARANTEES[p.id])) for p in PROPERTIES)),
+            ((f"**{p.id}**", p.in_family or p.sentence, ", ".join(GUARANTEES[p.id]))
+             for p in (*PROPERTIES, *FAMILY_PROPERTIES))),
         remarks="".join(f"- **{id}**: {remark}\n" for id, remark in REMARKS.items()),
         unproved="".join(f"- **{id}**: {reason}.\n" for id, reason in UNPROVED.items()),
         without=WITHOUT, counterexample=broken.counterexample.text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cancelmark.model.properties import PROPERTIES
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
 
 from ..files import UsageError
 from .solver import open_solver
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from cancelmark.model.proof.prover import Hollow, Judged, Prover
 
 DESCRIPTION = """\
-Prove the guarantees without a bound: for any number of prompts, cancels, sessions and crashes. A solver shows that an
-invariant holds at the start, that every action keeps it, and that each guarantee follows from it. specs/formal.md says
-what that means and what it leaves out.
+Prove the guarantees without a bound: for any number of prompts, cancels, sessions and crashes, and for every protocol
+of the family, whichever features it has. A solver shows that an invariant holds at the start, that every action keeps
+it, and that each guarantee follows from it. specs/formal.md says what that means and what it leaves out.
 
 The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
   proved        every obligation is met, every guarantee follows, and the proof is not empty
@@ -99,7 +99,8 @@ def ask_solver(prover: "Prover") -> tuple[list["Judged"], list["Hollow"]]:
 
 def report(prover: "Prover", judged: Sequence["Judged"], hollows: Sequence["Hollow"], seconds: float) -> dict[str, Any]:
     """The result for programs."""
-    from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, REMARKS, STEPS, UNPROVED
+    from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, REMARKS, UNPROVED
+    from cancelmark.model.proof.steps import STEPS
 
     counts = Counter(one.verdict.value for one in judged)
     guarantees = prover.guarantees(judged)
@@ -113,8 +114,9 @@ def report(prover: "Prover", judged: Sequence["Judged"], hollows: Sequence["Holl
         "verdict": verdict, "obligations": len(judged), "proved": counts["proved"], "broken": counts["broken"],
         "unknown": counts["unknown"], "seconds": round(seconds, 3),
         "invariant": claims(prover.invariant), "steps": claims(STEPS), "consequences": claims(CONSEQUENCES),
-        "guarantees": [{"id": p.id, "sentence": p.sentence, "verdict": guarantees[p.id].value,
-                        "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)} for p in PROPERTIES],
+        "guarantees": [{"id": p.id, "sentence": p.in_family or p.sentence, "verdict": guarantees[p.id].value,
+                        "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)}
+                       for p in (*PROPERTIES, *FAMILY_PROPERTIES)],
         "not_proved": dict(UNPROVED), "empty": [one.what for one in hollows if one.verdict.value == "broken"],
         "perhaps_empty": [one.what for one in hollows if one.verdict.value != "broken"],
         "counterexamples": [

@@ -8,7 +8,8 @@ specs/protocol.md like the Promela model, and it shares no code with the other t
 
 - `logic`           the universe of prompts and sessions, and a state over it
 - `actions`         what can happen
-- `invariant`       what always holds, what each step must respect, and which guarantees that amounts to
+- `invariant`       what always holds, and which guarantees that amounts to
+- `steps`           what each step must respect
 - `instances`       from questions about any number of prompts to questions without a quantifier
 - `prover`          the obligations and their verdicts
 - `counterexample`  what a broken obligation looks like

@@ -21,17 +21,23 @@ from .logic import (
     DONE,
     END_TURN,
     ERROR,
+    FEATURES,
     FOLDED,
+    INTERRUPT,
+    MODE,
+    NO,
     NONE,
     NOTHING,
     OUTCOME,
     QUEUED,
+    REJECT,
     OfOne,
     Seen,
     Term,
     Universe,
     View,
     one_of,
+    put,
 )
 
 
@@ -45,6 +51,7 @@ class Step(NamedTuple):
     before: View
     after: View
     seen: Seen
+    arguments: Mapping[str, Term] = {}  # what the action was told
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,14 @@ class Action:
 
     def step(self, universe: Universe, before: View, arguments: Mapping[str, Term]) -> Step:
         where, guard, after, seen = self.take(universe, before, **arguments)
+        after_ran, after_heard = after.ran, after.heard
         # The observer: it counts the terminal events, and the protocol never reads what it wrote.
-        after = replace(after, ends=lambda p: _at_most_two(before.ends(p) + seen.published(p)))
-        return Step(universe, self.name, where, z3.And(before.down != self.up, guard), before, after, seen)
+        after = replace(
+            after, ends=lambda p: _at_most_two(before.ends(p) + seen.published(p)),
+            ran=lambda p: z3.Or(after_ran(p), seen.started(p)),
+            heard=lambda p: z3.If(seen.takes_in(p), before.latest, after_heard(p)))
+        seen = replace(seen, said=after.version)
+        return Step(universe, self.name, where, z3.And(before.down != self.up, guard), before, after, seen, arguments)
 
     def arguments(self, universe: Universe) -> dict[str, Term]:
         """Free symbols for its parameters."""
@@ -71,7 +83,8 @@ class Action:
 
 
 def _sort(universe: Universe, kind: str) -> Term:
-    return {"prompt": universe.prompt, "session": universe.session, "yes": z3.BoolSort(), "outcome": OUTCOME}[kind]
+    return {"prompt": universe.prompt, "session": universe.session, "yes": z3.BoolSort(), "outcome": OUTCOME,
+            "mode": MODE}[kind]
 
 
 def _at_most_two(n: Term) -> Term:
@@ -89,17 +102,54 @@ def count(says: OfOne) -> OfOne:
 
 # --- the life of one prompt
 
-def accept(u: Universe, v: View, p: Term, session: Term, named: Term) -> tuple[Term, Term, View, Seen]:
-    """R1: the next seq, in a server that is not closing."""
-    after = v.put(p, state=ACCEPTED, outcome=NONE, seq=v.latest + 1, home=session, run_id=named, reach=NOTHING)
-    return session, z3.And(v.state(p) == ABSENT, z3.Not(v.closing)), replace(after, latest=v.latest + 1), Seen()
+def accept(
+    u: Universe, v: View, p: Term, session: Term, named: Term, mode: Term, leader: Term,
+) -> tuple[Term, Term, View, Seen]:
+    """R1: the next seq, in a server that is not closing. R35: with reject only if everything is done; with interrupt
+    to the front, past the leader of those that are not done."""
+    new = v.put(p, state=ACCEPTED, outcome=NONE, seq=v.latest + 1, home=session, run_id=named, reach=NOTHING,
+                revoked=NO, front=z3.IntVal(0), version=z3.IntVal(0), begun=NO, urgent=mode == INTERRUPT,
+                place=z3.IntVal(0), wanted=z3.IntVal(0), ran=NO, heard=z3.IntVal(0))
+    idle = u.every_prompt(lambda q: z3.Not(z3.And(v.live(q), v.home(q) == session)))
+    guard = z3.And(
+        v.state(p) == ABSENT, z3.Not(v.closing),
+        z3.Implies(mode == REJECT, z3.And(FEATURES.reject, idle, z3.Not(v.held(session)))),
+        z3.If(mode == INTERRUPT, z3.And(FEATURES.interrupt, is_leader(u, new, session, leader)), leader == p))
+    after = new.put(p, front=z3.If(mode == INTERRUPT, new.front(leader) + 1, 0),
+                    place=z3.If(mode == INTERRUPT, v.wishes + 1, 0))
+    return session, guard, replace(
+        after, latest=v.latest + 1, wishes=v.wishes + z3.If(mode == INTERRUPT, 1, 0)), Seen()
+
+
+def is_leader(u: Universe, v: View, session: Term, leader: Term) -> Term:
+    """Nothing there that is not done has a higher front."""
+    return z3.And(v.live(leader), v.home(leader) == session, u.every_prompt(lambda q: z3.Implies(
+        z3.And(v.live(q), v.home(q) == session), v.front(q) <= v.front(leader))))
 
 
 def enter(u: Universe, v: View, p: Term, busy: Term) -> tuple[Term, Term, View, Seen]:
-    """R3 to R6: the mark before the busy question."""
+    """R3 to R6: the mark before the busy question. R35: an interrupt that can follow stops what was accepted before."""
+    def stops(q: Term) -> Term:
+        return z3.And(v.urgent(p), z3.Not(v.covered(p)), z3.Not(v.held(v.home(p))), v.is_in(q, v.home(p), ACTIVE),
+                      v.seq(q) < v.seq(p), z3.Not(v.covered(q)))
+
     goes_to = z3.If(v.covered(p), CANCELED_ON_ENTRY, z3.If(busy, QUEUED, ACTIVE))
-    guard = z3.And(v.state(p) == ACCEPTED, busy == u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE)))
-    return v.home(p), guard, v.put(p, state=goes_to), Seen(started=only(p, goes_to == ACTIVE))
+    starts = goes_to == ACTIVE
+    guard = z3.And(v.state(p) == ACCEPTED, busy == z3.Or(
+        v.held(v.home(p)), u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE))))
+    after = replace(v.put(p, state=goes_to, begun=has_begun(v, p, starts)), revoked=lambda q: z3.Or(
+        v.revoked(q), stops(q)), reach=lambda q: z3.If(interrupts(v, p, q), CANCEL, v.reach(q)))
+    return v.home(p), guard, after, Seen(started=only(p, starts), stopped=stops)
+
+
+def interrupts(v: View, p: Term, q: Term) -> Term:
+    """By the calls alone: p is an interrupt that can follow, and q the turn that it is to stop."""
+    return z3.And(v.urgent(p), v.reach(p) == NOTHING, z3.Not(v.told(v.home(p))), v.is_in(q, v.home(p), ACTIVE),
+                  v.seq(q) < v.seq(p))
+
+
+def has_begun(v: View, p: Term, starts: Term = True) -> Term:
+    return z3.Or(v.begun(p), z3.And(FEATURES.replace, starts))
 
 
 def fail(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
@@ -121,31 +171,47 @@ def take_in(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
     def folds(q: Term) -> Term:
         return z3.And(v.is_in(q, v.home(p), QUEUED), z3.Not(v.run_id(q)))
 
-    guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)), u.some_prompt(folds))
+    def to_enter(q: Term) -> Term:
+        return z3.And(v.is_in(q, v.home(p), ACCEPTED), v.urgent(q), z3.Not(v.covered(q)))
+
+    guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)), z3.Not(v.held(v.home(p))), u.some_prompt(folds),
+                   z3.Not(u.some_prompt(to_enter)))
     return v.home(p), guard, ended(v, folds, FOLDED), Seen(folded=folds, takes_in=only(p), published=count(folds))
 
 
 def requeue(u: Universe, v: View, p: Term, first: Term) -> tuple[Term, Term, View, Seen]:
-    """R10: back to the queue at its own seq, and the first in the queue becomes active."""
-    waiting = v.put(p, state=QUEUED)
-    guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)), is_first(u, waiting, v.home(p), first))
-    return v.home(p), guard, waiting.put(first, state=ACTIVE), Seen(started=only(first))
+    """R10: back to the queue at its own place, and the first in the queue becomes active. R32: while the session is
+    held, the turn goes on at once."""
+    held = v.held(v.home(p))
+    waiting = v.put(p, state=z3.If(held, ACTIVE, QUEUED))
+    guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)),
+                   z3.If(held, first == p, is_first(u, waiting, v.home(p), first)))
+    return v.home(p), guard, starting(waiting, first), Seen(started=only(first))
 
 
 def finish(u: Universe, v: View, p: Term, how: Term, hands_off: Term, first: Term) -> tuple[Term, Term, View, Seen]:
     """R11 and R12: done, and in the same step the first in the queue becomes active, if there is any."""
     guard = z3.And(
         v.state(p) == ACTIVE, one_of(how, END_TURN, ERROR, CANCELED), z3.Implies(how == CANCELED, v.covered(p)),
-        z3.If(hands_off, is_first(u, v, v.home(p), first),
-              u.every_prompt(lambda q: z3.Not(v.is_in(q, v.home(p), QUEUED)))))
+        may_hand_off(u, v, v.home(p), hands_off, first))
     done = v.put(p, state=DONE, outcome=how)
-    after = done.put(first, state=z3.If(hands_off, ACTIVE, done.state(first)))
-    return v.home(p), guard, after, Seen(started=only(first, hands_off), published=count(only(p)))
+    return v.home(p), guard, starting(done, first, hands_off), Seen(
+        started=only(first, hands_off), published=count(only(p)))
+
+
+def may_hand_off(u: Universe, v: View, session: Term, hands_off: Term, first: Term) -> Term:
+    """Whether there is a handoff, and to whom. R32: not while the session is held."""
+    return z3.If(hands_off, z3.And(z3.Not(v.held(session)), is_first(u, v, session, first)),
+                 z3.Or(v.held(session), u.every_prompt(lambda q: z3.Not(v.is_in(q, session, QUEUED)))))
 
 
 def is_first(u: Universe, v: View, session: Term, first: Term) -> Term:
     return z3.And(v.is_in(first, session, QUEUED), u.every_prompt(
-        lambda q: z3.Implies(v.is_in(q, session, QUEUED), v.seq(first) <= v.seq(q))))
+        lambda q: z3.Implies(v.is_in(q, session, QUEUED), z3.Not(v.ahead(q, first)))))
+
+
+def starting(v: View, first: Term, when: Term = True) -> View:
+    return v.put(first, state=z3.If(when, ACTIVE, v.state(first)), begun=has_begun(v, first, when))
 
 
 def ended(v: View, who: OfOne, how: Term) -> View:
@@ -186,6 +252,90 @@ def clear_queue(u: Universe, v: View, session: Term) -> tuple[Term, Term, View, 
     return session, z3.BoolVal(True), after, seen
 
 
+def revoke(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
+    """R30"""
+    after, seen = revoked(v, p, z3.BoolVal(True))
+    return v.home(p), z3.And(FEATURES.revoke, v.live(p)), after.put(p, reach=CANCEL), seen
+
+
+def revoked(v: View, p: Term, when: Term) -> tuple[View, Seen]:
+    """Dropped if it is queued, asked to stop if it is active, to be canceled if it is still to enter."""
+    drops = z3.And(when, v.state(p) == QUEUED)
+    marks = z3.And(when, one_of(v.state(p), ACCEPTED, ACTIVE), z3.Not(v.covered(p)))
+    after = ended(v, only(p, drops), CANCELED)
+    return after.put(p, revoked=z3.Or(v.revoked(p), marks)), Seen(
+        stopped=only(p, z3.And(marks, v.state(p) == ACTIVE)), published=count(only(p, drops)))
+
+
+def stop(
+    u: Universe, v: View, session: Term, holds: Term, finds: Term, whom: Term, means: Term, meant: Term,
+) -> tuple[Term, Term, View, Seen]:
+    """R31: revoke the one in front, and perhaps hold. Who that is by the calls alone, is whom the stop has reached."""
+    before = replace(v, held=put(v.held, session, z3.Or(v.held(session), holds)),
+                     told=put(v.told, session, z3.Or(v.told(session), holds)))
+    guard = z3.And(
+        FEATURES.stop, z3.Implies(holds, FEATURES.hold),
+        _one_in_front(u, before, session, finds, whom, before.held, before.ahead),
+        _one_in_front(u, before, session, means, meant, before.told, before.wished_ahead))
+    after, seen = revoked(before, whom, finds)
+    return session, guard, after.put(meant, reach=z3.If(means, CANCEL, v.reach(meant))), seen
+
+
+def _one_in_front(
+    u: Universe, v: View, session: Term, some: Term, whom: Term, held: OfOne, ahead: Callable[[Term, Term], Term],
+) -> Term:
+    """Whether there is somebody in front, and who."""
+    return z3.If(some, in_front(u, v, session, whom, held, ahead), z3.And(
+        u.every_prompt(lambda q: z3.And(
+            z3.Not(v.is_in(q, session, ACTIVE)), z3.Or(held(session), z3.Not(v.is_in(q, session, ACCEPTED)))))))
+
+
+def in_front(
+    u: Universe, v: View, session: Term, p: Term, held: OfOne, ahead: Callable[[Term, Term], Term],
+) -> Term:
+    """R31: the active prompt; if none is and the session is not held, the first that is still to enter."""
+    return z3.Or(v.is_in(p, session, ACTIVE), z3.And(
+        v.is_in(p, session, ACCEPTED), z3.Not(held(session)), u.every_prompt(lambda q: z3.And(
+            z3.Not(v.is_in(q, session, ACTIVE)),
+            z3.Implies(v.is_in(q, session, ACCEPTED), z3.Not(ahead(q, p)))))))
+
+
+def hold(u: Universe, v: View, session: Term) -> tuple[Term, Term, View, Seen]:
+    """R32"""
+    yes = z3.BoolVal(True)
+    return session, FEATURES.hold, replace(v, held=put(v.held, session, yes), told=put(v.told, session, yes)), Seen()
+
+
+def resume(u: Universe, v: View, session: Term, hands_off: Term, first: Term) -> tuple[Term, Term, View, Seen]:
+    """R32: and if nothing is active, the handoff."""
+    open_ = replace(v, held=put(v.held, session, NO), told=put(v.told, session, NO))
+    runs = u.some_prompt(lambda q: v.is_in(q, session, ACTIVE))
+    guard = z3.And(FEATURES.hold, z3.Or(
+        z3.And(runs, z3.Not(hands_off)), z3.And(z3.Not(runs), may_hand_off(u, open_, session, hands_off, first))))
+    return session, guard, starting(open_, first, hands_off), Seen(started=only(first, hands_off))
+
+
+def replace_text(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
+    """R33"""
+    guard = z3.And(FEATURES.replace, waits(v, p), z3.Not(v.begun(p)))
+    return v.home(p), guard, v.put(p, version=v.version(p) + 1, wanted=v.wanted(p) + 1), Seen()
+
+
+def waits(v: View, p: Term) -> Term:
+    return z3.And(one_of(v.state(p), ACCEPTED, QUEUED), z3.Not(v.covered(p)))
+
+
+def move_to_front(u: Universe, v: View, p: Term, moves: Term, leader: Term) -> tuple[Term, Term, View, Seen]:
+    """R34: past the leader of those that are not done, unless it is ahead of them all already."""
+    def behind(q: Term) -> Term:
+        return z3.And(q != p, v.live(q), v.home(q) == v.home(p), v.ahead(q, p))
+
+    guard = z3.And(FEATURES.next, waits(v, p), moves == u.some_prompt(behind),
+                   z3.If(moves, is_leader(u, v, v.home(p), leader), leader == p))
+    after = v.put(p, front=z3.If(moves, v.front(leader) + 1, v.front(p)), place=v.wishes + 1)
+    return v.home(p), guard, replace(after, wishes=v.wishes + 1), Seen()
+
+
 def close(u: Universe, v: View) -> tuple[None, Term, View, Seen]:
     """R15: nothing is accepted from here on, and every session is canceled."""
     after, seen = canceled(v, lambda _: z3.BoolVal(True))
@@ -200,28 +350,30 @@ def crash(u: Universe, v: View) -> tuple[None, Term, View, Seen]:
 
 
 def recover(u: Universe, v: View, first: OfOne) -> tuple[None, Term, View, Seen]:
-    """R17: what was active ends, what is covered is canceled on entry, everything else goes on in order of seq."""
+    """R17: what was active ends, what is covered is canceled on entry, everything else goes on in order."""
     def goes_on(p: Term) -> Term:
         return z3.Or(v.state(p) == QUEUED, z3.And(v.state(p) == ACCEPTED, z3.Not(v.covered(p))))
 
     def starts(p: Term) -> Term:
-        return z3.And(goes_on(p), first(v.home(p)) == p)
+        return z3.And(goes_on(p), first(v.home(p)) == p, z3.Not(v.held(v.home(p))))
 
     def interrupted(p: Term) -> Term:
         return v.state(p) == ACTIVE
 
     def leads(p: Term, leader: Term) -> Term:
-        return z3.And(goes_on(leader), v.home(leader) == v.home(p), v.seq(leader) <= v.seq(p))
+        return z3.And(goes_on(leader), v.home(leader) == v.home(p), z3.Not(v.ahead(p, leader)))
 
     guard = u.every_prompt(lambda p: z3.Implies(goes_on(p), leads(p, first(v.home(p)))))
     done = ended(v, interrupted, ERROR)
     after = replace(done, down=z3.BoolVal(False), closing=z3.BoolVal(False), state=lambda p: z3.If(
-        starts(p), ACTIVE, z3.If(goes_on(p), QUEUED, z3.If(v.state(p) == ACCEPTED, CANCELED_ON_ENTRY, done.state(p)))))
+        starts(p), ACTIVE, z3.If(goes_on(p), QUEUED, z3.If(v.state(p) == ACCEPTED, CANCELED_ON_ENTRY, done.state(p)))),
+        begun=lambda p: has_begun(v, p, starts(p)))
     return None, guard, after, Seen(started=starts, published=count(interrupted))
 
 
 ACTIONS: tuple[Action, ...] = (
-    Action("accept", "R1", {"p": "prompt", "session": "session", "named": "yes"}, accept),
+    Action("accept", "R1", {"p": "prompt", "session": "session", "named": "yes", "mode": "mode", "leader": "prompt"},
+           accept),
     Action("enter", "R3", {"p": "prompt", "busy": "yes"}, enter, system=True),
     Action("fail", "R8", {"p": "prompt"}, fail, system=True),
     Action("settle", "R7", {"p": "prompt"}, settle, system=True),
@@ -234,6 +386,13 @@ ACTIONS: tuple[Action, ...] = (
     Action("close", "R15", {}, close),
     Action("crash", "R16", {}, crash),
     Action("recover", "R17", {"first": "first"}, recover, system=True, up=False),
+    Action("revoke", "R30", {"p": "prompt"}, revoke),
+    Action("stop", "R31", {"session": "session", "holds": "yes", "finds": "yes", "whom": "prompt", "means": "yes",
+                           "meant": "prompt"}, stop),
+    Action("hold", "R32", {"session": "session"}, hold),
+    Action("resume", "R32", {"session": "session", "hands_off": "yes", "first": "prompt"}, resume),
+    Action("replace", "R33", {"p": "prompt"}, replace_text),
+    Action("next", "R34", {"p": "prompt", "moves": "yes", "leader": "prompt"}, move_to_front),
 )
 
 # Every way in which a step can move a prompt: from, to, and the outcome it gets. Nothing else happens to a prompt.
@@ -251,4 +410,10 @@ MOVES: Mapping[str, tuple[tuple[Term, Term, Term], ...]] = {
     "crash": (),
     "recover": ((ACTIVE, DONE, ERROR), (ACCEPTED, CANCELED_ON_ENTRY, NONE), (ACCEPTED, QUEUED, NONE),
                 (ACCEPTED, ACTIVE, NONE), (QUEUED, ACTIVE, NONE)),
+    "revoke": ((QUEUED, DONE, CANCELED),),
+    "stop": (),
+    "hold": (),
+    "resume": ((QUEUED, ACTIVE, NONE),),
+    "replace": (),
+    "next": (),
 }

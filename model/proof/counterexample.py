@@ -19,6 +19,7 @@ from .logic import (
     CANCELED_ON_ENTRY,
     END_TURN,
     ERROR,
+    FEATURES,
     NOTHING,
     QUEUED,
     Term,
@@ -38,6 +39,13 @@ class Prompt(NamedTuple):
     outcome: str
     reach: str
     ends: int
+    revoked: bool
+    front: int
+    place: int  # by the calls alone
+    version: int
+    wanted: int  # by the calls alone
+    urgent: bool
+    ran: bool
 
     def __str__(self) -> str:
         if self.state == "absent":
@@ -47,6 +55,12 @@ class Prompt(NamedTuple):
             words.append(f"reached by {self.reach}")
         if self.ends != (self.state == "done"):
             words.append(f"{self.ends} terminal event{'s' if self.ends != 1 else ''}")
+        if self.state != "done":
+            words += [word for word, said in (
+                ("revoked", self.revoked), (f"front {self.front}", self.front),
+                (f"called to place {self.place}", self.place != self.front), (f"text {self.version}", self.version),
+                (f"called text {self.wanted}", self.wanted != self.version),
+                ("has run", self.ran and self.state != "active")) if said]
         return ", ".join(words)
 
 
@@ -55,6 +69,8 @@ class Picture(NamedTuple):
 
     prompts: tuple[Prompt, ...]
     marks: Mapping[str, int]  # by session
+    held: Mapping[str, bool]
+    told_to_hold: Mapping[str, bool]  # by the calls alone
     latest: int
     closing: bool
     down: bool
@@ -68,6 +84,7 @@ class Counterexample:
     before: Picture
     after: Picture
     asked: tuple[str, ...]  # what the action asks the world to do
+    features: tuple[str, ...] = ()  # of the protocol, as far as they matter
 
     @property
     def text(self) -> str:
@@ -77,38 +94,58 @@ class Counterexample:
         afters = {p.name: p for p in self.after.prompts}
         for p in sorted(self.before.prompts, key=lambda p: (p.state == "absent", afters[p.name].seq)):
             now = afters[p.name]
-            facts = f"{p.name}  seq {now.seq}{', run id' if now.run_id else ''}"
+            facts = f"{p.name}  seq {now.seq}{', run id' if now.run_id else ''}{', interrupt' if now.urgent else ''}"
             rows.append((f"{facts}, session {now.session}" if several else facts, str(p), str(now)))
         for session, mark in self.before.marks.items():
             whose = f"mark of session {session}" if several else "mark"
             rows.append((whose, str(mark), str(self.after.marks[session])))
+        for session in self.before.marks:
+            for name, was, now_is in (("held", self.before.held, self.after.held),
+                                      ("told to hold", self.before.told_to_hold, self.after.told_to_hold)):
+                if was[session] or now_is[session]:
+                    whose = f"{name}, session {session}" if several else name
+                    rows.append((whose, yes_or_no(was[session]), yes_or_no(now_is[session])))
         rows.append(("latest seq", str(self.before.latest), str(self.after.latest)))
         for name in ("closing", "down"):
-            was, now_is = getattr(self.before, name), getattr(self.after, name)
-            if was or now_is:
-                rows.append((name, "yes" if was else "no", "yes" if now_is else "no"))
+            before, after = getattr(self.before, name), getattr(self.after, name)
+            if before or after:
+                rows.append((name, yes_or_no(before), yes_or_no(after)))
         if self.asked:
             rows.append(("asked for", "", ", ".join(self.asked)))
+        if self.features:
+            rows.append(("features", ", ".join(self.features), ""))
         widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
         lines = [f"  {a:{widths[0]}}   {b:{widths[1]}}   {c}".rstrip() for a, b, c in rows]
         return "\n".join([f"{self.claim} is broken: {self.sentence}", *lines]) + "\n"
+
+
+def yes_or_no(flag: bool) -> str:
+    return "yes" if flag else "no"
 
 
 def wishes(step: Step) -> Iterator[Term]:
     """What makes a counterexample plain, most wanted first: low numbers, names in order of seq, nothing that happened
     before and does not matter. The rest leaves the solver no choice, so that the same bug always looks the same."""
     universe, before = step.universe, step.before
+    yield from map(z3.Not, FEATURES)
     yield before.latest <= len(universe.prompts)
+    yield before.wishes <= len(universe.prompts)
     yield z3.Not(before.closing)
     yield z3.Not(before.down)
     for session in universe.sessions:
         yield before.mark(session) == 0
+        yield z3.Not(before.held(session))
+        yield z3.Not(before.told(session))
     for number, p in enumerate(universe.prompts, 1):
         yield before.state(p) != ABSENT
         yield step.after.seq(p) == number
     for p in universe.prompts:
         yield before.reach(p) == NOTHING
         yield z3.Not(step.after.run_id(p))
+        yield z3.Not(step.after.urgent(p))
+        yield from (z3.Not(flag(p)) for flag in (before.revoked, before.begun, before.ran))
+        yield from (number(p) == 0 for number in (
+            before.front, before.place, before.version, before.wanted, before.heard))
         yield step.after.home(p) == universe.sessions[0]
     for p in universe.prompts:
         yield from (before.state(p) == state for state in (ACTIVE, QUEUED, ACCEPTED, CANCELED_ON_ENTRY))
@@ -129,7 +166,8 @@ def picture(claim: str, sentence: str, step: Step, action: Action | None, model:
         told = action.name + (f"({', '.join(shown)})" if shown else "")
         told += f" in session {sessions[0]}" if sessions and len(universe.sessions) > 1 else ""
     return Counterexample(claim, sentence, told, _pictured(universe, step.before, value),
-                          _pictured(universe, step.after, value), tuple(_asked(step, value)))
+                          _pictured(universe, step.after, value), tuple(_asked(step, value)), tuple(
+                              name for name, term in FEATURES._asdict().items() if value(term) == "True"))
 
 
 def _asked(step: Step, value: Callable[[Term], str]) -> Iterator[str]:
@@ -144,9 +182,20 @@ def _asked(step: Step, value: Callable[[Term], str]) -> Iterator[str]:
 
 
 def _pictured(universe: Universe, view: View, value: Callable[[Term], str]) -> Picture:
+    def flag(term: Term) -> bool:
+        return value(term) == "True"
+
+    def number(term: Term) -> int:
+        return int(value(term))
+
     prompts = tuple(
-        Prompt(str(p), value(view.home(p)), int(value(view.seq(p))), value(view.run_id(p)) == "True",
-               value(view.state(p)), value(view.outcome(p)), value(view.reach(p)), int(value(view.ends(p))))
+        Prompt(str(p), value(view.home(p)), number(view.seq(p)), flag(view.run_id(p)), value(view.state(p)),
+               value(view.outcome(p)), value(view.reach(p)), number(view.ends(p)), flag(view.revoked(p)),
+               number(view.front(p)), number(view.place(p)), number(view.version(p)), number(view.wanted(p)),
+               flag(view.urgent(p)), flag(view.ran(p)))
         for p in universe.prompts)
-    return Picture(prompts, {str(s): int(value(view.mark(s))) for s in universe.sessions}, int(value(view.latest)),
-                   value(view.closing) == "True", value(view.down) == "True")
+    return Picture(
+        prompts, {str(s): number(view.mark(s)) for s in universe.sessions},
+        {str(s): flag(view.held(s)) for s in universe.sessions},
+        {str(s): flag(view.told(s)) for s in universe.sessions},
+        number(view.latest), flag(view.closing), flag(view.down))

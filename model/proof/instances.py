@@ -72,7 +72,15 @@ def _instances_of(quantifier: Term, terms: list[Term], done: Done) -> Term:
 
 
 def has_quantifier(term: Term) -> bool:
-    return bool(z3.is_quantifier(term)) or any(map(has_quantifier, term.children()))
+    seen, left = set(), [term]  # a term is a graph: what it has several times is looked at once
+    while left:
+        part = left.pop()
+        if z3.is_quantifier(part):
+            return True
+        if part.get_id() not in seen:
+            seen.add(part.get_id())
+            left += part.children()
+    return False
 
 
 def rebuilt(term: Term, children: list[Term]) -> Term:

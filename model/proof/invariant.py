@@ -1,10 +1,10 @@
-"""What always holds, what every step respects, and which guarantees of specs/protocol.md that amounts to.
+"""What always holds, and which guarantees of specs/protocol.md that amounts to, with what every step respects.
 
 Three kinds of claims:
 
 - a *conjunct* of the invariant, about a state. All of them together are inductive: they hold at the start, and no
   action leads out of them. Each is a guarantee itself, or some other claim cannot be shown without it.
-- a *step claim*, about one step from a state in which the invariant holds.
+- a *step claim*, about one step from a state in which the invariant holds: `steps`.
 - a *consequence*, about a state: it follows from the invariant.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import z3
 
-from .actions import MOVES, Step
+from .actions import Step
 from .logic import (
     ABSENT,
     ACCEPTED,
@@ -24,6 +24,7 @@ from .logic import (
     CANCELED_ON_ENTRY,
     CLEAR,
     DONE,
+    FEATURES,
     FOLDED,
     NONE,
     NOTHING,
@@ -71,9 +72,10 @@ def iff(a: Term, b: Term) -> Term:
 
 
 def initial(u: Universe, v: View) -> Term:
-    """The start: no prompt, no mark, and a server that is up and open."""
+    """The start: no prompt, no mark, no hold, and a server that is up and open."""
     return z3.And(
-        v.latest == 0, z3.Not(v.closing), z3.Not(v.down), u.every_session(lambda s: v.mark(s) == 0),
+        v.latest == 0, v.wishes == 0, z3.Not(v.closing), z3.Not(v.down),
+        u.every_session(lambda s: z3.And(v.mark(s) == 0, z3.Not(v.held(s)), z3.Not(v.told(s)))),
         u.every_prompt(lambda p: z3.And(v.state(p) == ABSENT, v.outcome(p) == NONE, v.reach(p) == NOTHING,
                                         v.ends(p) == 0)))
 
@@ -92,7 +94,7 @@ INVARIANT: tuple[StateClaim, ...] = (
         "mark-given", "A mark is 0 or a seq that has been given out, so it covers nobody who is accepted later.",
         lambda u, v: z3.And(v.latest >= 0, u.every_session(lambda s: z3.And(v.mark(s) >= 0, v.mark(s) <= v.latest)))),
     StateClaim(
-        "covered-is-reached", "The mark covers an unfinished prompt if and only if a cancel came after its acceptance.",
+        "covered-is-reached", "An unfinished prompt is covered if and only if a call that cancels has reached it.",
         of_each(lambda v, p: z3.Implies(v.live(p), iff(v.covered(p), v.reach(p) == CANCEL)))),
     StateClaim(
         "clear-is-final", "What clear_queue has reached is done, and canceled.",
@@ -105,7 +107,7 @@ INVARIANT: tuple[StateClaim, ...] = (
         "entry-is-covered", "Every prompt that is canceled on entry is covered.",
         of_each(lambda v, p: z3.Implies(v.state(p) == CANCELED_ON_ENTRY, v.covered(p)))),
     StateClaim(
-        "canceled-is-reached", "A prompt that ended canceled was reached by a cancel, or by clear_queue.",
+        "canceled-is-reached", "A prompt that ended canceled was reached by a call that cancels, or by clear_queue.",
         of_each(lambda v, p: z3.Implies(v.outcome(p) == CANCELED, v.reach(p) != NOTHING))),
     StateClaim(
         "one-end", "A prompt that is done has one outcome and one terminal event; any other has neither.",
@@ -119,148 +121,44 @@ INVARIANT: tuple[StateClaim, ...] = (
         "folded-has-no-id", "No prompt with a caller's run id has been folded.",
         of_each(lambda v, p: z3.Implies(v.outcome(p) == FOLDED, z3.Not(v.run_id(p))))),
     StateClaim(
-        "queue-has-a-turn", "Where a prompt is queued, another is active.",
-        lambda u, v: u.every_prompt(lambda p: z3.Implies(
-            v.state(p) == QUEUED, u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE))))),
+        "queue-has-a-turn", "Where a prompt is queued, another is active, or the session is held.",
+        lambda u, v: u.every_prompt(lambda p: z3.Implies(v.state(p) == QUEUED, z3.Or(
+            v.held(v.home(p)), u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE)))))),
+    StateClaim(
+        "places-given", "A place is 0 or higher, and no call that sends to the front is older than one still to come.",
+        lambda u, v: z3.And(v.wishes >= 0, u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, z3.And(
+            v.front(p) >= 0, v.place(p) >= 0, v.place(p) <= v.wishes))))),
+    StateClaim(
+        "order-as-called", "What is not done is in the order of the calls: the last sent to the front, then by seq.",
+        lambda u, v: u.every_pair(lambda p, q: z3.Implies(
+            z3.And(v.live(p), v.live(q), v.home(p) == v.home(q)), iff(v.ahead(p, q), v.wished_ahead(p, q))))),
+    StateClaim(
+        "held-as-called", "A session is held if and only if a hold came after the last resume.",
+        lambda u, v: u.every_session(lambda s: iff(v.held(s), v.told(s)))),
+    StateClaim(
+        "text-as-called", "What is not done has the latest text that a caller was told is taken.",
+        of_each(lambda v, p: z3.Implies(v.live(p), v.version(p) == v.wanted(p)))),
+    StateClaim(
+        "begun-is-known", "Where texts can be replaced, the server knows which unfinished prompts have begun.",
+        of_each(lambda v, p: z3.Implies(z3.And(FEATURES.replace, v.live(p)), iff(v.begun(p), v.ran(p))))),
+    StateClaim(
+        "interrupt-is-news", "Since an interrupt that is still to enter was accepted, no turn there took anybody in.",
+        lambda u, v: u.every_pair(lambda p, q: z3.And(
+            z3.Implies(v.state(p) != ABSENT, v.heard(p) <= v.latest),
+            z3.Implies(z3.And(v.live(p), v.live(q), v.home(p) == v.home(q), v.urgent(q), v.state(q) == ACCEPTED,
+                              v.reach(q) == NOTHING), v.heard(p) < v.seq(q))))),
+    StateClaim("unused-is-unset", "What belongs to a feature that a protocol does not have is as it was at the start.",
+               lambda u, v: z3.And(u.every_session(lambda s: z3.Implies(v.held(s), FEATURES.hold)),
+                                   u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))))),
 )
 
 
-# --- steps
-
-def _each(says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
-    return lambda step: step.universe.every_prompt(lambda p: says(step, p))
-
-
-def _waits(v: View, p: Term) -> Term:
-    return one_of(v.state(p), ACCEPTED, CANCELED_ON_ENTRY, QUEUED)
-
-
-def _closed(step: Step) -> Term:
-    before, after = step.before.closing, step.after.closing
-    if step.action == "accept":
-        return z3.And(z3.Not(before), after == before)
-    if step.action == "close":
-        return after
-    return z3.BoolVal(True) if step.action == "recover" else after == before
-
-
-def _isolated(step: Step) -> Term:
-    if step.where is None:
-        return z3.BoolVal(True)
-    u, before, after = step.universe, step.before, step.after
+def _unset(v: View, p: Term) -> Term:
+    f = FEATURES
     return z3.And(
-        u.every_session(lambda s: z3.Implies(s != step.where, after.mark(s) == before.mark(s))),
-        u.every_prompt(lambda p: z3.Implies(
-            z3.And(before.state(p) != ABSENT, before.home(p) != step.where),
-            z3.And(after.same_prompt(before, p), step.seen.nothing(p)))))
-
-
-def _idle_cancel(step: Step) -> Term:
-    if step.action != "cancel":
-        return z3.BoolVal(True)
-    u, before, after = step.universe, step.before, step.after
-
-    def here(p: Term) -> Term:
-        return z3.And(before.state(p) != ABSENT, before.home(p) == step.where)
-
-    idle = u.every_prompt(lambda p: z3.Implies(here(p), before.state(p) == DONE))
-    return z3.Implies(idle, u.every_prompt(
-        lambda p: z3.Implies(here(p), z3.And(after.same_prompt(before, p), step.seen.nothing(p)))))
-
-
-def moves(step: Step, p: Term, source: Term, dest: Term, outcome: Term) -> Term:
-    before, after = step.before, step.after
-    return z3.And(before.state(p) == source, after.state(p) == dest, after.outcome(p) == outcome)
-
-
-def _along_rows(step: Step) -> Term:
-    return step.universe.every_prompt(lambda p: z3.Or(
-        z3.And(step.after.state(p) == step.before.state(p), step.after.outcome(p) == step.before.outcome(p)),
-        *(moves(step, p, *move) for move in MOVES[step.action])))
-
-
-RANK = ((ACCEPTED, 3), (QUEUED, 2), (ACTIVE, 1), (CANCELED_ON_ENTRY, 1))
-SYSTEM = ("enter", "fail", "settle", "step", "finish", "recover")
-
-
-def rank(v: View, p: Term) -> Term:
-    """How many steps a prompt is from its end, at most, if nobody requeues it."""
-    term = z3.IntVal(0)
-    for state, n in RANK:
-        term = z3.If(v.state(p) == state, n, term)
-    return term
-
-
-def _descends(step: Step) -> Term:
-    if step.action not in SYSTEM:
-        return z3.BoolVal(True)
-    u, before, after = step.universe, step.before, step.after
-    return z3.And(
-        u.every_prompt(lambda p: rank(after, p) <= rank(before, p)),
-        z3.Or(u.some_prompt(lambda p: rank(after, p) < rank(before, p)), z3.And(before.down, z3.Not(after.down))))
-
-
-STEPS: tuple[StepClaim, ...] = (
-    StepClaim(
-        "stopping-folds-nobody", "A turn that a cancel has reached takes nobody in.",
-        _each(lambda s, p: z3.Implies(s.seen.takes_in(p), s.before.reach(p) != CANCEL))),
-    StepClaim(
-        "reached-never-starts", "No prompt starts or folds that a cancel has reached, by this step or earlier.",
-        _each(lambda s, p: z3.Implies(z3.Or(s.seen.started(p), s.seen.folded(p)), s.after.reach(p) != CANCEL))),
-    StepClaim(
-        "reached-ends-canceled", "If a cancel has reached a prompt that waits, it can only end canceled.",
-        _each(lambda s, p: z3.Implies(z3.And(_waits(s.before, p), s.after.reach(p) == CANCEL),
-                                      one_of(s.after.outcome(p), NONE, CANCELED)))),
-    StepClaim(
-        "running-is-asked", "A turn that runs is asked to stop when a cancel reaches it, and by nothing else.",
-        _each(lambda s, p: z3.And(
-            z3.Implies(z3.And(s.before.state(p) == ACTIVE, s.before.reach(p) != CANCEL, s.after.reach(p) == CANCEL),
-                       s.seen.stopped(p)),
-            z3.Implies(s.seen.stopped(p), s.after.reach(p) == CANCEL)))),
-    StepClaim(
-        "queue-is-dropped", "What is queued when a cancel reaches it is done then, and canceled.",
-        _each(lambda s, p: z3.Implies(
-            z3.And(s.before.state(p) == QUEUED, s.before.reach(p) == NOTHING, s.after.reach(p) == CANCEL),
-            z3.And(s.after.state(p) == DONE, s.after.outcome(p) == CANCELED)))),
-    StepClaim(
-        "nobody-vanishes", "A prompt that was accepted stays, with its seq, its session and its run id.",
-        _each(lambda s, p: z3.Implies(s.before.state(p) != ABSENT, z3.And(
-            s.after.state(p) != ABSENT, s.after.seq(p) == s.before.seq(p), s.after.home(p) == s.before.home(p),
-            s.after.run_id(p) == s.before.run_id(p))))),
-    StepClaim(
-        "an-end-is-final", "A prompt that is done stays as it is.",
-        _each(lambda s, p: z3.Implies(s.before.state(p) == DONE, s.after.same_prompt(s.before, p)))),
-    StepClaim(
-        "first-comes-first", "Nothing starts past an earlier prompt that is queued.",
-        lambda s: s.universe.every_pair(lambda p, q: z3.Implies(
-            z3.And(s.seen.started(p), s.after.state(q) == QUEUED, s.after.home(p) == s.after.home(q)),
-            s.after.seq(p) < s.after.seq(q)))),
-    StepClaim(
-        "ids-are-not-folded", "No step folds a prompt with a caller's run id.",
-        _each(lambda s, p: z3.Implies(s.seen.folded(p), z3.Not(s.before.run_id(p))))),
-    StepClaim(
-        "own-text", "A terminal event carries its own prompt's text, and comes when the prompt is done.",
-        _each(lambda s, p: z3.Implies(s.seen.published(p) > 0,
-                                      z3.And(s.seen.carries(p) == p, s.after.state(p) == DONE)))),
-    StepClaim("idle-cancel", "A cancel of an idle session changes no prompt there and asks for nothing.", _idle_cancel),
-    StepClaim("apart", "A step in one session changes no other.", _isolated),
-    StepClaim("closed-is-closed", "Nothing is accepted while the server closes, and only a restart opens it.", _closed),
-    StepClaim(
-        "record-is-written", "A prompt canceled on entry is done only with its record.",
-        _each(lambda s, p: z3.Implies(z3.And(s.before.state(p) == CANCELED_ON_ENTRY, s.after.state(p) == DONE),
-                                      s.seen.recorded(p)))),
-    StepClaim(
-        "end-before-start", "When a turn starts, everything that is done has its terminal event already.",
-        lambda s: z3.And(z3.Not(s.seen.late), s.universe.every_pair(lambda p, q: z3.Implies(
-            z3.And(s.seen.started(p), s.after.state(q) == DONE), s.after.ends(q) >= 1)))),
-    StepClaim("along-rows", "A prompt moves along the rows of the protocol, and in no other way.", _along_rows),
-    StepClaim(
-        "mark-rises", "No mark ever falls.",
-        lambda s: s.universe.every_session(lambda x: s.after.mark(x) >= s.before.mark(x))),
-    StepClaim(
-        "system-descends",
-        "What the system does by itself brings a prompt nearer to its end, and none further away.", _descends),
-)
+        z3.Implies(v.revoked(p), z3.Or(f.revoke, f.stop, f.interrupt)),
+        z3.Implies(z3.Or(v.front(p) != 0, v.place(p) != 0), z3.Or(f.next, f.interrupt)),
+        z3.Implies(z3.Or(v.version(p) != 0, v.begun(p)), f.replace), z3.Implies(v.urgent(p), f.interrupt))
 
 
 # --- consequences
@@ -271,23 +169,28 @@ def at_rest(u: Universe, v: View) -> Term:
         lambda p: z3.Not(one_of(v.state(p), ACCEPTED, CANCELED_ON_ENTRY, ACTIVE))))
 
 
+def _is_parked(v: View, p: Term) -> Term:
+    return z3.And(FEATURES.hold, v.state(p) == QUEUED, v.told(v.home(p)))
+
+
 CONSEQUENCES: tuple[StateClaim, ...] = (
     StateClaim(
-        "on-entry-is-reached", "A prompt that is canceled on entry was reached by a cancel.",
+        "on-entry-is-reached", "A prompt that is canceled on entry was reached by a call that cancels.",
         of_each(lambda v, p: z3.Implies(v.state(p) == CANCELED_ON_ENTRY, v.reach(p) == CANCEL))),
     StateClaim(
-        "rest-is-done", "At rest every prompt is done.",
-        lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(lambda p: one_of(v.state(p), ABSENT, DONE)))),
+        "rest-is-done", "At rest every prompt is done, or is queued in a session that is held.",
+        lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(lambda p: z3.Or(
+            one_of(v.state(p), ABSENT, DONE), _is_parked(v, p))))),
     StateClaim(
-        "rest-is-told", "At rest every prompt has its terminal event.",
-        lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(
-            lambda p: z3.Implies(v.state(p) != ABSENT, v.ends(p) == 1)))),
+        "rest-is-told", "At rest every prompt that is not queued in a held session has its terminal event.",
+        lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(lambda p: z3.Implies(
+            v.state(p) != ABSENT, z3.Or(v.ends(p) == 1, _is_parked(v, p)))))),
 )
 
 # By the id of a property of specs/protocol.md: the claims that it amounts to, once the whole invariant is shown.
 GUARANTEES: Mapping[str, tuple[str, ...]] = {
-    "no-poisoning": ("canceled-is-reached", "on-entry-is-reached"),
-    "no-late-fold": ("stopping-folds-nobody",),
+    "no-poisoning": ("canceled-is-reached", "on-entry-is-reached", "interrupt-stops-no-later"),
+    "no-late-fold": ("stopping-folds-nobody", "nobody-folds-past"),
     "no-lost-cancel": ("reached-never-starts", "reached-ends-canceled"),
     "cancel-stops": ("running-is-asked",),
     "queue-dropped": ("queue-is-dropped", "clear-is-final"),
@@ -305,6 +208,13 @@ GUARANTEES: Mapping[str, tuple[str, ...]] = {
     "all-done": ("rest-is-done",),
     "some-terminal": ("rest-is-told",),
     "progress": ("system-descends",),
+    "revoke-exact": ("revoke-is-exact",),
+    "keeps-queue": ("stop-keeps-others",),
+    "stop-heard": ("stop-is-heard",),
+    "held": ("held-waits",),
+    "edited": ("latest-text",),
+    "send-now": ("interrupt-is-heard",),
+    "reject": ("reject-finds-nobody",),
 }
 
 # What a guarantee needs beyond its claims, and what no solver was asked.

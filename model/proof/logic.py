@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import z3
 
@@ -15,6 +15,22 @@ STATE, (ABSENT, ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE) = z3.EnumSort
 OUTCOME, (NONE, END_TURN, ERROR, CANCELED, FOLDED) = z3.EnumSort(
     "Outcome", ["none", "end_turn", "error", "canceled", "folded"])
 REACH, (NOTHING, CLEAR, CANCEL) = z3.EnumSort("Reach", ["nothing", "clear_queue", "cancel"])
+MODE, (QUEUE, REJECT, INTERRUPT) = z3.EnumSort("Mode", ["queue", "reject", "interrupt"])
+
+
+class Features(NamedTuple):
+    """What a protocol of the family has. Constants of which nothing is known: what is shown holds for every choice."""
+
+    revoke: Term
+    stop: Term
+    hold: Term
+    replace: Term
+    next: Term
+    reject: Term
+    interrupt: Term
+
+
+FEATURES = Features(*(z3.Bool(f"feature {name}") for name in Features._fields))
 
 
 def one_of(term: Term, *values: Term) -> Term:
@@ -70,8 +86,20 @@ class View:
     run_id: OfOne
     reach: OfOne  # history: the strongest call that reached the prompt between its acceptance and its end
     ends: OfOne  # history: its terminal events; counting stops at 2
+    revoked: OfOne
+    front: OfOne  # a prompt with a higher one is ahead
+    version: OfOne  # of its text
+    begun: OfOne  # it has been active; kept if texts can be replaced
+    urgent: OfOne  # accepted with interrupt
+    place: OfOne  # history: the number of the last call that sent it to the front; 0: none did
+    wanted: OfOne  # history: the version that callers were told last
+    ran: OfOne  # history: a turn of it was started
+    heard: OfOne  # history: the latest seq when its turn took somebody in last
     mark: OfOne  # of a session
+    held: OfOne  # of a session
+    told: OfOne  # history: whether the last call to hold or resume the session was a hold
     latest: Term  # the latest seq given out
+    wishes: Term  # history: how many calls sent somebody to the front
     closing: Term
     down: Term  # crashed and not yet recovered
 
@@ -81,11 +109,20 @@ class View:
             function: OfOne = z3.Function(field + name, universe.prompt, sort)
             return function
 
+        def of_session(field: str, sort: Term) -> OfOne:
+            function: OfOne = z3.Function(field + name, universe.session, sort)
+            return function
+
+        number, flag = z3.IntSort(), z3.BoolSort()
+        of_prompts = {"state": STATE, "outcome": OUTCOME, "seq": number, "home": universe.session, "run_id": flag,
+                      "reach": REACH, "ends": number, "revoked": flag, "front": number, "version": number,
+                      "begun": flag, "urgent": flag, "place": number, "wanted": number, "ran": flag, "heard": number}
+        of_sessions = {"mark": number, "held": flag, "told": flag}
         return cls(
-            of_prompt("state", STATE), of_prompt("outcome", OUTCOME), of_prompt("seq", z3.IntSort()),
-            of_prompt("home", universe.session), of_prompt("run_id", z3.BoolSort()), of_prompt("reach", REACH),
-            of_prompt("ends", z3.IntSort()), z3.Function("mark" + name, universe.session, z3.IntSort()),
-            z3.Int("latest" + name), z3.Bool("closing" + name), z3.Bool("down" + name))
+            **{field: of_prompt(field, sort) for field, sort in of_prompts.items()},
+            **{field: of_session(field, sort) for field, sort in of_sessions.items()},
+            latest=z3.Int("latest" + name), wishes=z3.Int("wishes" + name), closing=z3.Bool("closing" + name),
+            down=z3.Bool("down" + name))
 
     def put(self, prompt: Term, **values: Term) -> "View":
         """The same state with these fields of one prompt changed."""
@@ -100,14 +137,26 @@ class View:
         return z3.And(self.state(p) != ABSENT, self.state(p) != DONE)
 
     def covered(self, p: Term) -> Term:
-        return self.seq(p) <= self.mark(self.home(p))
+        return z3.Or(self.seq(p) <= self.mark(self.home(p)), self.revoked(p))
+
+    def ahead(self, p: Term, q: Term) -> Term:
+        """In the queue p comes before q."""
+        return _before(self.front, self.seq, p, q)
+
+    def wished_ahead(self, p: Term, q: Term) -> Term:
+        """By the calls alone, p comes before q."""
+        return _before(self.place, self.seq, p, q)
 
     def same_prompt(self, other: "View", p: Term) -> Term:
         """Whether everything about the prompt is the same in both."""
         return z3.And(*(getattr(self, f)(p) == getattr(other, f)(p) for f in OF_PROMPT))
 
 
-OF_PROMPT = tuple(f.name for f in fields(View))[:7]
+def _before(place: OfOne, seq: OfOne, p: Term, q: Term) -> Term:
+    return z3.Or(place(p) > place(q), z3.And(place(p) == place(q), seq(p) < seq(q)))
+
+
+OF_PROMPT = tuple(f.name for f in fields(View))[:16]
 
 
 def put(function: OfOne, argument: Term, value: Term) -> OfOne:
@@ -132,6 +181,7 @@ class Seen:
     recorded: OfOne = _nobody  # its user message and a canceled assistant message are written
     published: OfOne = lambda _: z3.IntVal(0)  # so many terminal events
     carries: OfOne = lambda p: p  # the prompt whose text and error its event carries
+    said: OfOne = lambda _: z3.IntVal(0)  # the version of the text with which it starts or folds
     late: Term = NO  # an event is published after a turn was started
 
     @classmethod
@@ -144,7 +194,7 @@ class Seen:
             **{field: of_prompt(field, z3.BoolSort()) for field in ("started", "stopped", "folded", "takes_in",
                                                                     "recorded")},
             published=of_prompt("published", z3.IntSort()), carries=of_prompt("carries", universe.prompt),
-            late=z3.Bool("late"))
+            said=of_prompt("said", z3.IntSort()), late=z3.Bool("late"))
 
     def nothing(self, p: Term) -> Term:
         return z3.Not(z3.Or(self.started(p), self.stopped(p), self.folded(p), self.takes_in(p), self.recorded(p),

@@ -10,8 +10,9 @@ import z3
 from .actions import ACTIONS, MOVES, Action, Step
 from .counterexample import Counterexample, picture, wishes
 from .instances import instances
-from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, Claim, StateClaim, initial, moves
+from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, Claim, StateClaim, initial
 from .logic import Seen, Term, Universe, View
+from .steps import STEPS, moves
 
 ROUNDS = 3  # of instances, at most
 SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2))  # prompts, sessions: smallest first
@@ -159,7 +160,8 @@ class Prover:
         before, after, seen = View.free(universe), View.free(universe, "'"), Seen.free(universe)
         session = z3.Const("session", universe.session)
         for claim in (*self.invariant, *STEPS, *CONSEQUENCES):
-            steps = [Step(universe, action.name, session, True, before, after, seen) for action in self.actions]
+            steps = [Step(universe, action.name, session, True, before, after, seen, action.arguments(universe))
+                     for action in self.actions]
             yield from self.hollow(claim.name, z3.Not(z3.And(*map(claim.of, steps))))
 
     def hollow(self, what: str, *facts: Term) -> Iterator[Hollow]:

@@ -26,6 +26,7 @@ from cancelmark.model.proof.logic import (
     Universe,
     View,
     one_of,
+    put,
 )
 
 
@@ -37,25 +38,30 @@ class ProofBug:
     never: tuple[str, ...]  # moves that no longer happen
 
 
-BUGS: list[ProofBug] = []
+class Bugs(list[ProofBug]):
+    """Bugs, in the order in which they were added."""
+
+    def add(
+        self, name: str, action: str, breaks: str, never: tuple[str, ...] = (),
+    ) -> Callable[[Callable[..., Any]], None]:
+        """Adds a bug: another way to take the action."""
+        def add(take: Callable[..., Any]) -> None:
+            right = next(x for x in ACTIONS if x.name == action)
+            self.append(ProofBug(name, replace(right, take=take), frozenset(breaks.split()), never))
+
+        return add
 
 
-def bug(
-    name: str, action: str, breaks: str, never: tuple[str, ...] = (),
-) -> Callable[[Callable[..., Any]], None]:
-    """Adds a bug: another way to take the action."""
-    def add(take: Callable[..., Any]) -> None:
-        reference = next(x for x in ACTIONS if x.name == action)
-        BUGS.append(ProofBug(name, replace(reference, take=take), frozenset(breaks.split()), never))
-
-    return add
+BUGS = Bugs()
+bug = BUGS.add
 
 
 # --- entry
 
 def entering(u: Universe, v: View, p: Any, busy: Any, goes_to: Any) -> Any:
-    where, guard, _, _ = a.enter(u, v, p, busy)
-    return where, guard, v.put(p, state=goes_to), Seen(started=only(p, goes_to == ACTIVE))
+    where, guard, after, seen = a.enter(u, v, p, busy)
+    return where, guard, after.put(p, state=goes_to, begun=a.has_begun(v, p, goes_to == ACTIVE)), replace(
+        seen, started=only(p, goes_to == ACTIVE))
 
 
 @bug("the mark is not asked on entry", "enter", "queue-is-uncovered reached-never-starts",
@@ -69,7 +75,7 @@ def _(u: Universe, v: View, p: Any, busy: Any) -> Any:
     return entering(u, v, p, busy, z3.If(busy, QUEUED, z3.If(v.covered(p), CANCELED_ON_ENTRY, ACTIVE)))
 
 
-@bug("a prompt without a run id does not wait", "enter", "one-active first-comes-first")
+@bug("a prompt without a run id does not wait", "enter", "one-active first-comes-first held-waits")
 def _(u: Universe, v: View, p: Any, busy: Any) -> Any:
     waits = z3.And(busy, v.run_id(p))
     return entering(u, v, p, busy, z3.If(v.covered(p), CANCELED_ON_ENTRY, z3.If(waits, QUEUED, ACTIVE)))
@@ -182,9 +188,10 @@ def _(u: Universe, v: View, session: Any) -> Any:
 
 
 @bug("a closing server accepts", "accept", "closed-is-closed")
-def _(u: Universe, v: View, p: Any, session: Any, named: Any) -> Any:
-    where, _, after, seen = a.accept(u, v, p, session, named)
-    return where, v.state(p) == ABSENT, after, seen
+def _(u: Universe, v: View, p: Any, session: Any, **told: Any) -> Any:
+    _, guard, _, _ = a.accept(u, replace(v, closing=z3.BoolVal(False)), p, session, **told)
+    where, _, after, seen = a.accept(u, v, p, session, **told)
+    return where, guard, after, seen
 
 
 @bug("a close is forgotten", "close", "closed-is-closed")
@@ -204,16 +211,23 @@ def _(u: Universe, v: View, p: Any) -> Any:
     return where, guard, a.ended(v, folds, FOLDED), Seen(folded=folds, takes_in=only(p), published=count(folds))
 
 
+def not_covered(v: View, p: Any) -> View:
+    """The same state, in which that prompt has not been canceled."""
+    return replace(v, revoked=put(v.revoked, p, z3.BoolVal(False)),
+                   mark=put(v.mark, v.home(p), z3.If(v.mark(v.home(p)) < v.seq(p), v.mark(v.home(p)), v.seq(p) - 1)))
+
+
 @bug("a stopping turn folds", "step", "stopping-folds-nobody")
 def _(u: Universe, v: View, p: Any) -> Any:
     where, _, after, seen = a.take_in(u, v, p)
-    return where, z3.And(v.state(p) == ACTIVE, u.some_prompt(seen.folded)), after, seen
+    _, guard, _, _ = a.take_in(u, not_covered(v, p), p)
+    return where, guard, after, seen
 
 
 @bug("the last in the queue goes first", "finish", "first-comes-first")
 def _(u: Universe, v: View, p: Any, how: Any, hands_off: Any, first: Any) -> Any:
     where, _, after, seen = a.finish(u, v, p, how, hands_off, first)
-    backwards = replace(v, seq=lambda q: -v.seq(q), mark=lambda s: -v.mark(s))
+    backwards = replace(v, seq=lambda q: -v.seq(q), front=lambda q: -v.front(q))
     _, guard, _, _ = a.finish(u, backwards, p, how, hands_off, first)
     return where, z3.And(guard, z3.Implies(how == CANCELED, v.covered(p))), after, seen
 
@@ -259,13 +273,12 @@ def _(u: Universe, v: View) -> Any:
         after, state=lambda p: z3.If(v.state(p) == ACCEPTED, ABSENT, v.state(p))), seen
 
 
-@bug("recovery forgets the mark", "recover", "covered-is-reached entry-is-covered reached-never-starts mark-rises",
-     never=("recover: accepted → canceled_on_entry",))
+@bug("recovery forgets the mark", "recover", "covered-is-reached entry-is-covered reached-never-starts mark-rises")
 def _(u: Universe, v: View, first: Any) -> Any:
     return a.recover(u, replace(v, mark=lambda s: z3.IntVal(0)), first)
 
 
-@bug("recovery runs a stopped turn again", "recover", "reached-never-starts first-comes-first",
+@bug("recovery runs a stopped turn again", "recover", "reached-never-starts first-comes-first begun-is-known",
      never=("recover: active → done", "recover: accepted → canceled_on_entry", "recover: accepted → queued",
             "recover: accepted → active", "recover: queued → active"))
 def _(u: Universe, v: View, first: Any) -> Any:
@@ -273,7 +286,7 @@ def _(u: Universe, v: View, first: Any) -> Any:
 
 
 @bug("a cancel ends the active prompt and starts the next", "cancel",
-     "queue-is-uncovered queue-is-dropped reached-never-starts along-rows",
+     "queue-is-uncovered queue-is-dropped reached-never-starts along-rows begun-is-known held-waits",
      never=("cancel: queued → done",))
 def _(u: Universe, v: View, session: Any) -> Any:
     def stops(p: Any) -> Any:

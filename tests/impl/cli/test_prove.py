@@ -20,7 +20,7 @@ from cancelmark.impl.cli import prove
 from cancelmark.impl.cli.main import main as cli
 from cancelmark.impl.cli.solver import open_solver
 from cancelmark.impl.files import UsageError
-from cancelmark.model.properties import PROPERTIES
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
@@ -29,8 +29,9 @@ import z3
 
 from cancelmark.model.proof import prover as prover_module
 from cancelmark.model.proof.actions import ACTIONS
-from cancelmark.model.proof.invariant import CONSEQUENCES, INVARIANT, STEPS
+from cancelmark.model.proof.invariant import CONSEQUENCES, INVARIANT
 from cancelmark.model.proof.prover import Hollow, Judged, Obligation, Prover, Verdict
+from cancelmark.model.proof.steps import STEPS
 
 LAST_LINE = re.compile(r"obligations=(\d+) proved=(\d+) broken=(\d+) unknown=(\d+) seconds=[\d.]+ verdict=(\w+)")
 OBLIGATIONS = len(INVARIANT) + len(ACTIONS) * (len(INVARIANT) + len(STEPS)) + len(CONSEQUENCES)
@@ -41,7 +42,8 @@ def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claim
     report = json.loads(done.stdout)
     assert done.stderr == "", "no progress bar in a pipe"
     assert (report["verdict"], report["obligations"], report["proved"]) == ("proved", OBLIGATIONS, OBLIGATIONS)
-    assert {g["id"]: g["verdict"] for g in report["guarantees"]} == dict.fromkeys([p.id for p in PROPERTIES], "proved")
+    assert {g["id"]: g["verdict"] for g in report["guarantees"]} == dict.fromkeys(
+        [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)], "proved")
     assert [c["name"] for c in report["invariant"]] == [c.name for c in INVARIANT]
     assert report["empty"] == report["counterexamples"] == []
     assert set(report["not_proved"]) == {"delivery"}, "the guarantee of the specification that no property judges"

@@ -7,23 +7,30 @@ import pytest
 from support.budget import DEEP
 
 from cancelmark.model.seeded import BUGS as SEEDED_BUGS
+from cancelmark.model.seeded_family import MISTAKES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
 
 import z3
+from support.seeded_family_proof import FAMILY_BUGS
 from support.seeded_proof import BUGS, ProofBug
 
 from cancelmark.model.proof import prover as prover_module
 from cancelmark.model.proof.actions import ACTIONS, MOVES
 from cancelmark.model.proof.instances import instances
-from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, STEPS, SYSTEM, Claim
+from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, Claim
 from cancelmark.model.proof.logic import Universe
 from cancelmark.model.proof.prover import Judged, Obligation, Prover, Verdict
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.proof.steps import STEPS, SYSTEM
+from cancelmark.model.protocol import FAMILY
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)}
-BY_NAME = {bug.name: bug for bug in BUGS}
+BY_NAME = {bug.name: bug for bug in (*BUGS, *FAMILY_BUGS)}
+# Mistakes that need a memory or a step of their own, for which the proof has no word.
+LATER = {"stop is a flag of the session", "stop is done later, to whoever is active", "stop and hold are two steps",
+         "reject looks first"}
+BY_ACTION = {action.name: action for action in ACTIONS}
 
 
 def judged(prover: Prover) -> list[Judged]:
@@ -44,9 +51,9 @@ def test_an_empty_claim_and_a_contradictory_invariant_would_be_noticed() -> None
 
 
 def test_the_proof_has_the_actions_of_the_protocol() -> None:
-    assert [a.name for a in ACTIONS] == [a.name for a in REFERENCE.actions] == list(MOVES)
-    assert {a.name for a in ACTIONS if a.system} == {a.name for a in REFERENCE.actions if a.system} == set(SYSTEM)
-    assert {a.name: a.rule for a in ACTIONS} == {a.name: a.rule for a in REFERENCE.actions}
+    assert [a.name for a in ACTIONS] == [a.name for a in FAMILY.actions] == list(MOVES)
+    assert {a.name for a in ACTIONS if a.system} == {a.name for a in FAMILY.actions if a.system} == set(SYSTEM)
+    assert {a.name: a.rule for a in ACTIONS} == {a.name: a.rule for a in FAMILY.actions}
 
 
 def test_every_guarantee_rests_on_claims_that_exist() -> None:
@@ -58,7 +65,7 @@ def test_every_guarantee_rests_on_claims_that_exist() -> None:
 
 # --- bugs
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [*BUGS, *FAMILY_BUGS], ids=lambda bug: bug.name)
 def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
     prover = Prover(actions=[bug.action])
     claims = (*INVARIANT, *STEPS) if DEEP else [CLAIMS[name] for name in bug.breaks]
@@ -74,7 +81,8 @@ def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
 
 
 def test_every_bug_that_the_explorer_finds_is_here_and_breaks_the_proof() -> None:
-    assert {bug.name for bug in SEEDED_BUGS} == set(BY_NAME)
+    assert {bug.name for bug in SEEDED_BUGS} == {bug.name for bug in BUGS}
+    assert {mistake.name for mistake in MISTAKES} == {bug.name for bug in FAMILY_BUGS} | LATER
 
 
 def test_a_bug_in_a_step_leaves_the_rest_proved() -> None:
@@ -93,7 +101,7 @@ def test_a_counterexample_reads_like_a_story() -> None:
     found = Prover().judge(Obligation(CLAIMS["first-comes-first"], bug.action)).counterexample
     assert found
     assert found.text == """\
-first-comes-first is broken: Nothing starts past an earlier prompt that is queued.
+first-comes-first is broken: Nothing starts past a queued prompt that is ahead: by seq, unless a call moved one.
                before   after finish(A, end_turn)
   A  seq 1     active   done (end_turn)
   B  seq 2     queued   queued
@@ -114,14 +122,21 @@ def test_a_counterexample_has_as_few_prompts_and_sessions_as_it_needs() -> None:
 # --- the invariant says no more than it must
 
 NEEDED = {
-    "seq-given": Obligation(CLAIMS["seq-unique"], ACTIONS[0]),
-    "seq-unique": Obligation(CLAIMS["first-comes-first"], ACTIONS[6]),
-    "mark-given": Obligation(CLAIMS["covered-is-reached"], ACTIONS[0]),
-    "covered-is-reached": Obligation(CLAIMS["reached-never-starts"], ACTIONS[1]),
-    "queue-is-uncovered": Obligation(CLAIMS["reached-never-starts"], ACTIONS[6]),
-    "entry-is-covered": Obligation(CLAIMS["canceled-is-reached"], ACTIONS[3]),
+    "seq-given": Obligation(CLAIMS["seq-unique"], BY_ACTION["accept"]),
+    "seq-unique": Obligation(CLAIMS["first-comes-first"], BY_ACTION["finish"]),
+    "mark-given": Obligation(CLAIMS["covered-is-reached"], BY_ACTION["accept"]),
+    "covered-is-reached": Obligation(CLAIMS["reached-never-starts"], BY_ACTION["enter"]),
+    "queue-is-uncovered": Obligation(CLAIMS["reached-never-starts"], BY_ACTION["finish"]),
+    "entry-is-covered": Obligation(CLAIMS["canceled-is-reached"], BY_ACTION["settle"]),
     "one-end": Obligation(CLAIMS["rest-is-told"]),
     "queue-has-a-turn": Obligation(CLAIMS["rest-is-done"]),
+    "places-given": Obligation(CLAIMS["order-as-called"], BY_ACTION["accept"]),
+    "order-as-called": Obligation(CLAIMS["first-comes-first"], BY_ACTION["finish"]),
+    "held-as-called": Obligation(CLAIMS["held-waits"], BY_ACTION["enter"]),
+    "text-as-called": Obligation(CLAIMS["latest-text"], BY_ACTION["finish"]),
+    "begun-is-known": Obligation(CLAIMS["latest-text"], BY_ACTION["replace"]),
+    "interrupt-is-news": Obligation(CLAIMS["interrupt-stops-no-later"], BY_ACTION["enter"]),
+    "unused-is-unset": Obligation(CLAIMS["rest-is-done"]),
 }
 
 

@@ -16,9 +16,10 @@ from support.budget import DEEP
 from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
 from cancelmark.model.check.explore import Explorer
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 from cancelmark.model.server import Change, Server, changes
 
@@ -46,6 +47,20 @@ BOUNDS = [
        Bounds(2, cancels=1, clears=1, crashes=1, closes=1, sessions=2)] if DEEP else []),
 ]
 
+ALL = frozenset(Feature)
+FAMILY_BOUNDS = [
+    (frozenset({Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(2, revokes=1, stops=1, holds=1)),
+    (frozenset({Feature.NEXT, Feature.REPLACE}), Bounds(2, requeues=1, replaces=1, nexts=1)),
+    (frozenset({Feature.HOLD, Feature.INTERRUPT, Feature.REJECT}), Bounds(2, holds=1, requeues=1)),
+    (frozenset({Feature.STOP, Feature.INTERRUPT}), Bounds(2, stops=1, crashes=1)),
+    (ALL, Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, revokes=1, stops=1, holds=1, replaces=1,
+                 nexts=1)),
+    (ALL, Bounds(1, crashes=1, holds=1, sessions=2)),
+    *([(ALL, Bounds(2, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)),
+       (ALL, Bounds(2, cancels=1, requeues=1, closes=1, stops=1, holds=1)),
+       (frozenset({Feature.NEXT, Feature.INTERRUPT, Feature.HOLD}), Bounds(3, holds=1, nexts=1))] if DEEP else []),
+]
+
 # The values of each field of a prompt in the order in which both sides count them.
 STATES = ["absent", *(s.value for s in State)]
 OUTCOMES = ["none", *(o.value for o in Outcome)]
@@ -53,10 +68,12 @@ REACHES = [r.value for r in Reach]
 ASKED = ("started", "stopped", "folded", "takes_in", "recorded", "published")
 ASKS = {model.Start: "started", model.Stop: "stopped", model.Fold: "folded", model.Record: "recorded",
         model.End: "published"}
-FIELDS = ("seq", "home", "run_id", "state", "outcome", "reach", "ends", *ASKED)
-BASE = 16  # every digit is smaller
+TRAITS = ("revoked", "front", "version", "begun", "urgent")  # of a prompt that is not done
+WISHES = ("place", "wanted", "ran")  # history: what the observer of the Python model keeps of such a prompt
+FIELDS = ("seq", "home", "run_id", "state", "outcome", "reach", "ends", *TRAITS, *ASKED)
+BASE = 256  # a digit is a byte
 
-# A step in digits: the action, then the state after it (latest, closing, down, marks), then the fields of each prompt.
+# A step in digits: the action, the state after it (latest, closing, down, marks, holds), then each prompt's fields.
 Digits = tuple[int, ...]
 
 
@@ -69,10 +86,11 @@ def python_step(change: Change, prompts: int) -> Digits:
         if isinstance(effect, model.Fold):
             asked["takes_in"].add(effect.into)
     digits = [[a.name for a in ACTIONS].index(change.call.name), after.seq, after.closing, after.sessions[0].down,
-              *(s.mark for s in after.sessions)]
+              *(s.mark for s in after.sessions), *(s.held for s in after.sessions)]
     for p in after.prompts:
         digits += [p.seq, after.home(p.seq), p.run_id, STATES.index(p.state.value),
                    OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends,
+                   *(getattr(p, name) if p.state is not State.DONE else 0 for name in TRAITS),
                    *(p.seq in asked[name] for name in ASKED)]
     digits += [0] * len(FIELDS) * (prompts - after.seq)
     return tuple(map(int, digits))
@@ -81,11 +99,15 @@ def python_step(change: Change, prompts: int) -> Digits:
 class Solver:
     """All steps of the proof's protocol in a universe of known size, ready to be evaluated."""
 
-    def __init__(self, bounds: Bounds, actions: Sequence[Action] = ACTIONS) -> None:
+    def __init__(
+        self, bounds: Bounds, actions: Sequence[Action] = ACTIONS, features: frozenset[Feature] | None = frozenset(),
+    ) -> None:
         self.actions = actions
+        self.chosen = [(has, z3.BoolVal(Feature(name) in features)) for name, has in logic.FEATURES._asdict().items()] \
+            if features is not None else []  # None: of every protocol
         self.universe = Universe(bounds.prompts, bounds.sessions)
         self.view = View.free(self.universe)
-        self.length = 4 + bounds.sessions + bounds.prompts * len(FIELDS)
+        self.length = 4 + 2 * bounds.sessions + bounds.prompts * len(FIELDS)
         self.known: dict[tuple[str, int, int], Any] = {}
         self.invariant = z3.And(*(claim.holds(self.universe, self.view) for claim in INVARIANT))
 
@@ -96,12 +118,17 @@ class Solver:
         for number, action in enumerate(self.actions):
             for values in itertools.product(*map(self.values, action.parameters.values())):
                 arguments = dict(zip(action.parameters, values))
+                if arguments.get("mode", logic.QUEUE) is not logic.QUEUE and z3.is_true(arguments["named"]):
+                    continue  # the Python model has no such variant
                 step = action.step(self.universe, self.view, arguments)
+                guard = z3.simplify(z3.substitute(step.guard, *self.chosen))
+                if z3.is_false(guard):
+                    continue
                 code: Any = z3.IntVal(0)
                 for digit in self.digits(number, step):
                     code = code * BASE + digit
                 accepts = self.universe.prompts.index(arguments["p"]) if action.name == "accept" else None
-                found.append((z3.simplify(step.guard), z3.simplify(code), action, accepts))
+                found.append((guard, z3.simplify(z3.substitute(code, *self.chosen)), action, accepts))
         return found
 
     def values(self, kind: str) -> list[Any]:
@@ -110,7 +137,7 @@ class Solver:
             return [lambda s, chosen=chosen: numbered(s, sessions, chosen)
                     for chosen in itertools.product(prompts, repeat=len(sessions))]
         return {"prompt": list(prompts), "session": list(sessions), "yes": [z3.BoolVal(False), z3.BoolVal(True)],
-                "outcome": members(logic.OUTCOME)}[kind]
+                "outcome": members(logic.OUTCOME), "mode": [logic.QUEUE, logic.REJECT, logic.INTERRUPT]}[kind]
 
     def digits(self, action: int, step: Step) -> Iterator[Any]:
         after, seen = step.after, step.seen
@@ -118,11 +145,13 @@ class Solver:
         yield after.latest
         yield from (z3.If(flag, 1, 0) for flag in (after.closing, after.down))
         yield from map(after.mark, self.universe.sessions)
+        yield from (z3.If(after.held(s), 1, 0) for s in self.universe.sessions)
         for p in self.universe.prompts:
             fields = [after.seq(p), numbered(after.home(p), self.universe.sessions), z3.If(after.run_id(p), 1, 0),
                       numbered(after.state(p), members(logic.STATE)),
                       numbered(after.outcome(p), members(logic.OUTCOME)),
                       numbered(after.reach(p), members(logic.REACH)), after.ends(p),
+                      *(z3.If(after.live(p), as_number(getattr(after, name)(p)), 0) for name in TRAITS),
                       *(z3.If(getattr(seen, name)(p), 1, 0) for name in ASKED[:-1]), seen.published(p)]
             yield from (z3.If(after.state(p) == logic.ABSENT, 0, field) for field in fields)
 
@@ -132,10 +161,16 @@ class Solver:
         v, solver = self.view, z3.Solver()
         solver.add(v.latest == server.seq, v.closing == server.closing, v.down == server.sessions[0].down)
         solver.add(*(v.mark(s) == session.mark for s, session in zip(self.universe.sessions, server.sessions)))
+        solver.add(v.wishes == BASE, *(has == chosen for has, chosen in self.chosen))
+        for s, session in zip(self.universe.sessions, server.sessions):
+            solver.add(v.held(s) == session.held, v.told(s) == session.wished_hold)
         for p in server.prompts:
+            wish = wish_of(p)
             values = (p.seq, server.home(p.seq), int(p.run_id), STATES.index(p.state.value),
-                      OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends)
-            solver.add(*(self.fact(field, p.seq - 1, value) for field, value in zip(FIELDS, values)))
+                      OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends,
+                      *(getattr(p, name) for name in TRAITS), wish.place, wish.version, wish.ran, 0)
+            fields = (*FIELDS[:-len(ASKED)], *WISHES, "heard")
+            solver.add(*(self.fact(field, p.seq - 1, int(value)) for field, value in zip(fields, values, strict=True)))
         for i in range(server.seq, len(self.universe.prompts)):
             solver.add(*(self.fact(field, i, 0) for field in ("state", "outcome", "reach", "ends")))
         assert solver.check() == z3.sat
@@ -143,7 +178,9 @@ class Solver:
 
     def fact(self, field: str, prompt: int, value: int) -> Any:
         if (field, prompt, value) not in self.known:
-            values = {"home": self.universe.sessions, "run_id": [z3.BoolVal(False), z3.BoolVal(True)],
+            flags = [z3.BoolVal(False), z3.BoolVal(True)]
+            values = {"home": self.universe.sessions, "run_id": flags, "revoked": flags, "begun": flags,
+                      "urgent": flags, "ran": flags,
                       "state": members(logic.STATE), "outcome": members(logic.OUTCOME), "reach": members(logic.REACH)}
             term = getattr(self.view, field)(self.universe.prompts[prompt])
             self.known[field, prompt, value] = term == (values[field][value] if field in values else value)
@@ -159,11 +196,15 @@ class Solver:
         for i, (_, code, _, accepts) in enumerate(self.steps):
             if open_guards >> i & 1 and accepts in (None, server.seq):
                 number = known.eval(code, model_completion=True).as_long()
-                yield tuple(int(digit, BASE) for digit in f"{number:0{self.length}x}")
+                yield tuple(number.to_bytes(self.length))
 
 
 def members(sort: Any) -> list[Any]:
     return [sort.constructor(i)() for i in range(sort.num_constructors())]
+
+
+def as_number(term: Any) -> Any:
+    return z3.If(term, 1, 0) if z3.is_bool(term) else term
 
 
 def numbered(term: Any, values: Any, results: Any = range(BASE)) -> Any:
@@ -174,22 +215,24 @@ def numbered(term: Any, values: Any, results: Any = range(BASE)) -> Any:
     return found
 
 
-def servers(bounds: Bounds) -> set[Server]:
-    explorer = Explorer(REFERENCE, bounds)
+def servers(bounds: Bounds, protocol: Protocol = REFERENCE) -> set[Server]:
+    explorer = Explorer(protocol, bounds)
     explorer.search()
     return {explorer.decode(state) for state in explorer.parent}
 
 
-def edges(server: Server, prompts: int) -> set[Digits]:
-    return {python_step(c, prompts) for c in changes(REFERENCE, server) if c.after.seq <= prompts}
+def edges(server: Server, prompts: int, protocol: Protocol = REFERENCE) -> set[Digits]:
+    return {python_step(c, prompts) for c in changes(protocol, server) if c.after.seq <= prompts}
 
 
-@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
-def test_the_steps_of_the_proof_are_the_edges_of_the_model(bounds: Bounds) -> None:
-    solver = Solver(bounds)
-    for server in servers(bounds):
+@pytest.mark.parametrize(
+    ("features", "bounds"), [*((frozenset[Feature](), b) for b in BOUNDS), *FAMILY_BOUNDS],
+    ids=lambda of: str(of) if isinstance(of, Bounds) else ",".join(f.value for f in Feature if f in of) or "reference")
+def test_the_steps_of_the_proof_are_the_edges_of_the_model(features: frozenset[Feature], bounds: Bounds) -> None:
+    solver, protocol = Solver(bounds, features=features), Protocol("proved", features=features)
+    for server in servers(bounds, protocol):
         known = solver.given(server)
-        assert set(solver.successors(server, known)) == edges(server, bounds.prompts)
+        assert set(solver.successors(server, known)) == edges(server, bounds.prompts, protocol)
         holds = known.eval(solver.invariant, model_completion=True)
         assert z3.is_true(holds), "the invariant holds wherever the model gets"
 
@@ -208,8 +251,8 @@ def test_a_proof_of_another_protocol_would_be_noticed(bug: ProofBug) -> None:
 @pytest.mark.parametrize("size", [Bounds(1), Bounds(2), Bounds(3), Bounds(2, sessions=2)], ids=str)
 def test_at_rest_means_that_the_system_has_nothing_to_do(size: Bounds) -> None:
     """For every state that the invariant allows in a universe of that size, reachable or not."""
-    known = Solver(size)
-    can_act = z3.Or(*(guard for guard, _, action, _ in known.steps if action.system))
+    known = Solver(size, [action for action in ACTIONS if action.system], features=None)
+    can_act = z3.Or(*(guard for guard, *_ in known.steps))
     solver = z3.Solver()
     solver.add(known.invariant, can_act == at_rest(known.universe, known.view))
     assert solver.check() == z3.unsat

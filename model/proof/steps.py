@@ -1,0 +1,249 @@
+"""What every step respects, if the invariant holds before it."""
+
+from collections.abc import Callable
+
+import z3
+
+from .actions import MOVES, Step, in_front, interrupts
+from .invariant import StepClaim
+from .logic import (
+    ABSENT,
+    ACCEPTED,
+    ACTIVE,
+    CANCEL,
+    CANCELED,
+    CANCELED_ON_ENTRY,
+    DONE,
+    FEATURES,
+    NONE,
+    NOTHING,
+    QUEUED,
+    REJECT,
+    Term,
+    View,
+    one_of,
+)
+
+
+def _each(says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
+    return lambda step: step.universe.every_prompt(lambda p: says(step, p))
+
+
+def _waits(v: View, p: Term) -> Term:
+    return one_of(v.state(p), ACCEPTED, CANCELED_ON_ENTRY, QUEUED)
+
+
+def _closed(step: Step) -> Term:
+    before, after = step.before.closing, step.after.closing
+    if step.action == "accept":
+        return z3.And(z3.Not(before), after == before)
+    if step.action == "close":
+        return after
+    return z3.BoolVal(True) if step.action == "recover" else after == before
+
+
+def _isolated(step: Step) -> Term:
+    if step.where is None:
+        return z3.BoolVal(True)
+    u, before, after = step.universe, step.before, step.after
+    return z3.And(
+        u.every_session(lambda s: z3.Implies(s != step.where, z3.And(
+            after.mark(s) == before.mark(s), after.held(s) == before.held(s)))),
+        u.every_prompt(lambda p: z3.Implies(
+            z3.And(before.state(p) != ABSENT, before.home(p) != step.where),
+            z3.And(after.same_prompt(before, p), step.seen.nothing(p)))))
+
+
+def _idle_cancel(step: Step) -> Term:
+    if step.action not in ("cancel", "clear_queue", "stop"):
+        return z3.BoolVal(True)
+    u, before, after = step.universe, step.before, step.after
+
+    def here(p: Term) -> Term:
+        return z3.And(before.state(p) != ABSENT, before.home(p) == step.where)
+
+    idle = u.every_prompt(lambda p: z3.Implies(here(p), before.state(p) == DONE))
+    keeps_hold = z3.Or(after.held(step.where) == before.held(step.where), step.arguments.get("holds", False))
+    return z3.Implies(idle, z3.And(keeps_hold, u.every_prompt(
+        lambda p: z3.Implies(here(p), z3.And(after.same_prompt(before, p), step.seen.nothing(p))))))
+
+
+def _untouched(step: Step, p: Term) -> Term:
+    """Nothing has happened to the prompt."""
+    before, after = step.before, step.after
+    return z3.And(after.same_prompt(before, p), step.seen.nothing(p),
+                  z3.Implies(before.live(p), after.covered(p) == before.covered(p)))
+
+
+def _heard_of(step: Step, p: Term) -> Term:
+    """The prompt is done, or will be canceled, or is asked to stop."""
+    return z3.Or(step.after.state(p) == DONE, step.after.covered(p))
+
+
+def _revoke_is_exact(step: Step) -> Term:
+    if step.action != "revoke":
+        return z3.BoolVal(True)
+    p = step.arguments["p"]
+    return z3.And(_heard_of(step, p), step.universe.every_prompt(lambda q: z3.Or(q == p, _untouched(step, q))))
+
+
+def _is_in_front(step: Step, p: Term) -> Term:
+    """By the calls alone: whom a stop is for."""
+    return in_front(step.universe, step.before, step.where, p, step.after.told, step.before.wished_ahead)
+
+
+def _of(action: str, says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
+    """A claim about every prompt in the steps of one action."""
+    return lambda step: step.universe.every_prompt(lambda p: says(step, p)) if step.action == action \
+        else z3.BoolVal(True)
+
+
+def _edited(step: Step) -> Term:
+    starts_with_it = step.universe.every_prompt(lambda p: z3.Implies(
+        z3.Or(step.seen.started(p), step.seen.folded(p)), step.seen.said(p) == step.before.wanted(p)))
+    if step.action != "replace":
+        return starts_with_it
+    before, p = step.before, step.arguments["p"]
+    return z3.And(one_of(before.state(p), ACCEPTED, QUEUED), z3.Not(before.ran(p)), before.reach(p) == NOTHING)
+
+
+def _rejects(step: Step) -> Term:
+    if step.action != "accept":
+        return z3.BoolVal(True)
+    before, where = step.before, step.where
+    return z3.Implies(step.arguments["mode"] == REJECT, z3.And(
+        z3.Not(before.told(where)),
+        step.universe.every_prompt(lambda p: z3.Not(z3.And(before.live(p), before.home(p) == where)))))
+
+
+def _holds(step: Step, p: Term) -> Term:
+    before, seen = step.before, step.seen
+    ran = before.state(p) == ACTIVE
+    return z3.Implies(step.after.told(before.home(p)), z3.And(
+        z3.Not(seen.folded(p)), z3.Implies(seen.started(p), ran),
+        z3.Implies(ran, step.after.state(p) != QUEUED)))
+
+
+def _first(step: Step, p: Term, q: Term) -> Term:
+    after = step.after
+    goes_on = z3.And(step.before.state(p) == ACTIVE, after.told(after.home(p)))
+    passes = z3.And(step.seen.started(p), after.state(q) == QUEUED, after.home(p) == after.home(q), z3.Not(goes_on))
+    return z3.Implies(passes, z3.And(
+        after.wished_ahead(p, q), z3.Or(FEATURES.next, FEATURES.interrupt, after.seq(p) < after.seq(q))))
+
+
+def moves(step: Step, p: Term, source: Term, dest: Term, outcome: Term) -> Term:
+    before, after = step.before, step.after
+    return z3.And(before.state(p) == source, after.state(p) == dest, after.outcome(p) == outcome)
+
+
+def _along_rows(step: Step) -> Term:
+    return step.universe.every_prompt(lambda p: z3.Or(
+        z3.And(step.after.state(p) == step.before.state(p), step.after.outcome(p) == step.before.outcome(p)),
+        *(moves(step, p, *move) for move in MOVES[step.action])))
+
+
+RANK = ((ACCEPTED, 3), (QUEUED, 2), (ACTIVE, 1), (CANCELED_ON_ENTRY, 1))
+SYSTEM = ("enter", "fail", "settle", "step", "finish", "recover")
+
+
+def rank(v: View, p: Term) -> Term:
+    """How many steps a prompt is from its end, at most, if nobody requeues it."""
+    term = z3.IntVal(0)
+    for state, n in RANK:
+        term = z3.If(v.state(p) == state, n, term)
+    return term
+
+
+def _descends(step: Step) -> Term:
+    if step.action not in SYSTEM:
+        return z3.BoolVal(True)
+    u, before, after = step.universe, step.before, step.after
+    return z3.And(
+        u.every_prompt(lambda p: rank(after, p) <= rank(before, p)),
+        z3.Or(u.some_prompt(lambda p: rank(after, p) < rank(before, p)), z3.And(before.down, z3.Not(after.down))))
+
+
+STEPS: tuple[StepClaim, ...] = (
+    StepClaim(
+        "stopping-folds-nobody", "A turn that a call has canceled takes nobody in.",
+        _each(lambda s, p: z3.Implies(s.seen.takes_in(p), s.before.reach(p) != CANCEL))),
+    StepClaim(
+        "nobody-folds-past", "No turn takes in a prompt that was accepted after an interrupt which is still to enter.",
+        lambda s: s.universe.every_pair(lambda p, q: z3.Implies(
+            z3.And(s.seen.folded(p), s.before.is_in(q, s.before.home(p), ACCEPTED), s.before.urgent(q),
+                   s.before.reach(q) == NOTHING), s.before.seq(p) < s.before.seq(q)))),
+    StepClaim(
+        "interrupt-stops-no-later", "A turn that an interrupt stops was accepted before; since then it took in nobody.",
+        _of("enter", lambda s, q: z3.Implies(s.seen.stopped(q), z3.And(
+            s.before.seq(q) < s.before.seq(s.arguments["p"]), s.before.heard(q) < s.before.seq(s.arguments["p"]))))),
+    StepClaim(
+        "reached-never-starts", "No prompt starts or folds that a call has canceled, by this step or earlier.",
+        _each(lambda s, p: z3.Implies(z3.Or(s.seen.started(p), s.seen.folded(p)), s.after.reach(p) != CANCEL))),
+    StepClaim(
+        "reached-ends-canceled", "If a call has canceled a prompt that waits, it can only end canceled.",
+        _each(lambda s, p: z3.Implies(z3.And(_waits(s.before, p), s.after.reach(p) == CANCEL),
+                                      one_of(s.after.outcome(p), NONE, CANCELED)))),
+    StepClaim(
+        "running-is-asked", "A turn that runs is asked to stop when a call cancels it, and by nothing else.",
+        _each(lambda s, p: z3.And(
+            z3.Implies(z3.And(s.before.state(p) == ACTIVE, s.before.reach(p) != CANCEL, s.after.reach(p) == CANCEL),
+                       s.seen.stopped(p)),
+            z3.Implies(s.seen.stopped(p), s.after.reach(p) == CANCEL)))),
+    StepClaim(
+        "queue-is-dropped", "What is queued when a call cancels it is done then, and canceled.",
+        _each(lambda s, p: z3.Implies(
+            z3.And(s.before.state(p) == QUEUED, s.before.reach(p) == NOTHING, s.after.reach(p) == CANCEL),
+            z3.And(s.after.state(p) == DONE, s.after.outcome(p) == CANCELED)))),
+    StepClaim(
+        "nobody-vanishes", "A prompt that was accepted stays, with its seq, session, run id and urgency.",
+        _each(lambda s, p: z3.Implies(s.before.state(p) != ABSENT, z3.And(
+            s.after.state(p) != ABSENT, s.after.seq(p) == s.before.seq(p), s.after.home(p) == s.before.home(p),
+            s.after.run_id(p) == s.before.run_id(p), s.after.urgent(p) == s.before.urgent(p))))),
+    StepClaim(
+        "an-end-is-final", "A prompt that is done stays as it is.",
+        _each(lambda s, p: z3.Implies(s.before.state(p) == DONE, s.after.same_prompt(s.before, p)))),
+    StepClaim(
+        "first-comes-first", "Nothing starts past a queued prompt that is ahead: by seq, unless a call moved one.",
+        lambda s: s.universe.every_pair(lambda p, q: _first(s, p, q))),
+    StepClaim(
+        "ids-are-not-folded", "No step folds a prompt with a caller's run id.",
+        _each(lambda s, p: z3.Implies(s.seen.folded(p), z3.Not(s.before.run_id(p))))),
+    StepClaim(
+        "own-text", "A terminal event carries its own prompt's text, and comes when the prompt is done.",
+        _each(lambda s, p: z3.Implies(s.seen.published(p) > 0,
+                                      z3.And(s.seen.carries(p) == p, s.after.state(p) == DONE)))),
+    StepClaim("idle-cancel", "A cancel, stop or clear_queue of an idle session changes no prompt and not the hold, and "
+              "asks for nothing.", _idle_cancel),
+    StepClaim("apart", "A step in one session changes no other.", _isolated),
+    StepClaim("closed-is-closed", "Nothing is accepted while the server closes, and only a restart opens it.", _closed),
+    StepClaim(
+        "record-is-written", "A prompt canceled on entry is done only with its record.",
+        _each(lambda s, p: z3.Implies(z3.And(s.before.state(p) == CANCELED_ON_ENTRY, s.after.state(p) == DONE),
+                                      s.seen.recorded(p)))),
+    StepClaim(
+        "end-before-start", "When a turn starts, everything that is done has its terminal event already.",
+        lambda s: z3.And(z3.Not(s.seen.late), s.universe.every_pair(lambda p, q: z3.Implies(
+            z3.And(s.seen.started(p), s.after.state(q) == DONE), s.after.ends(q) >= 1)))),
+    StepClaim("along-rows", "A prompt moves along the rows of the protocol, and in no other way.", _along_rows),
+    StepClaim(
+        "mark-rises", "No mark ever falls.",
+        lambda s: s.universe.every_session(lambda x: s.after.mark(x) >= s.before.mark(x))),
+    StepClaim(
+        "system-descends",
+        "What the system does by itself brings a prompt nearer to its end, and none further away.", _descends),
+    StepClaim("revoke-is-exact", "A revoke reaches its prompt, and nothing happens to any other.", _revoke_is_exact),
+    StepClaim("stop-keeps-others", "A stop changes no prompt but the one in front.",
+              _of("stop", lambda s, p: z3.Or(_is_in_front(s, p), _untouched(s, p)))),
+    StepClaim("stop-is-heard", "A stop reaches the prompt in front, whether it is active or still to enter.",
+              _of("stop", lambda s, p: z3.Implies(_is_in_front(s, p), _heard_of(s, p)))),
+    StepClaim("held-waits", "In a held session no prompt starts that was not active, none folds, and the running turn "
+              "is not parked.", _each(_holds)),
+    StepClaim("latest-text", "What starts or folds has the latest text that a caller was told is taken; none is taken "
+              "once the prompt has begun or is canceled.", _edited),
+    StepClaim("interrupt-is-heard", "An interrupt that enters, not canceled and not held, has the active prompt that "
+              "was accepted before it asked to stop.",
+              _of("enter", lambda s, q: z3.Implies(interrupts(s.before, s.arguments["p"], q), s.after.covered(q)))),
+    StepClaim("reject-finds-nobody", "What is accepted with reject finds every prompt done, and the session not held.",
+              _rejects),
+)
