@@ -25,9 +25,9 @@ from cancelmark.model.properties import (
 )
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
-from cancelmark.model.seeded_family import MISTAKES
 from cancelmark.model.server import Server, changes
 from cancelmark.model.trace import call_text, replay
+from cancelmark.model.variants.mistakes import MISTAKES
 
 # Each compiles once, without optimization: at small bounds compiling is what takes the time.
 SAFETY = (*spin.SAFETY, "-O0")
@@ -66,7 +66,7 @@ SAME = {
 }
 SEEDED = {bug.name: bug for bug in BUGS}
 
-# The same for the family: the mistakes of model/seeded_family.py.
+# The same for the family: the mistakes of model/variants/mistakes.py.
 SAME_IN_FAMILY = {
     "REVOKE_RAISES_MARK": "revoke raises the mark",
     "REVOKE_MISSES_ACCEPTED": "revoke looks at the queue and the turn only",

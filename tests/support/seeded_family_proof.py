@@ -1,4 +1,4 @@
-"""The mistakes of model/seeded_family.py once more, in the language of the proof, each with the claims that it breaks.
+"""The mistakes of model/variants/mistakes.py in the language of the proof, each with the claims that it breaks.
 
 Mistakes that need a memory or a step of their own are not here: the proof has no word for either.
 """

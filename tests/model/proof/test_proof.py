@@ -7,7 +7,7 @@ import pytest
 from support.budget import DEEP
 
 from cancelmark.model.seeded import BUGS as SEEDED_BUGS
-from cancelmark.model.seeded_family import MISTAKES
+from cancelmark.model.variants.mistakes import MISTAKES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
