@@ -330,16 +330,17 @@ def test_no_kill_loses_an_accepted_prompt_or_an_acknowledged_cancel_or_ends_a_pr
         seed += 1
         observer.live(path, seed, random)
     asyncio.run(clean_run(path))
-    check_journal(path, observer)
+    interrupted = check_journal(path, observer)
 
     # Nothing passes by being impossible: the kills have hit every phase, and there was something to lose.
     assert {"time", "start", "run", "close"} <= set(observer.ends)
     assert len(observer.accepted) > 100
     assert len(observer.covered) > 3
+    assert interrupted > 10
 
 
-def check_journal(path: Path, observer: Observer) -> None:
-    """Every prompt has ended once, and what callers were told is true."""
+def check_journal(path: Path, observer: Observer) -> int:
+    """Every prompt has ended once, and what callers were told is true. How many turns a kill has interrupted."""
     with closing(SqliteStore(path)) as store:
         assert at_once(unfinished(store)) == []
         prompts = {seq: at_once(store.transitions(seq)) for seq in range(1, at_once(store.latest_seq()) + 1)}
@@ -378,7 +379,7 @@ def check_journal(path: Path, observer: Observer) -> None:
             assert prompt.traits.version > version or prompt.text == text
             assert heard.get(f"p{prompt.seq}", prompt.text) == prompt.text, "a turn began with another text"
         interrupted = [e for e in at_once(store.events(terminal=True)) if e.payload.get("error") == INTERRUPTED]
-        assert len(interrupted) > observer.kills // 8
+    return len(interrupted)
 
 
 @pytest.mark.rule("R16a", "R30a", "R31c", "R32b", "R33a", "R35b")
@@ -390,9 +391,10 @@ def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -
         seed += 1
         observer.live(path, seed, random)
     asyncio.run(clean_run(path, FAMILY))
-    check_journal(path, observer)
+    interrupted = check_journal(path, observer)
 
     assert {"time", "run", "close"} <= set(observer.ends)
     assert len(observer.revoked) > 5
     assert len(observer.texts) > 5
     assert observer.founds > 3, "sessions were held across a kill"
+    assert interrupted, "a hold keeps most prompts from running, and not all"
