@@ -34,27 +34,27 @@ def recover_without_interrupting(step: Step, arg: Argument) -> None:
 
 
 CAUGHT: Mapping[str, str] = {
-    "the mark is not asked on entry": "has start after 0 starts",
-    "busy is asked before the mark": "has (start|folded) after 0 starts",
+    "the mark is not asked on entry": "starts, but",
+    "busy is asked before the mark": "(starts|ends folded without a start), but",
     "a prompt that cannot start ignores the mark": "ends error without a start, but could only end canceled",
     "a canceled prompt is tried again": "has 0 ends",
-    "the mark is one too high": "has canceled after 0 starts",
+    "the mark is one too high": "ends canceled without a start, but",
     "the mark is one too low": "(starts|ends error without a start), but could only end canceled",
-    "a cancel leaves the queue": "has (start|folded) after 0 starts",
+    "a cancel leaves the queue": "(starts|ends folded without a start), but",
     "a cancel drops the queue in silence": "has 0 ends",
-    "a cancel ends what is queued with an error": "has error after",
+    "a cancel ends what is queued with an error": "ends error( without a start)?, but",
     "a crash forgets what was accepted": "has 0 ends",
     "a cancel publishes the end of a turn that still runs": r"has \d ends|was seen out of order",
-    "a cancel reaches every session": "has canceled after",
-    "clear_queue raises the mark": "has canceled after",
+    "a cancel reaches every session": "ends canceled( without a start)?, but",
+    "clear_queue raises the mark": "ends canceled( without a start)?, but",
     "clear_queue leaves prompts with a run id": "starts, but nothing more",
     "a closing server accepts": "was accepted after a close",
     "a close is forgotten": "was accepted after a close",
-    "a step folds prompts with a run id": "has folded after",
+    "a step folds prompts with a run id": "ends folded( without a start)?, but",
     "an error does not hand off": "has 0 ends",
     "recovery forgets the queue": "has 0 ends",
-    "recovery forgets the mark": "has start after 0 starts",
-    "recovery runs a stopped turn again": r"has start after \d+ starts",
+    "recovery forgets the mark": "starts, but",
+    "recovery runs a stopped turn again": "starts( again)?, but",
 }
 
 OUT_OF_SIGHT: Mapping[str, str] = {
@@ -80,7 +80,7 @@ MORE_BUGS = {
         without=is_row(Trigger.FINISH_CANCELED))): "ends canceled, but could only end end_turn",
     REFERENCE.changed("a stopping turn goes on after a summary", rows_with(
         Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED),
-        without=is_row(Trigger.REQUEUE))): r"has start after \d+ starts",
+        without=is_row(Trigger.REQUEUE))): "starts( again)?, but",
     REFERENCE.changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
         "has end_turn after 1 starts",
 }

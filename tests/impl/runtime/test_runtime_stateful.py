@@ -356,10 +356,10 @@ class CancelReachesEverySession(Held):
 #   QueueDroppedInSilence             9           10
 #   CancelReachesEverySession        11           10
 BUGS: dict[type[Held], str] = {
-    MarkNotKept: "has start after 0 starts",
+    MarkNotKept: "starts, but",
     EndPublishedTwice: "has 2 ends",
     QueueDroppedInSilence: "(has 0 ends|starts, but nothing more)",
-    CancelReachesEverySession: "has canceled after",
+    CancelReachesEverySession: "ends canceled( without a start)?, but",
 }
 
 
