@@ -6,8 +6,9 @@
 
 First scenarios are tried: known flaws, each as a directed test. Then random histories are drawn by Hypothesis. Every
 history is judged by all guarantees at once. A guarantee is called kept only if enough histories could have shown that
-it is broken (`decisive`). A server in this process runs under schedules that the kit chooses, and
-each history can be played again exactly. One outside runs in real time, and a silence has to show twice to be believed.
+it is broken (`decisive`). A server in this process runs under schedules that the kit chooses, and each history can be
+played again exactly. One outside runs in real time: a silence has to show twice to be believed, and what there was no
+time for is said.
 """
 
 import asyncio
@@ -33,6 +34,7 @@ from .playing.script import TASKS, TURNS, Script, read_scripts
 from .playing.script import script as parse
 from .playing.script import scripts as draw_scripts
 from .playing.venue import AdapterError, Inside, MakeFake, NotSteered, Outside, Venue
+from .profile import PROFILES, Profile
 from .report import Finding, Replay, Report, Status, Verdict
 from .shrinking import Budget, shrink
 
@@ -52,31 +54,6 @@ class JudgementStopped(AdapterError):
     def __init__(self, why: str, report: Report) -> None:
         super().__init__(why)
         self.report = report
-
-
-@dataclass(frozen=True)
-class Profile:
-    """How much is tried."""
-
-    name: str
-    histories: int  # drawn at random, outside
-    schedules: int  # of each scenario, in this process
-    inside: int  # histories drawn at random, in this process
-    repeats: int  # of each scenario, outside
-    shrinks: int  # histories played to make a failure smaller
-    seconds: float  # for making a failure smaller, outside
-    limit: float = inf  # seconds for random histories, outside
-    races: int = 1  # of each scenario in which it matters who comes first, outside: in other orders, with other gaps
-    decisive: int = 10  # histories that could have broken a guarantee, before it is called kept
-    unsteered: int = 3  # the same, outside, where turns last as long as they last
-
-
-PROFILES = {
-    "quick": Profile("quick", histories=200, schedules=60, inside=300, repeats=3, shrinks=300, seconds=10,
-                     limit=30, races=6),
-    "deep": Profile("deep", histories=3000, schedules=1000, inside=5000, repeats=20, shrinks=3000, seconds=60,
-                    races=60, decisive=100, unsteered=20),
-}
 
 
 def judge(
@@ -318,23 +295,41 @@ class Judge:
     def try_scenarios(self) -> None:
         chosen = [s for s in SCENARIOS if (self.tried is None or s.name in self.tried)
                   and (self.only is None or s.guarantee in self.only)]
-        for n, scenario in enumerate(chosen):
-            self.progress("scenarios", n, len(chosen))
-            if why := self.why_untried(scenario):
-                self.scenarios[scenario.name] = why
-                self.unplayed += self.count_variants(scenario) if self.given_up else 0
+        self.scenarios = {s.name: self.why_untried(s) or None for s in chosen}
+        plan = self.plan_plays([s for s in chosen if self.scenarios[s.name] is None])
+        until = monotonic() + (self.profile.again if self.outside else inf)
+        late, left_out, times = False, 0, Counter[str]()
+        for n, scenario in enumerate(plan):
+            self.progress("scenarios", n, len(plan))
+            name = scenario.name
+            if isinstance(self.scenarios[name], Finding):
                 continue
-            self.scenarios[scenario.name] = None
-            for script in self.variants(scenario):
-                history = self.try_script(script)
-                if scenario.guarantee in history.broken & self.found.keys():  # and believed
-                    self.scenarios[scenario.name] = Finding(script, history)
-                if self.given_up or self.scenarios[scenario.name]:
-                    break
+            late = late or (times[name] > 0 and monotonic() > until)
+            if self.given_up or late:
+                left_out += 1
+                if not times[name]:
+                    self.scenarios[name] = f"it was not tried: {self.stopped}"
+                continue
+            script = self.vary(scenario.script) if times[name] else scenario.script
+            times[name] += 1
+            history = self.try_script(script)
+            if scenario.guarantee in history.broken & self.found.keys():  # and believed
+                self.scenarios[name] = Finding(script, history)
+        self.unplayed += left_out
+        if late:
+            least = min(times.values())
+            self.notes.append(f"{left_out:,} of {len(plan):,} plays of scenarios were left out, because the "
+                              f"{self.profile.again:g} s for them were over; each was played at least "
+                              f"{'once' if least == 1 else f'{least:,} times'}")
+
+    def plan_plays(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
+        """Each scenario as often as it is to be tried. Outside in rounds: if the time runs out, none was left out."""
+        if not self.outside:
+            return [s for s in scenarios for _ in range(self.count_plays(s))]
+        rounds = max(map(self.count_plays, scenarios), default=0)
+        return [s for n in range(rounds) for s in scenarios if n < self.count_plays(s)]
 
     def why_untried(self, scenario: Scenario) -> str:
-        if self.given_up:
-            return f"it was not tried: {self.stopped}"
         if scenario.guarantee not in self.claims:
             return f"{scenario.guarantee} is not claimed"
         steers = "steer" in NEEDS.get(scenario.guarantee, ()) or any(
@@ -345,15 +340,11 @@ class Judge:
         missing = sorted((scenario.needs | fails) - self.offers)
         return f"the server does not offer {', '.join(missing)}" if missing else ""
 
-    def variants(self, scenario: Scenario) -> Iterator[Script]:
-        yield scenario.script
-        if self.outside:
-            for _ in range(self.count_variants(scenario) - 1):
-                yield scenario.script.vary(self.random)
-        else:
-            yield from (self.reschedule(scenario.script) for _ in range(self.profile.schedules))
+    def vary(self, script: Script) -> Script:
+        """The script in another order, with other gaps; in this process under another schedule."""
+        return script.vary(self.random) if self.outside else self.reschedule(script)
 
-    def count_variants(self, scenario: Scenario) -> int:
+    def count_plays(self, scenario: Scenario) -> int:
         """How often a scenario is tried."""
         if not self.outside:
             return 1 + self.profile.schedules
@@ -405,21 +396,30 @@ class Judge:
 
     def test_more(self) -> None:
         """Plays the scenarios of guarantees that were put to the test too seldom, or else a plain prompt, until it was
-        often enough or the time is over."""
+        often enough or the time is over. In rounds, so that no guarantee takes the time of the others."""
         until = monotonic() + (self.profile.limit if self.outside else inf)
-        for guarantee in sorted(g for g in self.wanted if not self.why_hidden(g)):
-            scripts = [s.script for s in SCENARIOS if s.guarantee == guarantee and not self.why_untried(s)
-                       and (self.tried is None or s.name in self.tried)]
-            if self.tried is None:
-                scripts = scripts or [PLAIN]
-            for n in range(2 * self.decisive if scripts else 0):
-                if self.shown.get(guarantee, 0) >= self.decisive or guarantee in self.found:
-                    break
-                if self.given_up or monotonic() > until:
+        scripts = {g: self.list_scripts(g) for g in sorted(self.wanted) if not self.why_hidden(g)}
+        for n in range(2 * self.decisive):
+            for guarantee in (wanting := [g for g in scripts if scripts[g] and self.wants_more(g)]):
+                if self.given_up:
                     return
-                self.progress(f"testing {guarantee}", self.shown.get(guarantee, 0), self.decisive)
-                again = scripts[n % len(scripts)]
-                self.try_script(again.vary(self.random) if self.outside else self.reschedule(again))
+                if monotonic() > until:
+                    self.notes.append(f"the {self.profile.limit:g} s to test more often what was tested too seldom "
+                                      f"were over: {', '.join(g for g in wanting if self.wants_more(g))}")
+                    return
+                if self.wants_more(guarantee):
+                    self.progress(f"testing {guarantee}", self.shown.get(guarantee, 0), self.decisive)
+                    self.try_script(self.vary(scripts[guarantee][n % len(scripts[guarantee])]))
+
+    def wants_more(self, guarantee: str) -> bool:
+        """Whether too few histories have put it to the test, and none has broken it."""
+        return self.shown.get(guarantee, 0) < self.decisive and guarantee not in self.found
+
+    def list_scripts(self, guarantee: str) -> list[Script]:
+        """What puts a guarantee to the test."""
+        scripts = [s.script for s in SCENARIOS if s.guarantee == guarantee and not self.why_untried(s)
+                   and (self.tried is None or s.name in self.tried)]
+        return scripts or ([PLAIN] if self.tried is None else [])
 
     def shrink(self, guarantee: str) -> None:
         """Makes what was found as small as it gets within the budget."""

@@ -19,10 +19,11 @@ import pytest
 from .adapter import MakeAdapter
 from .adapter.guarantees import ORDER
 from .adapter.loading import load_adapter
-from .kit import TIMES, Profile, judge
+from .kit import TIMES, judge
 from .playing.scenarios import SCENARIOS
 from .playing.script import Script, read_scripts
 from .playing.venue import MakeFake
+from .profile import Profile
 from .report import LEGEND, Finding, Report, Status
 
 

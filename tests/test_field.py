@@ -16,8 +16,9 @@ from support.paths import ROOT
 
 from cancelmark.conformance.adapter import GUARANTEES, Ended
 from cancelmark.conformance.judging.history import History
-from cancelmark.conformance.kit import Profile, judge
+from cancelmark.conformance.kit import judge
 from cancelmark.conformance.playing.script import script
+from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.report import Finding, Replay, Report
 from cancelmark.conformance.report.exchange import exchange_text
 from cancelmark.conformance.samples.naive import NaiveAdapter

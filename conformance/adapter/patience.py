@@ -39,7 +39,7 @@ class Patience:
 
     @property
     def _usual(self) -> float:
-        return max([self.floor, *(FACTOR * wait for wait in self._waits)])
+        return max(self.floor, FACTOR * max(self._waits, default=0.0))
 
     @property
     def seconds(self) -> float:

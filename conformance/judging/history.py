@@ -71,6 +71,7 @@ class Track:
     ends: list[tuple[int, Ended, int]] = field(default_factory=list)
     notices: list[tuple[int, Notice]] = field(default_factory=list)
     taken_in: tuple[int, str] | None = None
+    maybe_taken_in: bool = False  # another's turn has its text, which may also be left of a prompt that was canceled
     blamed: bool = False  # that it has no end was complained about
     fails: bool = False  # the server cannot start it
     resent: int = 0  # how often it was sent again after it was accepted

@@ -185,6 +185,8 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
     """`busy`: a turn of its session is running. `idle`: none is, and the server could run one more."""
     if any(c.end < p.begin for c in history.calls_on(p, "shut")):
         return None  # that it was accepted is what is wrong
+    if p.maybe_taken_in:
+        return None  # and then the end of that turn is all that there is
     covered = history.covered(p)
     asked = max([at for at, _ in p.starts] + p.goes_on, default=inf)  # the language model, for the last time
     if p.running and any(asked < c.begin and c.end < inf for c in history.calls_on(p, *STOPS)):

@@ -228,11 +228,14 @@ class Observer:
         name = self.steering.taken_in.get(p.name)
         if not name or name == p.name or p.taken_in:
             return
+        into = self.history.find_prompt(name)
         if self.history.exact or not self.history.reachable(p, *KINDS):
-            into = self.history.find_prompt(name)
             at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} has {p.label} in it")
             p.taken_in = (at, name)
             self.news += 1
+        elif into and into.starts and not p.run_id:
+            began = max(into.begin, into.starts[0][1])
+            p.maybe_taken_in = not any(p.accepted < c.begin and c.end < began for c in self.history.calls_on(p, *KINDS))
 
     def _note_start(self, p: Track) -> None:
         goes_on = p.running or p.paused or p.calling

@@ -133,6 +133,9 @@ class Script:
         """Tasks that come late run only when nobody else can. A task is late by its name, whatever that is."""
         late, depart = frozenset(self.late), departing(self.departures)
 
+        if not late:
+            return depart
+
         def choose(ready: Sequence[Ready]) -> int:
             early = [i for i, r in enumerate(ready) if crc32(r.task.encode()) % TASKS not in late]
             offered = early or range(len(ready))

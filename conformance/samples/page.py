@@ -7,14 +7,14 @@ from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.views.tables import table
 
 from ..adapter.guarantees import NEEDS, ORDER, SIGNS
-from ..kit import Profile, judge
+from ..kit import judge
 from ..playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
+from ..profile import Profile
 from ..report import Finding, Report, Status
 from ..trace.records import FIELDS, NEEDED
 from .models import BEHAVIOURS, model_adapter
 from .naive import NaiveAdapter
-from .seeded import SEEDED
-from .seeded_clients import CLIENTS
+from .table import SEEDED
 
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
@@ -58,10 +58,12 @@ finds, the last two tables say why.
     (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
 ## Seeded servers
 
-Small servers that judge the judge: each breaks one thing, or looks guilty and is not. The kit must say exactly this.
+Small servers that judge the judge (`conformance/samples/table.py`). Of each subject one is guilty, and one looks guilty
+and is innocent. The kit must say exactly this, and `tests/conformance/test_seeded.py` sees to it.
 
-{table(("server", "what it does", "broken"), (
-    (s.name, s.says, ", ".join(sorted(s.report.broken)) or "–") for s in (*SEEDED, *CLIENTS)))}
+{table(("subject", "server", "what it does", "broken"), (
+    (subject, s.name, s.says, ", ".join(sorted(s.broken)) or ("–" if s.is_innocent else "not tested"))
+    for subject, servers in SEEDED.items() for s in servers))}
 ## Flaws that show from outside
 
 Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same

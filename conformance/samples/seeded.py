@@ -1,19 +1,14 @@
-"""Servers that show whether the kit judges right: each is small, and what the kit must say of it is written beside it.
+"""Servers that show whether the kit judges right: a `Sound` server, which keeps what it claims, with one thing changed.
 
 They come in pairs: one breaks something, and one looks guilty and is not, because it is slow, has one worker, or
-refuses while it is busy. All are a `Sound` server, which keeps what it claims, with one thing changed.
+refuses while it is busy. `table` has what the kit must say of each.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ..adapter import GUARANTEES, Adapter, Ended, Event, Refused, Sent, TurnFailed
-from ..kit import Profile, judge
-from ..report import Decision, Report, Status
-
-FEW = Profile("seeded", histories=0, schedules=4, inside=60, repeats=1, shrinks=30, seconds=0)
 
 
 @dataclass
@@ -205,46 +200,3 @@ class HasNoIds(Sound):
 class ForgetsThePlace(Sound):
     async def come_back(self) -> None:
         self._inbox = asyncio.Queue()
-
-
-@dataclass(frozen=True)
-class Seeded:
-    """A server, and what the kit must say of it."""
-
-    make: type[Adapter]
-    says: str  # what it does
-    broken: frozenset[str] = frozenset()  # exactly these; none: it is innocent
-    unsure: Mapping[str, Status] = field(default_factory=dict)  # what is claimed, and neither kept nor broken
-    decision: Decision = Decision.CONFORMS
-    profile: Profile = FEW
-
-    @property
-    def name(self) -> str:
-        return self.make.__name__
-
-    @cached_property
-    def report(self) -> Report:
-        return judge(self.make, profile=self.profile)
-
-
-ATTRIBUTION = frozenset({"attribution"})
-
-SEEDED: tuple[Seeded, ...] = (
-    Seeded(Sound, "has nothing wrong"),
-    Seeded(RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
-           unsure=dict.fromkeys(Sound.claims, Status.NOT_TESTED)),
-    Seeded(RefusesWhileBusy, "has no queue, and says so", unsure=dict.fromkeys(
-        ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), Status.NOT_TESTED)),
-    Seeded(CancelsWithAnError, "ends a turn that was canceled while it was held with an error", ATTRIBUTION),
-    Seeded(CancelsWithAnAnswer, "says `end_turn` of such a turn", ATTRIBUTION),
-    Seeded(FailsByItself, "does the first of these, and says that its turns may fail by themselves"),
-    Seeded(DiesOfAnIdleCancel, "breaks the connection when an idle session is canceled", frozenset({"progress"}),
-           {"idle-cancel-noop": Status.NOT_TESTED}),
-    Seeded(ExitsWhenShut, "exits when it is shut: its stream ends, and nobody listens"),
-    Seeded(Slow, "takes five seconds to start a turn, and five to end it"),
-    Seeded(SlowAndSilent, "is as slow, and says nothing of prompts that it drops", frozenset({"some-terminal"})),
-    Seeded(OneWorker, "runs one turn at a time in all sessions, and says so"),
-    Seeded(OneWorkerOfOneSession, "does the same, and forgets the other sessions", frozenset({"all-done"})),
-    Seeded(HasNoIds, "publishes events without ids", unsure={"delivery": Status.NOT_OBSERVABLE}),
-    Seeded(ForgetsThePlace, "has ids, and starts anew for whoever comes back", frozenset({"delivery"})),
-)

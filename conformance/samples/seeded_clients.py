@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from ..adapter import ContextFull, Ended, Event, Refused, Sent, TurnFailed
-from .seeded import Seeded, Sound
+from .seeded import Sound
 
 
 class MixesUpSessions(Sound):
@@ -181,26 +181,3 @@ class Folds(Sound):
 class FoldsEverybody(Folds):
     def may_fold(self, prompt: Sent) -> bool:
         return True
-
-
-CLIENTS: tuple[Seeded, ...] = (
-    Seeded(MixesUpSessions, "a cancel reaches every ninth session", frozenset({"isolation"})),
-    Seeded(StartsSlowly, "is slow to start turns, in sixteen sessions too"),
-    Seeded(ForgetsWhenOneAttaches, "forgets its queues when one more client comes", frozenset({"some-terminal"})),
-    Seeded(Attaches, "is slow to let one more client in"),
-    Seeded(DeletesInSilence, "deletes a session, and says nothing of those who waited", frozenset({"some-terminal"})),
-    Seeded(Deletes, "is slow to delete a session"),
-    Seeded(DropsForTheSlow, "drops ends for a subscriber that is slow", frozenset({"delivery"})),
-    Seeded(KeepsForTheSlow, "keeps ends for a subscriber that is slow"),
-    Seeded(RunsTwice, "runs a prompt again that is sent again", frozenset({"run-ids"})),
-    Seeded(KnowsRunIds, "knows a prompt that is sent again, and refuses another under its run id"),
-    Seeded(CancelsWhenNobodyWatches, "cancels everything a minute after the last watcher has left",
-           frozenset({"outlives-watcher"})),
-    Seeded(OutlivesWatchers, "goes on when nobody watches"),
-    Seeded(ForgetsCancelInSummary, "goes on after a cancel that came during a summary", frozenset({"no-lost-cancel"})),
-    Seeded(Summarizes, "goes on after a summary"),
-    Seeded(FailsInSilence, "says nothing of a prompt that it cannot start", frozenset({"some-terminal"})),
-    Seeded(FailsAloud, "says that it cannot start a prompt"),
-    Seeded(FoldsEverybody, "takes prompts with a run id into another's turn", frozenset({"no-absorption"})),
-    Seeded(Folds, "takes prompts without a run id into another's turn"),
-)

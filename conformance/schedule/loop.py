@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary
 
-from .ready import Choose, Job, Ready, chain, name_of, waiting
+from .ready import Choose, Job, Ready, find_owner, name_of, waiting
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -127,8 +127,8 @@ class Loop(asyncio.BaseEventLoop):
             self.steps.append(LoopStep(len(self.steps) + 1, task, what, choice, len(offers)))
 
     def _offers(self) -> list[Ready]:
-        """The first callback of every chain. Time passes only if there is none, and then to the next timer."""
-        self._ready = deque(handle for handle in self._ready if not handle.cancelled())
+        """The first callback of every owner. Time passes only if there is none, and then to the next timer."""
+        self._ready = deque([handle for handle in self._ready if not handle.cancelled()])
         self._timers = [timer for timer in self._timers if not timer.cancelled()]
         if self._timers and not self._ready:
             self._now = max(self._now, min(timer.when() for timer in self._timers))
@@ -137,9 +137,11 @@ class Loop(asyncio.BaseEventLoop):
             self._timers = [timer for timer in self._timers if timer.when() > self._now]
             due.sort(key=asyncio.TimerHandle.when)
             self._ready.extend(due)
-        firsts: dict[int | None, Ready] = {}
+        firsts: dict[int, Ready] = {}
         for position, handle in enumerate(self._ready):
-            firsts.setdefault(chain(handle), Ready(handle, position))
+            owner = find_owner(handle)
+            if id(owner) not in firsts:
+                firsts[id(owner)] = Ready(handle, position, owner)
         return list(firsts.values())[:1 if self._winding_up else None]
 
     def wind_up(self) -> None:

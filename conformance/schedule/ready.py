@@ -17,11 +17,12 @@ class Ready(NamedTuple):
 
     handle: asyncio.Handle
     position: int  # among all callbacks that are ready, in the order in which they became so
+    owner: object | None  # see `find_owner`
 
     @property
     def task(self) -> str:
         """The name of the task whose step or done callback it is, or else what kind of callback."""
-        match _owner(self.handle):
+        match self.owner:
             case asyncio.TimerHandle():
                 return "timer"
             case Job():
@@ -35,12 +36,12 @@ class Ready(NamedTuple):
     @property
     def is_task(self) -> bool:
         """Whether it is the step or a done callback of a task, which has that name."""
-        return isinstance(_owner(self.handle), asyncio.Task)
+        return isinstance(self.owner, asyncio.Task)
 
     @property
     def place(self) -> str:
         """Where a task resumes, function and line. Otherwise the tasks that it wakes, or the name of the callback."""
-        match _owner(self.handle):
+        match self.owner:
             case Job() as job:
                 return name_of(job.function)
             case asyncio.Task() as task if not task.done():
@@ -69,18 +70,13 @@ class Job(NamedTuple):
                 self.future.set_exception(error)
 
 
-def chain(handle: asyncio.Handle) -> int | None:
-    """Callbacks of one chain run in the order in which they became ready.
+def find_owner(handle: asyncio.Handle) -> object | None:
+    """Callbacks of one owner run in the order in which they became ready.
 
-    The steps of a task are a chain, and so are the done callbacks of a future (any callback whose one argument is a
-    future that is done). Each timer and each executor job is one of its own. All other callbacks together are one,
-    because asyncio promises that call_soon keeps their order.
+    A task owns its steps, and a future its done callbacks (any callback whose one argument is a future that is done).
+    Each timer and each executor job is its own. All other callbacks together have no owner, and are in order too,
+    because asyncio promises that call_soon keeps it.
     """
-    owner = _owner(handle)
-    return None if owner is None else id(owner)
-
-
-def _owner(handle: asyncio.Handle) -> object | None:
     if isinstance(handle, asyncio.TimerHandle):
         return handle
     callback = _callback(handle)

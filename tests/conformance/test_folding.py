@@ -46,9 +46,30 @@ class Folding(Adapter):
                 self.tell(Ended(prompts[-1].name, "end_turn", text))
 
 
-def played(text: str) -> History:
+class Guests(Folding):
+    """Whoever waits is the guest of the first, and has no end of its own. A cancel reaches nobody, and is answered when
+    the turn has begun."""
+
+    folds = True
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        self.waiting.append(prompt)
+        self.turn = self.turn or asyncio.create_task(self.run())
+
+    async def cancel(self, session: str) -> None:
+        await asyncio.sleep(0.2)
+
+    async def run(self) -> None:
+        await asyncio.sleep(0.1)
+        async with httpx.AsyncClient(base_url=self.url, verify=False, timeout=None) as http:
+            messages = [{"role": "user", "content": prompt.text} for prompt in self.waiting]
+            await http.post("chat/completions", json={"model": TURN, "messages": messages})
+            self.tell(Ended(self.waiting[0].name, "end_turn"))
+
+
+def played(text: str, kind: type[Folding] = Folding) -> History:
     fake = FakeModel()
-    stage = Outside(lambda: Folding(fake.url), lambda: fake)
+    stage = Outside(lambda: kind(fake.url), lambda: fake)
     try:
         return stage.play(script(text))
     finally:
@@ -75,3 +96,21 @@ def test_a_text_that_stays_after_a_cancel_does_not_count_as_taken_in() -> None:
 def test_who_is_accepted_while_a_cancel_is_may_have_been_canceled_and_is_not_called_stranded() -> None:
     history = played("accept A; cancel + accept B")
     assert {c.guarantee for c in history.complaints if c.says.startswith("B ")} == {"some-terminal"}
+
+
+def test_who_is_accepted_while_a_cancel_is_and_is_heard_in_anothers_turn_owes_no_end() -> None:
+    """It may be a guest of that turn, or canceled with its text left behind: nobody outside can tell."""
+    for later in ("release", "cancel, release"):
+        history = played(f"cancel + accept A anonymous + accept B anonymous; {later}", Guests)
+        assert "end of A: end_turn" in [line.text for line in history.observations]
+        assert not [c for c in history.complaints if c.says.startswith("B ")], history.complaints
+
+
+def test_who_was_canceled_before_the_turn_that_has_its_text_is_owed_an_end() -> None:
+    history = played("accept A; accept B anonymous; cancel; accept C; release")
+    assert {c.guarantee for c in history.complaints if c.says.startswith("B ")} == {"some-terminal"}
+
+
+def test_with_a_run_id_an_end_is_owed_all_the_same() -> None:
+    history = played("cancel + accept A anonymous + accept B; release", Guests)
+    assert "some-terminal" in history.broken

@@ -25,12 +25,13 @@ from cancelmark.conformance import (
 from cancelmark.conformance.adapter import Event
 from cancelmark.conformance.adapter.guarantees import ORDER, OUTLIVES_WATCHER, RUN_IDS
 from cancelmark.conformance.adapter.patience import CONFIRM, FACTOR, RECENT, Patience
-from cancelmark.conformance.kit import PROFILES, JudgementStopped, Profile
+from cancelmark.conformance.kit import JudgementStopped
 from cancelmark.conformance.playing import observer, venue
 from cancelmark.conformance.playing.observer import Observer
 from cancelmark.conformance.playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
 from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.playing.venue import AdapterError, Inside
+from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Decision, Report, Status
 from cancelmark.conformance.samples.models import model_adapter
 from cancelmark.conformance.samples.naive import NaiveAdapter

@@ -9,7 +9,7 @@ import pytest
 from support.browsing import Sight, chromium, inaccessible
 
 from cancelmark.conformance import judge
-from cancelmark.conformance.kit import Profile
+from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.report import Report
 from cancelmark.conformance.report.page import report_page
 from cancelmark.conformance.samples.naive import NaiveAdapter

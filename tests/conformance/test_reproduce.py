@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from cancelmark.conformance import judge
-from cancelmark.conformance.kit import PROFILES, Profile
 from cancelmark.conformance.playing.scenarios import SCENARIOS
 from cancelmark.conformance.playing.script import script
+from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Finding, Status
 from cancelmark.conformance.samples.models import model_adapter
 from cancelmark.conformance.samples.naive import NaiveAdapter

@@ -21,7 +21,7 @@ class MyAdapter(NaiveAdapter):
     pass
 """
 HISTORIES = """\
-from cancelmark.conformance.kit import Profile
+from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.suite import ConformanceSuite
 
 class TestAgain(ConformanceSuite):

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from support.notebook_shell import html_of, svg_of
 
-from cancelmark.conformance.kit import Profile, judge
+from cancelmark.conformance.kit import judge
+from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.samples.naive import NaiveAdapter
 from cancelmark.model.check.explore import explore
 from cancelmark.model.examples import EXAMPLES

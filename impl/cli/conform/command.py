@@ -46,11 +46,13 @@ how turns are steered:
 
 other servers:
   Another wire takes an adapter, a Python class that the kit makes without arguments: --adapter mine:MyAdapter or
-  --adapter mine.py:MyAdapter. docs/adapters.md has a whole one; python -m pydoc cancelmark.conformance.adapter.
+  --adapter mine.py:MyAdapter. docs/adapters.md has a whole one to copy, and
+  python -m pydoc cancelmark.conformance.adapter lists everything that an adapter can offer.
 
-again:
-  --script "accept A; cancel" --times 5 plays what a finding says, and counts what shows. In a script, `;` waits until
-  the server is quiet, `,` does not, and `+` is at the same time: python -m pydoc cancelmark.conformance.playing.script.
+playing a finding again:
+  Each finding ends with the command that plays it again, such as --script "accept A; cancel" --times 5. The report
+  counts in how many plays the finding shows. In a script, `;` waits until the server is quiet, `,` does not wait, and
+  `+` is at the same time. python -m pydoc cancelmark.conformance.playing.script has all words of a script.
 
 A server that speaks our wire gets one workspace, with sessions of its own for each history: an empty directory, removed
 afterwards, if the server is on this machine, and otherwise the path /cancelmark-conform-…. Its other workspaces are
@@ -82,7 +84,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--workspace", metavar="PATH", help="the server's workspace to use (default: see below)")
     parser.add_argument("--llm-port", type=int, metavar="PORT", help="serve the kit's language model here; see below")
     parser.add_argument("--profile", default="quick", choices=PROFILES,
-                        help="quick: under a minute (default); deep: thousands of histories, some minutes")
+                        help="quick: about a minute (default); deep: about five minutes, and what was left out is said")
     parser.add_argument("--only", action="append", metavar="GUARANTEE",
                         help="judge only this one; can be given more than once")
     parser.add_argument("--scenario", action="append", metavar="NAME",

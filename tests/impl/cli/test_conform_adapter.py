@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 import pytest
 from support.commands import read_refusal, run_command, run_process
 
-from cancelmark.conformance import kit
 from cancelmark.conformance.adapter.guarantees import ORDER
-from cancelmark.conformance.kit import Profile
 from cancelmark.conformance.playing.scenarios import SCENARIOS
+from cancelmark.conformance.profile import PROFILES, Profile
 
 NAIVE = "cancelmark.conformance.samples.naive:NaiveAdapter"
 FEW = Profile("quick", histories=0, schedules=4, inside=20, repeats=1, shrinks=60, seconds=0)
@@ -47,7 +46,7 @@ NUMBER = 7
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with an adapter, and this process in it."""
-    monkeypatch.setitem(kit.PROFILES, "quick", FEW)
+    monkeypatch.setitem(PROFILES, "quick", FEW)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own.py").write_text(MINE)
     (tmp_path / "laid_beside.py").write_text("")

@@ -14,6 +14,8 @@ import pytest
 from support.commands import COMMAND, read_refusal
 from support.servers import PATIENCE, Process
 
+from cancelmark.impl.runtime.index import Index
+
 KB = 1024
 
 
@@ -73,6 +75,15 @@ def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
         (data / "workspaces").chmod(0o755)
         with Process(data):
             assert {name: mode for name, mode in modes(data).items() if mode & 0o077} == {}
+    finally:
+        os.umask(mask)
+
+
+def test_an_index_is_its_users_alone_from_the_beginning(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        with closing(Index(tmp_path)):
+            assert {name: mode for name, mode in modes(tmp_path).items() if mode & 0o077} == {}
     finally:
         os.umask(mask)
 

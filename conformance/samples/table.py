@@ -1,0 +1,140 @@
+"""The judge judged: what the kit must say of each seeded server, by what the server is about.
+
+Of each subject there is a guilty one, and an innocent one that looks guilty.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ..adapter import Adapter
+from ..kit import judge
+from ..profile import Profile
+from ..report import Decision, Report, Status
+from . import seeded as one
+from . import seeded_clients as several
+from . import seeded_outside as outside
+
+FEW = Profile("seeded", histories=0, schedules=4, inside=60, repeats=1, shrinks=30, seconds=0)
+RACES = Profile("races", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0, limit=10, races=40)
+SHORT = Profile("cut short", histories=200, schedules=0, inside=0, repeats=20, shrinks=0, seconds=0, again=0, limit=0)
+SCENARIOS = Profile("scenarios", histories=200, schedules=0, inside=0, repeats=20, shrinks=0, seconds=0, limit=0)
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A server, and what the kit must say of it."""
+
+    make: type[Adapter]
+    says: str  # what it does
+    broken: frozenset[str] = frozenset()  # exactly these; none: it is innocent, or nobody can know
+    unsure: Mapping[str, Status] = field(default_factory=dict)  # what is claimed, and neither kept nor broken
+    decision: Decision = Decision.CONFORMS
+    profile: Profile = FEW
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__
+
+    @property
+    def is_innocent(self) -> bool:
+        return not self.broken and self.decision is Decision.CONFORMS
+
+    @cached_property
+    def report(self) -> Report:
+        return judge(self.make, profile=self.profile)
+
+
+def _breaks(*guarantees: str) -> frozenset[str]:
+    return frozenset(guarantees)
+
+
+UNTESTED = Status.NOT_TESTED
+
+SEEDED: Mapping[str, tuple[Seeded, ...]] = {
+    "canceled while its turn is held": (
+        Seeded(one.CancelsWithAnError, "ends a turn that was canceled while it was held with an error",
+               _breaks("attribution")),
+        Seeded(one.CancelsWithAnAnswer, "says `end_turn` of such a turn", _breaks("attribution")),
+        Seeded(one.FailsByItself, "does the first of these, and says that its turns may fail by themselves"),
+        Seeded(one.Sound, "has nothing wrong"),
+    ),
+    "nothing to judge": (
+        Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
+               unsure=dict.fromkeys(one.Sound.claims, UNTESTED)),
+        Seeded(one.RefusesWhileBusy, "has no queue, and says so", unsure=dict.fromkeys(
+            ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
+    ),
+    "gone": (
+        Seeded(one.DiesOfAnIdleCancel, "breaks the connection when an idle session is canceled", _breaks("progress"),
+               {"idle-cancel-noop": UNTESTED}),
+        Seeded(one.ExitsWhenShut, "exits when it is shut: its stream ends, and nobody listens"),
+    ),
+    "a judgement cut short": (
+        Seeded(outside.OvertakesLater, "takes the last first, after twenty histories", _breaks("fifo"),
+               profile=SCENARIOS),
+        Seeded(outside.OvertakesLater, "does the same, and there is no time to see it", unsure={"fifo": UNTESTED},
+               decision=Decision.UNKNOWN, profile=SHORT),
+        Seeded(outside.InOrder, "takes all in order; there is time for scenarios alone, and they are enough",
+               profile=SCENARIOS),
+    ),
+    "slow": (
+        Seeded(one.SlowAndSilent, "takes five seconds to start a turn, and says nothing of prompts that it drops",
+               _breaks("some-terminal")),
+        Seeded(one.Slow, "takes five seconds to start a turn, and five to end it"),
+    ),
+    "one worker for all sessions": (
+        Seeded(one.OneWorkerOfOneSession, "runs one turn at a time, and forgets the other sessions",
+               _breaks("all-done")),
+        Seeded(one.OneWorker, "runs one turn at a time in all sessions, and says so"),
+    ),
+    "a window of milliseconds": (
+        Seeded(outside.StrandsInTheWindow, "forgets a prompt that comes some milliseconds after the answer to a cancel",
+               _breaks("all-done"), profile=RACES),
+        Seeded(outside.LateInTheWindow, "starts such a prompt a tenth of a second later", profile=RACES),
+    ),
+    "a place to come back to": (
+        Seeded(one.ForgetsThePlace, "has ids, and starts anew for whoever comes back", _breaks("delivery")),
+        Seeded(one.HasNoIds, "publishes events without ids", unsure={"delivery": Status.NOT_OBSERVABLE}),
+    ),
+    "sixteen sessions": (
+        Seeded(several.MixesUpSessions, "a cancel reaches every ninth session", _breaks("isolation")),
+        Seeded(several.StartsSlowly, "is slow to start turns, in sixteen sessions too"),
+    ),
+    "one more client": (
+        Seeded(several.ForgetsWhenOneAttaches, "forgets its queues when one more client comes",
+               _breaks("some-terminal")),
+        Seeded(several.Attaches, "is slow to let one more client in"),
+    ),
+    "a session deleted": (
+        Seeded(several.DeletesInSilence, "deletes a session, and says nothing of those who waited",
+               _breaks("some-terminal")),
+        Seeded(several.Deletes, "is slow to delete a session"),
+    ),
+    "a slow subscriber": (
+        Seeded(several.DropsForTheSlow, "drops ends for a subscriber that is slow", _breaks("delivery")),
+        Seeded(several.KeepsForTheSlow, "keeps ends for a subscriber that is slow"),
+    ),
+    "sent again": (
+        Seeded(several.RunsTwice, "runs a prompt again that is sent again", _breaks("run-ids")),
+        Seeded(several.KnowsRunIds, "knows a prompt that is sent again, and refuses another under its run id"),
+    ),
+    "nobody watches": (
+        Seeded(several.CancelsWhenNobodyWatches, "cancels everything a minute after the last watcher has left",
+               _breaks("outlives-watcher")),
+        Seeded(several.OutlivesWatchers, "goes on when nobody watches"),
+    ),
+    "a turn that outgrows its context": (
+        Seeded(several.ForgetsCancelInSummary, "goes on after a cancel that came during a summary",
+               _breaks("no-lost-cancel")),
+        Seeded(several.Summarizes, "goes on after a summary"),
+    ),
+    "a prompt that cannot start": (
+        Seeded(several.FailsInSilence, "says nothing of a prompt that it cannot start", _breaks("some-terminal")),
+        Seeded(several.FailsAloud, "says that it cannot start a prompt"),
+    ),
+    "folding": (
+        Seeded(several.FoldsEverybody, "takes prompts with a run id into another's turn", _breaks("no-absorption")),
+        Seeded(several.Folds, "takes prompts without a run id into another's turn"),
+    ),
+}
