@@ -77,12 +77,12 @@ MORE_BUGS = {
         "but nothing more",
     REFERENCE.changed("a turn ends canceled unasked", rows_with(
         Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, outcome=Outcome.CANCELED),
-        without=is_row(Trigger.FINISH_CANCELED))): "ends canceled, but could only end end_turn",
+        without=is_row(Trigger.FINISH_CANCELED))): "ends canceled, but could only (start or )?end end_turn",
     REFERENCE.changed("a stopping turn goes on after a summary", rows_with(
         Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED),
         without=is_row(Trigger.REQUEUE))): "starts( again)?, but",
     REFERENCE.changed("a turn goes on after a crash", recover={"apply": recover_without_interrupting}):
-        "has end_turn after 1 starts",
+        "ends end_turn, but",
 }
 
 

@@ -232,7 +232,7 @@ class CountsTwice(Counter):
 
 @pytest.mark.parametrize(("make", "counter", "noticed"), [
     (Unlocked, Counter, "Error|IllegalTrigger|rule: "),
-    (AsksTooEarly, Counter, r"has start after \d starts; allowed: canceled \(rule: no start after a cancel"),
+    (AsksTooEarly, Counter, r"starts( again)?, but could only end canceled\. The rule: no start after a cancel"),
     (LetsGoTooEarly, Counter, "no row lets it start"),
     (Session, CountsTwice, "Error|IllegalTrigger|rule: "),
 ])
