@@ -12,7 +12,6 @@ time for is said.
 """
 
 import asyncio
-import itertools
 import random
 import threading
 from collections import Counter
@@ -117,6 +116,10 @@ def _without_a_loop(work: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return result[0]
+
+
+class _Enough(BaseException):
+    """No more histories: no `Exception`, which Hypothesis would take for a failure, and look for another one."""
 
 
 @dataclass
@@ -366,33 +369,31 @@ class Judge:
             total = self.profile.histories if self.steered else self.profile.histories // 20
         if not total or self.wanted <= set(self.found):
             return
-        done, errors = itertools.count(), list[AdapterError]()
-        late, left_out = False, 0
-        until = monotonic() + (self.profile.limit if self.outside else inf)
+        done, until = 0, monotonic() + (self.profile.limit if self.outside else inf)
 
         @seed(self.seed)
         @settings(max_examples=total, phases=[Phase.generate], database=None, deadline=None,
                   suppress_health_check=list(HealthCheck))
         @given(draw_scripts(self.offers))
         def each(script: Script) -> None:
-            nonlocal late, left_out
-            late = late or monotonic() > until
-            if errors or self.given_up or late:
-                left_out += 1
-                return
-            self.progress("histories", next(done), total)
+            nonlocal done
+            if self.given_up or monotonic() > until:
+                raise _Enough
+            self.progress("histories", done, total)
             try:
                 self.try_script(script)
-            except AdapterError as error:  # Hypothesis would look for another one
-                errors.append(error)
+            except AdapterError as error:
+                raise _Enough from error
+            done += 1
 
-        each()
-        if left_out:
-            self.unplayed += left_out
-            why = f"the {self.profile.limit:g} s for them were over" if late else self.stopped
-            self.notes.append(f"{left_out:,} of {total:,} random histories were not played: {why}")
-        if errors:
-            raise errors[0]
+        try:
+            each()
+        except _Enough as enough:
+            if isinstance(enough.__cause__, AdapterError):
+                raise enough.__cause__ from enough.__cause__.__cause__
+            self.unplayed += total - done
+            why = self.stopped or f"the {self.profile.limit:g} s for them were over"
+            self.notes.append(f"{total - done:,} of {total:,} random histories were not played: {why}")
 
     def test_more(self) -> None:
         """Plays the scenarios of guarantees that were put to the test too seldom, or else a plain prompt, until it was

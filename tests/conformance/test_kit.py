@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis.strategies import SearchStrategy
 from support.budget import effort
 from support.paths import ROOT
 
@@ -29,7 +30,7 @@ from cancelmark.conformance.kit import JudgementStopped
 from cancelmark.conformance.playing import observer, venue
 from cancelmark.conformance.playing.observer import Observer
 from cancelmark.conformance.playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
-from cancelmark.conformance.playing.script import Script, script
+from cancelmark.conformance.playing.script import Script, script, scripts
 from cancelmark.conformance.playing.venue import AdapterError, Inside
 from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Decision, Report, Status
@@ -691,6 +692,17 @@ def test_a_budget_that_ran_out_is_told_and_nothing_is_called_kept_for_want_of_ti
     few = [v for v in report.verdicts if v.status is Status.NOT_TESTED]
     assert few
     assert all(v.shown < FEW.unsteered and "10 histories were not played" in v.why for v in few)
+
+
+def test_when_the_time_is_over_no_more_histories_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Script] = []
+
+    def draw(offers: frozenset[str]) -> SearchStrategy[Script]:
+        return scripts(offers).map(lambda made: drawn.append(made) or made)
+
+    monkeypatch.setattr(kit, "draw_scripts", draw)
+    judge(Outside, profile=replace(FEW, histories=2000, limit=0))
+    assert len(drawn) == 1
 
 
 def test_patience_grows_with_what_the_server_takes_and_forgets() -> None:
