@@ -22,7 +22,7 @@ from cancelmark.model.revisions.flaws import FLAWS
 README = ROOT / "README.md"
 SAYS = {
     "README.md": ["single-active is broken", "canceled"],
-    "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA has end_turn after 0 starts"],
+    "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA ends end_turn without a start"],
     "docs/review.md": ["holds", "no-lost-cancel: accept(A), accept(B), enter(A), enter(B), cancel, finish(A"],
 }
 EXAMPLES = [(name, example, says) for name, said in SAYS.items()

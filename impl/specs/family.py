@@ -1,24 +1,22 @@
 """Writes specs/family.md: every set of features searched, which takes minutes. `make family` runs it."""
 
+import sys
 from pathlib import Path
 
-from cancelmark.model.check.explore import Result
-from cancelmark.model.lifecycle import Feature
+from rich.console import Console
+from rich.progress import track
+
 from cancelmark.views.family import family_page, search_subset, subsets
 
-from ..cli.terminal import progress_bar
 from ..files import write
 
 
 def main() -> None:
-    with progress_bar() as bar:
-        task = bar.add_task("searching sets of features", total=len(list(subsets())))
-
-        def search(features: frozenset[Feature]) -> Result:
-            bar.advance(task)
-            return search_subset(features)
-
-        write(Path("specs/family.md"), family_page(search))
+    shown = sys.stderr.isatty()
+    sets = track(list(subsets()), "searching sets of features", console=Console(stderr=True, quiet=not shown),
+                 transient=True, disable=not shown)
+    found = {features: search_subset(features) for features in sets}
+    write(Path("specs/family.md"), family_page(found.__getitem__))
 
 
 if __name__ == "__main__":
