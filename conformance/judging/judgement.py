@@ -216,6 +216,8 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
             found = p.queued and any(p.queued.end < c.begin for c in history.calls_on(p, *STOPS))
             return Complaint("queue-dropped" if found else "no-lost-cancel",
                              f"{p.label} was accepted before a cancel that was answered, and is still queued.")
+        if _may_be_guest(history, p):
+            return None
         return Complaint("some-terminal", f"{p.label} was accepted before a cancel that was answered; it did not "
                                           "start, and its end was not published.")
     if not history.steered:
@@ -228,6 +230,8 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
     if p.starts or not idle:
         return None
     if not history.exact and history.reachable(p, "cancel", "clear"):
+        if _may_be_guest(history, p):
+            return None
         return Complaint("some-terminal", f"{p.label} was accepted while a cancel was; it did not start, and its "
                                           "end was not published.")
     if p.fails:
@@ -238,6 +242,14 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
     elsewhere = " (others have turns running: does the server run only so many? `capacity`)" if history.running else ""
     return Complaint("all-done", f"{p.label} is stranded: nothing is running in its session, and it does not start"
                                  f"{elsewhere}.")
+
+
+def _may_be_guest(history: History, p: Track) -> bool:
+    """Whether a turn may have taken the prompt in and was stopped before the language model heard of it: a turn takes
+    prompts without a run id in before it asks, at first and after a tool call. Its end is then theirs."""
+    return not history.exact and not p.run_id and any(
+        q is not p and q.begin < p.accepted and q.accepted < inf and (q.calling or not q.starts)
+        and not (q.ends and q.ends[0][0] < p.begin) for q in history.prompts_of(p.session))
 
 
 def _still_queued(history: History, p: Track, queued: int | None) -> bool:

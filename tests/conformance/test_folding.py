@@ -3,6 +3,7 @@
 import asyncio
 
 import httpx2 as httpx
+import pytest
 
 from cancelmark.conformance.adapter import Adapter, Ended, Sent
 from cancelmark.conformance.adapter.fake_llm import TURN, FakeModel
@@ -67,6 +68,22 @@ class Guests(Folding):
             self.tell(Ended(self.waiting[0].name, "end_turn"))
 
 
+class StoppedGuests(Guests):
+    """Its turn takes in whoever waits, and a cancel stops the turn before the language model hears of them."""
+
+    async def cancel(self, session: str) -> None:
+        if self.turn and not self.turn.done():
+            self.turn.cancel()
+            self.tell(Ended(self.waiting[0].name, "canceled"))
+
+    async def run(self) -> None:
+        if self.waiting[0].run_id:
+            async with httpx.AsyncClient(base_url=self.url, verify=False, timeout=None) as http:
+                messages = [{"role": "user", "content": self.waiting[0].text}]
+                await http.post("chat/completions", json={"model": TURN, "messages": messages})
+        await asyncio.sleep(60)
+
+
 def played(text: str, kind: type[Folding] = Folding) -> History:
     fake = FakeModel()
     stage = Outside(lambda: kind(fake.url), lambda: fake)
@@ -114,3 +131,17 @@ def test_who_was_canceled_before_the_turn_that_has_its_text_is_owed_an_end() -> 
 def test_with_a_run_id_an_end_is_owed_all_the_same() -> None:
     history = played("cancel + accept A anonymous + accept B; release", Guests)
     assert "some-terminal" in history.broken
+
+
+@pytest.mark.parametrize("text", [
+    "accept A anonymous, accept B anonymous, cancel", "accept A; again + accept B anonymous, cancel",
+])
+def test_who_may_have_been_taken_in_by_a_turn_that_was_stopped_before_it_asked_owes_no_end(text: str) -> None:
+    history = played(text, StoppedGuests)
+    assert "end of A: canceled" in [line.text for line in history.observations]
+    assert not [c for c in history.complaints if c.says.startswith("B ")], history.complaints
+
+
+def test_who_waits_for_a_turn_that_is_held_is_no_guest_and_is_owed_an_end() -> None:
+    history = played("accept A; accept B anonymous; cancel", StoppedGuests)
+    assert {c.guarantee for c in history.complaints if c.says.startswith("B ")} == {"some-terminal"}
