@@ -13,6 +13,7 @@ from rich.table import Table
 
 from cancelmark.model.delivery import DELIVERY, delivery_of
 from cancelmark.model.protocol import REFERENCE, Behaviour
+from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
 from cancelmark.model.trace import Trace, positions, retraced
@@ -71,7 +72,8 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
     with open_workers(arguments.jobs) as workers:
-        searches = [(protocol, workers.begin(search_protocol, name)) for name, protocol in PROTOCOLS.items()]
+        judged = [PROTOCOLS[name] for name in (*(r.name for r in REVISIONS), REFERENCE.name)]
+        searches = [(protocol, workers.begin(search_protocol, protocol.name)) for protocol in judged]
         columns = [found().column(protocol) for protocol, found in searches]
     if arguments.json:
         print(json.dumps(report(columns), indent=2, ensure_ascii=False))

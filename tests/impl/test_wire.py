@@ -95,8 +95,10 @@ def test_updates_have_the_fields_that_the_wire_says() -> None:
                 return [notice for notice in notices if isinstance(notice, Update)]
 
     updates = asyncio.run(scene())
-    assert {update.type for update in updates} == {"prompt", "message"}
-    for update in updates:
+    assert {update.type for update in updates} == {"prompt", "message", "call"}
+    assert [update.payload for update in updates if update.type == "call"] == [
+        {"session_id": "s", "call": "cancel", "mark": 1}]
+    for update in (update for update in updates if update.type != "call"):
         kind = wire.Prompt if update.type == "prompt" else wire.Message
         assert wire.to_json(read(kind, update.payload)).keys() == update.payload.keys()
 
