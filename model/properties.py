@@ -55,7 +55,7 @@ class SessionStep(NamedTuple):
                 into.append(before.prompt(effect.into))
             elif isinstance(effect, End):
                 ended.append(effect)
-        prompt = next((p for p in before.prompts if p.seq == move.seq), None)  # whoever is accepted was not there before
+        prompt = next((p for p in before.prompts if p.seq == move.seq), None)  # an accepted one is new
         return cls(move.action.name, before, move.after, move.effects, started, folded, into, ended, prompt,
                    move.variant)
 
