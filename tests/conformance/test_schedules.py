@@ -77,7 +77,7 @@ def test_what_is_accepted_while_the_server_closes_does_not_run(
     ([accept(turn="ignores a stop"), cancel("asked")], Memory, 44),
     ([accept(turn="ignores a stop"), cancel("asked")], File, 87),
     ([accept(turn="stops late"), cancel("asked")], File, 79),
-    ([B, cancel("active")], File, 50),
+    ([B, cancel("active")], File, 51),  # who watches is told of the cancel, too
     ([B, B, cancel("step")], File, 96),
 ], ids=str)
 def test_who_watches_is_told_of_what_is_durable_and_sees_every_message_as_it_was_written(

@@ -4,7 +4,7 @@ import pytest
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import LEAST, PROPERTIES, Bounds, Kind, goals
-from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
 from cancelmark.model.seeded import BUGS, FLAWED, Bug
 
@@ -57,4 +57,4 @@ def test_goals_are_met_exactly_where_they_are_called_possible(bounds: Bounds) ->
 
 
 def test_least_bounds_name_only_goals_that_exist() -> None:
-    assert set(LEAST) <= {g.id for g in goals(REFERENCE, Bounds())}
+    assert set(LEAST) <= {g.id for g in goals(FAMILY, Bounds())}

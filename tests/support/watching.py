@@ -17,6 +17,7 @@ from cancelmark.model.actions import ACTIONS, Action, Actor, Reach
 from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.effects import Start
 from cancelmark.model.lifecycle import Row, State
+from cancelmark.model.observer import everyone
 from cancelmark.model.oracle import Call as OracleCall
 from cancelmark.model.oracle import CallKind, End, Span
 from cancelmark.model.oracle import Prompt as Seen
@@ -126,12 +127,14 @@ class Watch:
         """The session as the model would have it, with what an observer knows of each prompt's history."""
         before = self.server.sessions[here]
         known = {p.seq: p for p in before.prompts}
-        reach = BY_NAME[effects.action].reaches if effects.action in BY_NAME else Reach.NOTHING
-        if reach is Reach.CANCEL:
-            self._covered[here] = session.counter.latest
-        for p in {Reach.NOTHING: [], Reach.CLEAR: before.queue, Reach.CANCEL: before.live}[reach]:
-            if p.reach is not Reach.CANCEL:
-                known[p.seq] = p._replace(reach=reach)
+        action = BY_NAME.get(effects.action)
+        if action and action.whom:
+            if action.whom is everyone:
+                self._covered[here] = session.counter.latest
+            subject = effects.prompt and known.get(effects.prompt.seq)
+            for p in action.whom(before, subject, effects.variant):
+                if p.reach is not Reach.CANCEL:
+                    known[p.seq] = p._replace(reach=action.reaches)
         if effects.action == "accept" and (new := effects.prompt):
             # Its seq was given out before it came here, and a cancel in between has reached it.
             late = Reach.CANCEL if new.seq <= self._covered[here] else Reach.NOTHING
