@@ -44,7 +44,13 @@ class Sight:
                 if not request.url.startswith((origin, "data:", "blob:")) else None)
 
 
+SETTLED = """() => Promise.all(document.getAnimations()
+    .filter((one) => one.effect.getComputedTiming().iterations !== Infinity)
+    .map((one) => one.finished.catch(() => null))).then(() => null)"""
+
+
 def inaccessible(page: Page, within: str | None = None) -> list[str]:
-    """What axe finds wrong: contrast, labels, roles and the like, one line each."""
+    """What axe finds wrong: contrast, labels, roles and the like, one line each. What fades in has no contrast yet."""
+    page.evaluate(SETTLED)
     found: Any = Axe().run(page, within).response["violations"]
     return [f"{problem['id']}: {node['html'][:200]}" for problem in found for node in problem["nodes"]]

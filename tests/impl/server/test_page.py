@@ -102,6 +102,7 @@ def test_the_mark_is_a_line_between_the_prompts_that_it_separates(page: Page, se
         shown = page.locator(".done ol > li").evaluate_all("(items) => items.map((item) => +item.dataset.seq)")
         assert shown == [3, 2.5, 2, 1], "what is done is shown the latest first"
         page.reload()
+    expect(page.locator(".done .mark-line")).to_have_text("mark ≤ #2")
     assert inaccessible(page) == []
 
 
