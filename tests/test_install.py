@@ -27,7 +27,8 @@ BROUGHT = {  # by each extra, as modules
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
     "model.proof": "prove", "views.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
-    "impl.server": "serve", "impl.client": "wire", "impl.adapters.wire": "wire", "impl.adapters.connections": "wire",
+    "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire", "impl.adapters.wire": "wire",
+    "impl.adapters.connections": "wire",
     "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
 }
 
@@ -98,7 +99,11 @@ USES = {  # what a command is given here, and the extra that it then needs, if a
     "serve": ([], "serve"),
     "run": (["hello"], "wire"),
     "send": (["hello"], "wire"),
+    "acp": ([], "wire"),
     "cancel": ([], "wire"),
+    "stop": ([], "wire"),
+    "hold": ([], "wire"),
+    "resume": ([], "wire"),
     "queue": ([], "wire"),
     "watch": ([], "wire"),
     "conform": (["http://127.0.0.1:1"], "wire"),
@@ -141,7 +146,9 @@ def test_only_the_command_that_was_named_is_loaded(name: str) -> None:
                "except SystemExit: print(*sys.modules, file=sys.stderr)")
     loaded = set(done.stderr.split())
     others = {f"cancelmark.impl.cli.{module}" for module in ("serve", "watch", "conform", "prove")}
-    assert loaded & others <= {f"cancelmark.impl.cli.{COMMANDS[name]}"}
+    module = COMMANDS[name][0].removesuffix(".command")
+    shared = {"serve"} if name == "acp" else set()  # it is a server too, and takes a server's options
+    assert loaded & others <= {f"cancelmark.impl.cli.{each}" for each in {module, *shared}}
     assert not loaded & {module for brought in BROUGHT.values() for module in brought}
 
 

@@ -405,7 +405,7 @@ def test_no_call_works_without_the_token() -> None:
             for headers in bad:
                 async with server.client() as stranger:
                     for call in CALLS:
-                        path = call.path.format(id=place.id, sid=place.session, client_id=uuid4())
+                        path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1)
                         answer = await stranger.request(call.method, path, headers={
                             name: value.encode("latin-1") for name, value in headers.items()},  # type: ignore[misc]
                             params={"client_id": str(uuid4()), "token": TOKEN}, content=b"{}")
@@ -454,7 +454,7 @@ def test_a_page_of_another_origin_cannot_drive_the_server(headers: dict[str, str
         await place.send("a", "run-a")
         await gate.reached()
         for call in CALLS:
-            path = call.path.format(id=place.id, sid=place.session, client_id=uuid4())
+            path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1)
             answer = await place.http.request(call.method, path, headers=sent, content=b"{}",
                                               params={"client_id": str(uuid4())})
             assert answer.status_code == 403, call
