@@ -55,7 +55,8 @@ class SessionStep(NamedTuple):
                 into.append(before.prompt(effect.into))
             elif isinstance(effect, End):
                 ended.append(effect)
-        prompt = next((p for p in before.prompts if p.seq == move.seq), None)  # an accepted one is new
+        there = () if move.seq is None else before.prompts
+        prompt = next((p for p in there if p.seq == move.seq), None)  # one that is being accepted is new
         return cls(move.action.name, before, move.after, move.effects, started, folded, into, ended, prompt,
                    move.variant)
 

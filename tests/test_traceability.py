@@ -119,7 +119,7 @@ def test_the_rows_carry_what_they_did_when_the_specification_was_numbered() -> N
         ("fail", "canceled_on_entry"): "R8", ("fail", "done"): "R8", ("settle", "done"): "R7",
         ("start", "active"): "R11", ("fold", "done"): "R9", ("drop", "done"): "R13", ("requeue", "queued"): "R10",
         ("finish_end_turn", "done"): "R11", ("finish_error", "done"): "R11", ("finish_canceled", "done"): "R12",
-        ("interrupt", "done"): "R17"}
+        ("interrupt", "done"): "R17", ("requeue", "active"): "R32"}
     assert {action.name: action.rule for action in ACTIONS} == {
         "accept": "R1", "enter": "R3", "fail": "R8", "settle": "R7", "step": "R9", "requeue": "R10", "finish": "R11",
         "cancel": "R12", "clear_queue": "R13", "close": "R15", "crash": "R16", "recover": "R17"}

@@ -98,7 +98,7 @@ def test_a_history_complains_of_a_lost_cancel_and_draws_it() -> None:
     assert "A starts, but could only end canceled" in complaint
     svg = svg_of(history)
     assert "the cancel must reach A" in svg
-    assert "✗ A has start" in svg
+    assert "✗ A starts" in svg
 
 
 def test_a_cancel_crosses_only_who_is_accepted_before_it() -> None:
