@@ -34,7 +34,8 @@
 from cancelmark.views.notebook import Picture, on_paper
 from cancelmark.views.race import race_svg
 
-Picture(on_paper(race_svg(), "With a flag B is canceled and A runs; with the mark it is the other way round."))
+Picture(on_paper(race_svg(), "With a flag B is canceled and A runs; "
+                 "with the mark it is the other way round."))
 
 # %% [markdown]
 # ## A chat server in thirty lines

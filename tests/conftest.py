@@ -10,9 +10,10 @@ from hypothesis import settings
 from support.runtimes import OpenStore
 from support.shared_fixture import once
 
-from cancelmark.impl.cli.protocols import PROTOCOLS
 from cancelmark.impl.cli.revisions import search_protocol
 from cancelmark.impl.store import MemoryStore, SqliteStore
+from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
 from cancelmark.model.trace import Trace
@@ -38,8 +39,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def columns(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Column]:
     """The verdict matrix."""
-    found = once(tmp_path_factory, "matrix", lambda: {name: search_protocol(name) for name in PROTOCOLS})
-    return {name: found[name].column(protocol) for name, protocol in PROTOCOLS.items()}
+    judged = {behaviour.name: behaviour for behaviour in (*REVISIONS, REFERENCE)}
+    found = once(tmp_path_factory, "matrix", lambda: {name: search_protocol(name) for name in judged})
+    return {name: found[name].column(protocol) for name, protocol in judged.items()}
 
 
 @pytest.fixture

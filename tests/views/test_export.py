@@ -88,7 +88,7 @@ def test_the_guarantees_by_example_break_nothing_and_end_at_rest(example: Exampl
 
 def test_the_board_has_every_way_of_the_rows() -> None:
     board = lifecycle_board()
-    for row in ROWS:
+    for row in REFERENCE.rows:
         assert f" {row.source.value}-{row.dest.value}\"" in board
     without = lifecycle_board(tuple(row for row in ROWS if row.dest is not State.QUEUED))
     assert "accepted-queued" not in without
