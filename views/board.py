@@ -40,7 +40,8 @@ def lifecycle_board(rows: Sequence[Row] = REFERENCE.rows) -> str:
     """The board as an SVG. Places have the class of their state, arrows those of their path and `from-to`."""
     ways: dict[tuple[State, State], Path] = {}
     for row in rows:
-        ways.setdefault((row.source, row.dest), path_of(row))
+        if row.source is not row.dest:  # who stays goes nowhere
+            ways.setdefault((row.source, row.dest), path_of(row))
     body = [_start(), *(_arrow(s, d, path, (d, s) in ways) for (s, d), path in ways.items()), *map(_place, State)]
     return svg_document("Where each prompt is", WIDTH, HEIGHT, "\n".join(body))
 

@@ -117,9 +117,9 @@ def test_saved_traces_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    (("r4", "r9"), "diff r9: neither a protocol (r0, r1, r2, r3, r4, ref, seeded:NAME"),
-    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref, seeded:NAME"),
-    (("r4", "pyproject.toml"), "give two protocols (r0, r1, r2, r3, r4, ref) or two files"),
+    (("r4", "r9"), "diff r9: neither a protocol (r0, r1, r2, r3, r4, ref, family (every feature), family:FEATURE,…"),
+    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref, family (every feature), family:FEATURE,…"),
+    (("r4", "pyproject.toml"), "give two protocols (r0, r1, r2, r3, r4, ref, family) or two files"),
     (("r4",), "diff: give two protocols, or two files with traces"),
 ])
 def test_bad_usage(arguments: tuple[str, ...], problem: str) -> None:
