@@ -184,8 +184,7 @@ SESSION_IDS = ("s", "t", "u")
 RUN_IDS = ("r1", "r2", "r3", "")
 SEQS = st.integers(0, 6)
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
-NAMES = st.text(max_size=3).filter(lambda name: name != "seq")  # which the store reads: always the seq of a prompt
-PAYLOADS = st.dictionaries(NAMES, VALUES, max_size=3)
+PAYLOADS = st.dictionaries(st.text(max_size=3), VALUES, max_size=3)
 PARTS = st.lists(st.builds(lambda data: {"type": "text", "data": data}, PAYLOADS), max_size=2).map(tuple)
 OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(NewSession, st.sampled_from(SESSION_IDS), st.text(max_size=4), st.integers(0, 9)),
@@ -199,7 +198,7 @@ OPERATIONS: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ReplaceText, SEQS, st.text(max_size=9), st.text(max_size=3)),
     st.builds(MovePrompt, SEQS, st.sampled_from(State), st.none() | st.sampled_from(Outcome),
               st.none() | SEQS),
-    st.builds(MovePrompt, SEQS, st.just(State.DONE), st.sampled_from(Outcome)),
+    st.builds(MovePrompt, SEQS, st.just(State.DONE), st.sampled_from(Outcome), st.none() | SEQS),
     st.builds(PutMessage, st.builds(
         Message, st.sampled_from("xyz"), st.sampled_from(SESSION_IDS), st.sampled_from(["user", "assistant"]),
         PARTS,
