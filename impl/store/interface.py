@@ -57,7 +57,9 @@ def closed(where: object) -> StoreError:
 
 
 class Store(ABC):
-    """What both stores promise. Reading sees every batch that was committed, and never a part of one."""
+    """What every store promises. Reading sees every batch that was committed, and never a part of one."""
+
+    shared: ClassVar[bool] = False  # several processes write to it, and it gives out the seqs
 
     @abstractmethod
     def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":

@@ -20,6 +20,8 @@ class Snapshot(NamedTuple):
     epoch: int  # counts its owners
     prompts: tuple[PromptRecord, ...]
     held: bool = False
+    owned: bool = True  # by this process, since its latest epoch
+    free: bool = False  # nobody owns it
 
 
 class Steps(NamedTuple):
@@ -28,6 +30,9 @@ class Steps(NamedTuple):
     Steps with a version were computed on the session as it was then, and hold only there. Without one they hold on any:
     an acceptance, a message, a new session. Steps with an epoch are those of the session's owner. The same steps may be
     committed again under the same id, and are kept once; without an id they may be repeated without harm.
+
+    A store that several processes share may be asked to make this one the owner, or nobody. A process that owns its
+    store owns all sessions, and neither claims nor releases one.
     """
 
     id: str
@@ -35,6 +40,9 @@ class Steps(NamedTuple):
     version: int | None
     operations: Sequence[Operation]
     epoch: int | None = None
+    claim: str = ""  # "adopt" a session that is free, "recover" one whose owner is dead
+    release: bool = False  # the session is free after the steps
+    actions: Sequence[Sequence[object]] = ()  # of the protocol, that the steps are made of, for the journal
 
 
 class Committed(NamedTuple):
@@ -43,6 +51,8 @@ class Committed(NamedTuple):
     version: int  # of the session, after them
     events: tuple[int, ...]  # the ids of the events that they appended, in order
     repeated: bool = False  # they were kept before, under the same id
+    seqs: tuple[int, ...] = ()  # that the store has given to prompts which were accepted without one
+    epoch: int | None = None  # of the session, if this process owns it after the steps; of a shared store
 
 
 class Conflict(NamedTuple):
@@ -78,7 +88,7 @@ class Ledger:
 
     def fits(self, steps: Steps) -> bool:
         """Whether the steps are to be applied."""
-        id, session_id, version, _, epoch = steps
+        id, session_id, version, _, epoch, _, _, _ = steps
         return ((version is None or version == self._version(session_id)) and (epoch is None or epoch == EPOCH)
                 and id not in self._kept and id not in self._new_kept and id not in self._older)
 
@@ -90,7 +100,7 @@ class Ledger:
 
     def keep(self, steps: Steps, events: tuple[int, ...]) -> Committed:
         """The steps are durable at once, without a transaction."""
-        id, session_id, version, _, _ = steps
+        id, session_id, version, _, _, _, _, _ = steps
         now = self._versions.get(session_id, 0)
         if version is not None:
             now = self._versions[session_id] = now + 1

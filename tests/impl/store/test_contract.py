@@ -2,13 +2,17 @@
 to it, add a function that opens it to `STORES`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import effort
+from support.postgres import shared_database
 
 from cancelmark.impl.store import (
     EPOCH,
@@ -32,14 +36,41 @@ from cancelmark.impl.store import (
     Steps,
     Store,
 )
+from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.steps import REMEMBERED
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import Traits
 
-STORES: Mapping[str, Callable[[Path], Store]] = {
-    "memory": lambda directory: MemoryStore(),
-    "sqlite": lambda directory: SqliteStore(directory / "contract.db"),
-}
+
+@asynccontextmanager
+async def open_memory(directory: Path) -> AsyncIterator[Store]:
+    yield MemoryStore()
+
+
+@asynccontextmanager
+async def open_sqlite(directory: Path) -> AsyncIterator[Store]:
+    store = SqliteStore(directory / "contract.db")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@asynccontextmanager
+async def open_postgres(directory: Path) -> AsyncIterator[Store]:
+    database = Database(shared_database(), connections=4)
+    await database.open()
+    store = PostgresStore(database, uuid4())
+    await store.make("/", "log")
+    try:
+        yield store
+    finally:
+        store.close()
+        await database.close()
+
+
+STORES: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Store]]] = {
+    "memory": open_memory, "sqlite": open_sqlite, "postgres": open_postgres}
 Story = Callable[[Store], Awaitable[None]]
 A = AcceptPrompt(1, "s", "a", "run-a")
 ENTER = MovePrompt(1, State.ACTIVE)
@@ -55,18 +86,23 @@ def committed(answer: Answer) -> Committed:
     return answer
 
 
+async def make_sessions(store: Store) -> None:
+    """Sessions s and t, which this process owns."""
+    await store.write([NewSession("s"), NewSession("t")])
+    for session in "st" if store.shared else "":
+        answer = await store.commit(Steps(f"claim {session}", session, None, (), claim="adopt"))
+        assert committed(answer).epoch == EPOCH
+
+
 @pytest.fixture(params=STORES)
 def told(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
     """Runs the story on a new store, in which session s has the prompt A."""
     def tell(story: Story) -> None:
         async def main() -> None:
-            store = STORES[request.param](tmp_path)
-            try:
-                for operation in (NewSession("s"), NewSession("t"), A):
-                    committed(await store.commit(steps(repr(operation), None, operation)))
+            async with STORES[request.param](tmp_path) as store:
+                await make_sessions(store)
+                committed(await store.commit(steps(repr(A), None, A)))
                 await story(store)
-            finally:
-                store.close()
 
         asyncio.run(main())
 
@@ -78,8 +114,8 @@ Told = Callable[[Story], None]
 
 def test_steps_on_the_version_that_is_there_are_kept_and_make_the_next(told: Told) -> None:
     async def story(store: Store) -> None:
-        assert committed(await store.commit(steps("1", 0, ENTER))) == Committed(1, ())
-        assert committed(await store.commit(steps("2", 1, *END))) == Committed(2, (1,))
+        assert committed(await store.commit(steps("1", 0, ENTER)))[:2] == (1, ())
+        assert committed(await store.commit(steps("2", 1, *END)))[:2] == (2, (1,))
         assert (await store.load("s")).version == 2
         assert (await store.load("t")).version == 0, "each session has a version of its own"
 
@@ -138,7 +174,7 @@ def test_steps_that_were_refused_are_not_known_when_they_come_again(told: Told) 
     async def story(store: Store) -> None:
         with pytest.raises(Refused):
             await store.commit(steps("x", 0, *END, *END))
-        assert committed(await store.commit(steps("x", 0, *END))) == Committed(1, (1,))
+        assert committed(await store.commit(steps("x", 0, *END)))[:3] == (1, (1,), False)
 
     told(story)
 
@@ -148,7 +184,7 @@ def test_the_latest_ids_are_remembered_and_not_all(told: Told) -> None:
         for number in range(3 * REMEMBERED):
             await store.commit(steps(str(number), None, RaiseMark("s", 1)))
         assert committed(await store.commit(steps(str(2 * REMEMBERED), None, RaiseMark("s", 1)))).repeated
-        assert not committed(await store.commit(steps("0", None, RaiseMark("s", 1)))).repeated
+        assert committed(await store.commit(steps("0", None, RaiseMark("s", 1)))).repeated is store.shared
 
     told(story)
 
@@ -168,7 +204,7 @@ def test_what_is_said_needs_no_version_and_changes_none(told: Told) -> None:
     async def story(store: Store) -> None:
         message = Message("m", "s", "user", ({"type": "text", "data": {"text": "hello"}},))
         for _ in range(2):
-            assert await store.begin_say("s", [message], EPOCH) == Committed(0, ())
+            assert committed(await store.begin_say("s", [message], EPOCH))[:2] == (0, ())
         assert await store.messages("s") == [message]
 
     told(story)
@@ -198,7 +234,8 @@ def test_steps_that_wait_at_the_same_time_are_judged_one_after_the_other(told: T
             steps("a", 0, events[0]), steps("b", 0, events[1]), steps("a", 0, events[2]), steps("c", 1, events[3]),
             steps("t", 0, AppendEvent("t", TERMINAL, {}), session="t"))))
         assert [type(answer) for answer in answers] == [Committed, Conflict, Committed, Committed, Committed]
-        assert [e.payload.get("n") for e in await store.events()] == [0, 3, None]
+        assert [e.payload.get("n") for e in await store.events(session="s")] == [0, 3]
+        assert [e.id for e in await store.events()] == [1, 2, 3]
         conflict = answers[1]
         assert isinstance(conflict, Conflict)
         assert conflict.snapshot.version == 1
@@ -210,7 +247,7 @@ def test_steps_that_wait_at_the_same_time_are_judged_one_after_the_other(told: T
 @pytest.mark.parametrize("text", ["whole", "\ud800", "nul \0"])
 def test_the_store_says_which_text_it_can_keep(told: Told, text: str) -> None:
     async def story(store: Store) -> None:
-        assert store.is_storable(text) is (text != "\ud800")
+        assert store.is_storable(text) is (text == "whole" or (text != "\ud800" and not store.shared))
         if store.is_storable(text):
             await store.commit(steps("x", None, AcceptPrompt(7, "s", text)))
             assert (record := await store.prompt(7)) is not None
@@ -219,23 +256,37 @@ def test_the_store_says_which_text_it_can_keep(told: Told, text: str) -> None:
     told(story)
 
 
-@given(st.lists(st.tuples(st.sampled_from("st"), st.sampled_from([None, 0, 1, 2, 3]), st.sampled_from("abcd")),
-                min_size=1, max_size=12), st.booleans())
-@settings(deadline=None)
-def test_both_stores_answer_alike(asked: list[tuple[str, int | None, str]], together: bool) -> None:
-    async def answers(store: Store) -> list[object]:
-        try:
-            await store.write([NewSession("s"), NewSession("t")])
-            commits = [steps(id, version, AppendEvent(session, TERMINAL, {}), session=session)
-                       for session, version, id in asked]
-            if together:
-                return [*await asyncio.gather(*map(store.begin_commit, commits)), await store.load_all()]
-            return [*[await store.commit(commit) for commit in commits], await store.load_all()]
-        finally:
-            store.close()
+def test_all_stores_answer_alike() -> None:
+    async def answers(store: Store, asked: list[tuple[str, int | None, str]], together: bool) -> list[object]:
+        await make_sessions(store)
+        commits = [steps(id, version, AppendEvent(session, TERMINAL, {}), session=session)
+                   for session, version, id in asked]
+        if together and not store.shared:  # a shared one keeps the order of each session, and not of all
+            found = [*await asyncio.gather(*map(store.begin_commit, commits))]
+        else:
+            found = [await store.commit(commit) for commit in commits]
+        return [*(answer._replace(epoch=None) if isinstance(answer, Committed) else answer for answer in found),
+                await store.load_all()]
 
-    async def main() -> None:
+    async def ask_all(database: Database, asked: list[tuple[str, int | None, str]], together: bool) -> None:
         with TemporaryDirectory() as directory:
-            assert await answers(SqliteStore(Path(directory) / "alike.db")) == await answers(MemoryStore())
+            async with open_sqlite(Path(directory)) as file:
+                shared = PostgresStore(database, uuid4())
+                await shared.make()
+                first, *others = [await answers(store, asked, together) for store in (MemoryStore(), file, shared)]
+                assert others == [first, first]
 
-    asyncio.run(main())
+    with asyncio.Runner() as runner:
+        database = Database(shared_database(), connections=2)
+        runner.run(database.open())
+
+        @given(st.lists(st.tuples(st.sampled_from("st"), st.sampled_from([None, 0, 1, 2, 3]), st.sampled_from("abcd")),
+                        min_size=1, max_size=12), st.booleans())
+        @settings(max_examples=effort(40), deadline=None)
+        def check(asked: list[tuple[str, int | None, str]], together: bool) -> None:
+            runner.run(ask_all(database, asked, together))
+
+        try:
+            check()
+        finally:
+            runner.run(database.close())

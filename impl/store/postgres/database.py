@@ -1,0 +1,100 @@
+"""A PostgreSQL database: its connections, and what its errors mean to a caller.
+
+Nothing is kept in a connection: no prepared statement, no setting, no lock. So it may be reached through a pool that
+gives each statement another connection, such as pgbouncer in transaction mode.
+"""
+
+import asyncio
+import logging
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from ..interface import Broken, StoreError, Unconfirmed, Unstorable
+from .schema import migrate
+
+log = logging.getLogger("cancelmark.store")
+
+CONNECTIONS = 16
+DEADLINE = 5.0  # seconds for one statement
+CONNECT = 3  # seconds until a connection is there
+KEEPALIVE = {"keepalives_idle": "5", "keepalives_interval": "2", "keepalives_count": "3", "tcp_user_timeout": "10000",
+             "connect_timeout": str(CONNECT), "application_name": "cancelmark"}
+
+AWAY = ("the database is away", "try again; nothing is lost")
+UNKNOWN = ("the database has not answered, and it is not known whether this is kept",
+           "repeat it (a prompt under the same run id)")
+# SQLSTATE classes and codes that pass, and leave nothing behind: conflicts, locks, resources, a standby.
+PASSING = ("40", "53", "55P03", "25006", "57014")
+# Those after which nobody knows, unless the step has an id to repeat it under.
+DOUBTFUL = ("08", "57P")
+
+
+class Database:
+    """The connections of one server to one database, under the name of its present life."""
+
+    def __init__(self, address: str, connections: int = CONNECTIONS) -> None:
+        try:
+            given = conninfo_to_dict(address)
+        except psycopg.ProgrammingError as error:
+            raise Broken("the database", f"its address cannot be read: {str(error).strip()}",
+                         "give postgresql://USER@HOST/NAME") from error
+        self.address = make_conninfo("", **{**KEEPALIVE, **{k: v for k, v in given.items() if v is not None}})
+        self.where = f"{given.get('host') or 'this machine'}/{given.get('dbname') or ''}"  # no password in any message
+        self.node = uuid4()
+        self._pool = AsyncConnectionPool(
+            self.address, min_size=1, max_size=connections, open=False, timeout=CONNECT, max_idle=60,
+            reconnect_timeout=0, kwargs={"autocommit": True, "prepare_threshold": None})
+
+    async def open(self) -> None:
+        """Connects, and brings the schema up to date. Raises `StoreError`."""
+        try:
+            async with await psycopg.AsyncConnection.connect(
+                    self.address, autocommit=True, prepare_threshold=None) as connection:
+                await migrate(self.where, connection)
+        except psycopg.Error as error:
+            raise self._explain_opening(error) from error
+        await self._pool.open()
+
+    def _explain_opening(self, error: psycopg.Error) -> StoreError:
+        if error.sqlstate and error.sqlstate[:2] not in ("08", "57"):
+            return StoreError(self.where, f"the database refuses: {str(error).strip()}",
+                              "check its name, the user and the user's rights")
+        return StoreError(self.where, f"the database cannot be reached: {str(error).strip()}",
+                          "check its address, and that it runs")
+
+    async def close(self) -> None:
+        await self._pool.close(timeout=2)
+
+    async def fetch(self, query: str, *values: Any, deadline: float = DEADLINE) -> list[tuple[Any, ...]]:
+        """The rows that one statement answers with. Raises `StoreError`: after `Unconfirmed` it may have been done."""
+        sent = False
+        try:
+            async with asyncio.timeout(deadline), self._pool.connection() as connection:
+                sent = True
+                cursor = await connection.execute(query.encode(), values)
+                return await cursor.fetchall() if cursor.description else []
+        except (psycopg.Error, TimeoutError, OSError, UnicodeError) as error:
+            explained = self.explain(error, sent)
+            explained.__cause__ = error
+            raise explained from error
+
+    def explain(self, error: Exception, sent: bool) -> StoreError:
+        """What a caller is told."""
+        state = getattr(error, "sqlstate", None) or ""
+        if isinstance(error, PoolClosed):
+            return Broken(self.where, "the store is closed", "open it again")
+        if isinstance(error, PoolTimeout) or not sent:
+            return StoreError(self.where, *AWAY)
+        if isinstance(error, UnicodeError | psycopg.DataError) or state.startswith("22"):
+            return Unstorable(self.where, f"the batch has a value that cannot be stored: {str(error).strip():.200}",
+                              "nothing of it was kept")
+        if state.startswith(PASSING):
+            return StoreError(self.where, f"the database is busy: {str(error).strip():.200}", "try again")
+        if not state or state.startswith(DOUBTFUL):
+            return Unconfirmed(self.where, *UNKNOWN)
+        return Broken(self.where, f"the database failed: {str(error).strip():.200}",
+                      "nothing of the batch was kept; its log says more")

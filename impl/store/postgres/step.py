@@ -1,0 +1,254 @@
+"""The one statement with which a step is committed. It compares and writes; what a step is made of, a node computes.
+
+**In one statement**, since a node that hangs between two would hold a lock for as long as it hangs. Each statement in
+the function sees what was committed before the session was locked (READ COMMITTED).
+
+**Three comparisons**, under the lock of the session's row: whether the step was kept before (`dup`), whether the node
+still owns the session (`lost`), and whether the session is what the step was computed on (`stale`). Two more belong to
+a claim: a session is free, or its owner is dead (else `held`).
+
+**Places** are taken from the workspace's counter at the end. Its lock lasts to the commit, so that places are in the
+order of commits and have no gap. Locks are always taken in one order: workspace, sessions, counter.
+"""
+
+REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index
+CLOSING = "CM002"  # the session accepts nothing more
+WORN_OUT = "CM003"  # the sequence gives a seq that a cancel has covered already: it was set back
+
+STEP = r"""
+CREATE FUNCTION step(
+    node uuid, home uuid, sid text, step_id text, known bigint, fence bigint, claim text, frees bool,
+    actions json, operations json,
+    OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
+    OUT o_seqs bigint[])
+LANGUAGE plpgsql SET search_path = cancelmark, pg_temp SET lock_timeout = '2s' AS $$
+#variable_conflict use_variable
+DECLARE
+    s sessions%ROWTYPE;
+    was sessions%ROWTYPE;
+    present bool := false;
+    op json;
+    i int := -1;
+    whose text;
+    number bigint;
+    now_s bigint := extract(epoch FROM clock_timestamp())::bigint;
+    noted json[] := '{}';
+BEGIN
+    o_places := '{}';
+    o_seqs := '{}';
+    IF sid <> '' THEN
+        SELECT * INTO s FROM sessions WHERE workspace_id = home AND id = sid FOR NO KEY UPDATE;
+        present := FOUND;
+    END IF;
+    IF step_id <> '' THEN
+        SELECT 'dup', t.version, t.epoch, t.node, t.places, t.seqs
+            INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs FROM steps t
+            WHERE t.workspace_id = home AND t.id = step_id;
+        IF FOUND THEN
+            IF o_epoch IS DISTINCT FROM s.epoch OR s.owner IS DISTINCT FROM node THEN
+                o_owner := NULL;
+            END IF;
+            RETURN;
+        END IF;
+        o_places := '{}';
+        o_seqs := '{}';
+    END IF;
+    o_version := coalesce(s.version, 0);
+    IF fence IS NOT NULL AND present AND (s.epoch <> fence OR s.owner IS DISTINCT FROM node) THEN
+        o_status := 'lost';
+        RETURN;
+    END IF;
+    IF known IS NOT NULL AND o_version <> known THEN
+        o_status := 'stale';
+        RETURN;
+    END IF;
+    was := s;
+    IF claim <> '' THEN
+        IF (claim = 'adopt' AND s.owner IS NOT NULL)
+           OR (claim = 'recover' AND NOT EXISTS (SELECT FROM nodes n WHERE n.id = s.owner AND n.dead))
+           OR EXISTS (SELECT FROM nodes n WHERE n.id = node AND n.dead) THEN
+            o_status := 'held';
+            RETURN;
+        END IF;
+        s.owner := node;
+        s.epoch := s.epoch + 1;
+    END IF;
+
+    FOR op IN SELECT value FROM json_array_elements(operations) LOOP
+        i := i + 1;
+        CASE op->>0
+        WHEN 'move' THEN
+            UPDATE prompts SET state = op->>2, outcome = op->>3, taken_in_by = (op->>4)::bigint,
+                    done_at = CASE WHEN op->>3 IS NOT NULL THEN now_s END, begun = begun OR op->>2 = 'active'
+                WHERE workspace_id = home AND seq = (op->>1)::bigint AND state <> 'done'
+                    AND (op->>2 = 'done') = (op->>3 IS NOT NULL)
+                RETURNING session_id INTO whose;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            INSERT INTO transitions (workspace_id, seq, state, outcome)
+                VALUES (home, (op->>1)::bigint, op->>2, op->>3);
+            IF op->>2 = 'done' THEN
+                IF whose = sid THEN
+                    s.live := s.live - 1;
+                ELSE
+                    UPDATE sessions SET live = live - 1 WHERE workspace_id = home AND id = whose;
+                END IF;
+            END IF;
+        WHEN 'message' THEN
+            IF NOT (present AND op->>2 = sid) AND NOT EXISTS (
+                    SELECT FROM sessions WHERE workspace_id = home AND id = op->>2) THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            INSERT INTO messages AS m
+                    (workspace_id, id, session_id, role, parts, model, provider, created_at, updated_at)
+                VALUES (home, op->>1, op->>2, op->>3, (op->>4)::json, op->>5, op->>6,
+                    (op->>7)::bigint, (op->>8)::bigint)
+                ON CONFLICT (workspace_id, id) DO UPDATE SET
+                    role = excluded.role, parts = excluded.parts, model = excluded.model,
+                    provider = excluded.provider, created_at = excluded.created_at, updated_at = excluded.updated_at
+                    WHERE m.session_id = excluded.session_id;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+        WHEN 'event' THEN
+            IF NOT (present AND op->>1 = sid) AND NOT EXISTS (
+                    SELECT FROM sessions WHERE workspace_id = home AND id = op->>1) THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            noted := noted || op;
+        WHEN 'accept' THEN
+            IF NOT (present AND op->>2 = sid) AND NOT EXISTS (
+                    SELECT FROM sessions WHERE workspace_id = home AND id = op->>2) THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            IF present AND op->>2 = sid AND s.closing THEN
+                RAISE EXCEPTION 'closing' USING ERRCODE = 'CM002';
+            END IF;
+            number := (op->>1)::bigint;
+            IF number = 0 THEN
+                number := nextval('seqs');
+                IF number <= s.mark THEN
+                    RAISE EXCEPTION 'worn out' USING ERRCODE = 'CM003';
+                END IF;
+                o_seqs := o_seqs || number;
+            END IF;
+            INSERT INTO prompts (workspace_id, seq, session_id, text, run_id, state, attachments, front, urgent,
+                    revoked, version, begun)
+                SELECT home, number, op->>2, op->>3, op->>4, 'accepted', (op->>5)::json,
+                    (op->>6)::bigint, (op->>7)::bool, false, 0, false
+                WHERE number > 0
+                ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            IF op->>2 = sid THEN
+                s.live := s.live + 1;
+            ELSE
+                UPDATE sessions SET live = live + 1 WHERE workspace_id = home AND id = op->>2;
+            END IF;
+        WHEN 'mark' THEN
+            IF present AND op->>1 = sid THEN
+                s.mark := greatest(s.mark, (op->>2)::bigint);
+            ELSE
+                UPDATE sessions SET mark = greatest(mark, (op->>2)::bigint)
+                    WHERE workspace_id = home AND id = op->>1;
+                IF NOT FOUND THEN
+                    RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+                END IF;
+            END IF;
+        WHEN 'hold' THEN
+            IF present AND op->>1 = sid THEN
+                s.held := (op->>2)::bool;
+            ELSE
+                UPDATE sessions SET held = (op->>2)::bool WHERE workspace_id = home AND id = op->>1;
+                IF NOT FOUND THEN
+                    RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+                END IF;
+            END IF;
+        WHEN 'change' THEN
+            UPDATE prompts SET revoked = (op->>2)::bool, front = (op->>3)::bigint, version = (op->>4)::bigint,
+                    urgent = (op->>5)::bool
+                WHERE workspace_id = home AND seq = (op->>1)::bigint AND state <> 'done';
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+        WHEN 'text' THEN
+            UPDATE prompts SET text = op->>2, first = coalesce(first, op->>3)
+                WHERE workspace_id = home AND seq = (op->>1)::bigint AND state <> 'done';
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+        WHEN 'session' THEN
+            INSERT INTO sessions
+                    (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version, live)
+                VALUES (home, op->>1, op->>2, (op->>3)::bigint, 0, false, false, NULL, 0, 0, 0)
+                ON CONFLICT DO NOTHING;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            IF op->>1 = sid THEN
+                SELECT * INTO s FROM sessions WHERE workspace_id = home AND id = sid FOR NO KEY UPDATE;
+                present := true;
+                was := s;
+            END IF;
+        WHEN 'drop' THEN
+            UPDATE logs SET floor = floor + 1
+                WHERE workspace_id = home AND floor + 1 = (op->>1)::bigint AND floor + 1 < latest;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            DELETE FROM events WHERE workspace_id = home AND place = (op->>1)::bigint;
+        WHEN 'forget' THEN
+            IF op->>2 IS NULL THEN
+                DELETE FROM prompts p WHERE p.workspace_id = home AND p.seq = (op->>1)::bigint AND p.state = 'done'
+                    AND p.digest IS NULL AND p.run_id IS NULL
+                    AND p.seq < (SELECT max(seq) FROM prompts WHERE workspace_id = home);
+            ELSE
+                UPDATE prompts p SET text = '', attachments = NULL, digest = op->>2
+                    WHERE p.workspace_id = home AND p.seq = (op->>1)::bigint AND p.state = 'done'
+                    AND p.digest IS NULL AND p.run_id IS NOT NULL
+                    AND p.seq < (SELECT max(seq) FROM prompts WHERE workspace_id = home);
+            END IF;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
+            DELETE FROM transitions WHERE workspace_id = home AND seq = (op->>1)::bigint;
+        END CASE;
+    END LOOP;
+
+    IF present THEN
+        IF known IS NOT NULL THEN
+            s.version := s.version + 1;
+        END IF;
+        IF frees THEN
+            s.owner := NULL;
+        END IF;
+        IF s IS DISTINCT FROM was THEN
+            UPDATE sessions SET mark = s.mark, held = s.held, owner = s.owner, epoch = s.epoch, version = s.version,
+                live = s.live WHERE workspace_id = home AND id = sid;
+        END IF;
+        o_version := s.version;
+    END IF;
+    IF cardinality(noted) > 0 THEN
+        UPDATE logs SET latest = latest + cardinality(noted) WHERE workspace_id = home RETURNING latest INTO number;
+        number := number - cardinality(noted);
+        FOREACH op IN ARRAY noted LOOP
+            number := number + 1;
+            INSERT INTO events (workspace_id, place, session_id, type, payload, run_id, made_at)
+                VALUES (home, number, op->>1, op->>2, (op->>3)::json, op->>4, now_s);
+            o_places := o_places || number;
+        END LOOP;
+    END IF;
+    o_status := 'ok';
+    o_epoch := s.epoch;
+    o_owner := s.owner;
+    IF step_id <> '' THEN
+        INSERT INTO steps (id, workspace_id, session_id, computed, version, epoch, node, claim, released, actions,
+                places, seqs)
+            VALUES (step_id, home, sid, known IS NOT NULL AND present, o_version, coalesce(s.epoch, 0), node, claim,
+                frees, actions, o_places, o_seqs);
+    END IF;
+END
+$$;
+"""
