@@ -21,6 +21,7 @@ Json: TypeAlias = Mapping[str, Any]
 ID = 200  # characters of a run id, a title or the like
 PATH = 4096  # characters of a path
 ATTACHMENTS = 100  # of one prompt
+CLIENT = "client-id"  # a header: who calls
 IF_BUSY = ("queue", "reject", "interrupt")
 PROTOCOL = 1
 ROLES = ("user", "assistant", "system", "tool")  # those of `models.Role`
@@ -362,6 +363,21 @@ class AgentEvent:
     session_id: str = ""
     run_id: str = ""
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Called:
+    """Somebody has called, and something was done: what, to which prompt, and by which client, if it has said so."""
+
+    session_id: str
+    call: str
+    """As the action is called: cancel, clear_queue, revoke, stop, hold, resume, replace, next."""
+    mark: int = said(0)
+    """The session's, as it is then."""
+    seq: int = 0
+    held: bool = False
+    """The call has held the session."""
+    client_id: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PAUSE = 0.05  # seconds between two pictures
 RECENT = 100  # sessions whose prompts are shown even if they are all done
 
+CALLED = {"clear_queue": "queue cleared", "revoke": "dropped", "replace": "edited", "next": "moved to the front"}
+
 DESCRIPTION = """\
 Watch a workspace: its prompts as they move from accepted through queued and active to done, whoever sends them. q or
 Ctrl-C leaves, and changes nothing. In a pipe, one line for each event; updates of a message that is not complete are
@@ -137,7 +139,7 @@ class Lines(View):
 
     def show(self, notice: "Notice") -> None:
         raw = {"id": notice.id, **notice.envelope}
-        if words := json.dumps(raw, ensure_ascii=False) if self._raw else self._tell_notice(notice):
+        if words := json.dumps(raw, ensure_ascii=False) if self._raw else self.tell(notice):
             print(words, flush=True)
 
     def connection(self, trouble: "ClientError | None") -> None:
@@ -145,8 +147,8 @@ class Lines(View):
             print(f"cancelmark: {plain(str(trouble))}; trying again", file=sys.stderr, flush=True)
         self._troubled = trouble is not None
 
-    def _tell_notice(self, notice: "Notice") -> str:
-        from ..client import AgentEvent, Message, Prompt, RunComplete, Session
+    def tell(self, notice: "Notice") -> str:
+        from ..client import AgentEvent, Called, Message, Prompt, RunComplete, Session
         from .board import tell_place
 
         title = self._board.title
@@ -159,9 +161,12 @@ class Lines(View):
                 return line(f"{title(end.session_id)} #{end.seq} ended {end.outcome} {end.run_id} {told}")
             case Message(finish_reason=reason) as message if reason or message.role != "assistant":
                 return line(f"{title(message.session_id)} #{message.seq} {message.role} {reason or ''} {message.text}")
-            case Session() as session:
-                how = notice.change if notice.change == "created" else "held" if session.held else "resumed"
-                return line(f"{title(session.id)} session {how}")
+            case Session() as session if notice.change == "created":
+                return line(f"{title(session.id)} session created")
+            case Called() as called:  # so a session that was held needs no line of its own
+                seq, hold = f" #{called.seq}" if called.seq else "", " and hold" if called.held else ""
+                return line(f"{title(called.session_id)}{seq} {CALLED.get(called.call, called.call)}"
+                            f"{hold if called.call == 'stop' else ''} by client {called.client_id[:4] or 'unknown'}")
             case AgentEvent(error=error) as event if error:
                 return line(f"{title(event.session_id)} error {event.run_id} {error}")
         return ""

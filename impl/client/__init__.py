@@ -9,13 +9,13 @@
 
 from cancelmark.model.wire import RunComplete
 
-from ..wire import Agent, AgentEvent, Attachment, Prompt, Session, Version, Workspace
+from ..wire import Agent, AgentEvent, Attachment, Called, Prompt, Session, Version, Workspace
 from .calls import Client
 from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
 from .run import RunStream
 from .stream import Events, Patience
 
-__all__ = ["Agent", "AgentEvent", "Attachment", "BadAnswer", "Client", "ClientError", "EndUnknown", "Events", "Message",
+__all__ = ["Agent", "AgentEvent", "Attachment", "BadAnswer", "Called", "Client", "ClientError", "EndUnknown", "Events", "Message",
            "Notice", "Patience", "Prompt", "Refusal", "RunComplete", "RunStream", "Session", "Unreachable", "Version",
            "Workspace"]

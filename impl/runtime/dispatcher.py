@@ -24,6 +24,7 @@ from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 
+from .. import wire
 from ..models import Model
 from ..store import Answer, Committed, Conflict, Json, Lost, Message, Operation, Snapshot, Store, StoreError
 from .events import Broker, Update
@@ -346,11 +347,11 @@ class Dispatcher:
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
-    def _tell_call(self, lane: Lane, name: str) -> None:
-        """Shows those who watch that somebody has called, now that it is durable: with the mark as it is then."""
+    def _tell_call(self, lane: Lane, name: str, by: str, seq: int = 0, held: bool = False) -> None:
+        """Shows those who watch what was called, now that it is durable: with the mark as it is then."""
         if self.broker.watched:
-            id = lane.session.id
-            self.broker.publish(Update(id, CALL, {"session_id": id, "call": name, "mark": lane.mark}))
+            told = wire.Called(lane.session.id, name, lane.mark, seq, held, by)
+            self.broker.publish(Update(lane.session.id, CALL, wire.to_json(told)))
 
     def _say(self, lane: Lane, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
         """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""

@@ -13,7 +13,7 @@ from .session import Prompt
 from .turn import Turn
 
 STATE = "prompt"  # the type of an update that tells to which state a prompt has come
-CALL = "call"  # and of one that tells that somebody has called cancel or clear_queue
+CALL = "call"  # and of one that tells what somebody has called: cancel, hold and the like
 
 
 class Run:

@@ -200,23 +200,25 @@ class Runtime(Dispatcher):
             self._enter(lane, prompt)
         return Handle(run, self.broker), placed
 
-    async def cancel(self, session_id: str) -> None:
+    # `by` is the id of the client that calls: those who watch are told.
+
+    async def cancel(self, session_id: str, *, by: str = "") -> None:
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
         lane = self._lane(session_id)
         await self._carry_out(lane, lane.session.take("cancel"))
-        self._tell_call(lane, "cancel")
+        self._tell_call(lane, "cancel", by)
 
-    async def clear_queue(self, session_id: str) -> None:
+    async def clear_queue(self, session_id: str, *, by: str = "") -> None:
         """Drops what is queued; the active prompt goes on (R27c)."""
         lane = self._lane(session_id)
         await self._carry_out(lane, lane.session.take("clear_queue"))
-        self._tell_call(lane, "clear_queue")
+        self._tell_call(lane, "clear_queue", by)
 
     def mark(self, session_id: str) -> int:
         """The seq up to which a cancel has reached, as it is journaled."""
         return self._find_lane(session_id).mark
 
-    async def revoke(self, session_id: str, key: int | str) -> wire.Revoked:
+    async def revoke(self, session_id: str, key: int | str, *, by: str = "") -> wire.Revoked:
         """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.
         Raises `NoPrompt` if there is none (R30a, R30b)."""
         self._refuse_without(Feature.REVOKE)
@@ -230,40 +232,46 @@ class Runtime(Dispatcher):
         told = wire.Revoked(found.seq, effect, found.state.value, found.text,
                             found.outcome.value if found.outcome else "")
         await self._carry_out(lane, effects)
+        self._tell_call(lane, "revoke", by, found.seq)
         return told
 
-    async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None) -> wire.Stopped:
+    async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None, by: str = "") -> wire.Stopped:
         """Cancels the prompt in front, and keeps the queue; with `hold`, holds the session in the same step. With `seq`
         nothing is done unless that prompt is in front: only so can it be repeated (R31a, R31b, R31c)."""
         self._refuse_without(Feature.STOP, *([Feature.HOLD] if hold else []))
         lane = self._lane(session_id)
         session = lane.session
-        front = next(iter(session.active), None) if hold else session.in_front()
+        front, before = next(iter(session.active), None) if hold else session.in_front(), session.held
         if seq is not None and (front is None or front.seq != seq):
             told, effects = wire.Stopped(0, session.held), NOTHING
         else:
             effects = session.take("stop", None, HOLD if hold else None)
             told = wire.Stopped(front.seq if front else 0, session.held)
         await self._carry_out(lane, effects)
+        if told.stopped or told.held is not before:
+            self._tell_call(lane, "stop", by, told.stopped, hold)
         return told
 
-    async def hold(self, session_id: str) -> wire.Held:
+    async def hold(self, session_id: str, *, by: str = "") -> wire.Held:
         """Nothing that waits starts or folds any more; a running turn goes on to its end (R32a, R32b)."""
-        return await self._hold_or_resume(session_id, "hold")
+        return await self._hold_or_resume(session_id, "hold", by)
 
-    async def resume(self, session_id: str) -> wire.Held:
+    async def resume(self, session_id: str, *, by: str = "") -> wire.Held:
         """The hold is over, and the queue goes on (R32d)."""
-        return await self._hold_or_resume(session_id, "resume")
+        return await self._hold_or_resume(session_id, "resume", by)
 
-    async def _hold_or_resume(self, session_id: str, action: str) -> wire.Held:
+    async def _hold_or_resume(self, session_id: str, action: str, by: str) -> wire.Held:
         self._refuse_without(Feature.HOLD)
         lane = self._lane(session_id)
+        before = lane.session.held
         effects = lane.session.take(action)
         told = wire.Held(lane.session.held)
         await self._carry_out(lane, effects)
+        if told.held is not before:
+            self._tell_call(lane, action, by, held=told.held)
         return told
 
-    async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None,
+    async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None, *, by: str = "",
                       ) -> wire.Replaced:
         """Gives a prompt that has not begun another text. The text that it has already is no change, and is taken in
         every state. Raises `TooLate`, or `OtherVersion` if its text is not of the version that is asked
@@ -290,9 +298,11 @@ class Runtime(Dispatcher):
         await self._carry_out(lane, effects)
         if refusal:
             raise refusal
+        if effects.action:
+            self._tell_call(lane, "replace", by, found.seq)
         return wire.Replaced(found.seq, version)
 
-    async def next(self, session_id: str, key: int | str) -> wire.Placed:
+    async def next(self, session_id: str, key: int | str, *, by: str = "") -> wire.Placed:
         """Moves a prompt that waits ahead of all others. Raises `TooLate` (R34a, R34b)."""
         self._refuse_without(Feature.NEXT)
         lane = self._lane(session_id)
@@ -302,6 +312,7 @@ class Runtime(Dispatcher):
             await self._carry_out(lane, NOTHING)
             raise refusal
         await self._carry_out(lane, lane.session.take("next", found))
+        self._tell_call(lane, "next", by, found.seq)
         return wire.Placed(0)
 
     def _too_late(self, prompt: Prompt | PromptRecord) -> TooLate:

@@ -44,6 +44,7 @@ class Call:
     refusals: tuple[int, ...] = ()  # beyond those that any call may give
     before: str = ""  # what a list is asked for before, page by page
     query: tuple[tuple[str, str, str], ...] = ()  # what else may be asked: name, type, what it means
+    told: bool = False  # those who watch are told of it
 
     @property
     def name(self) -> str:
@@ -80,20 +81,21 @@ CALLS: Sequence[Call] = (
     Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202,
          refusals=(404, 409, 429, 500, 503)),
     Call("GET", _S, calls.get_session, wire.Session, refusals=(404, 503)),
-    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(404, 503)),
-    Call("POST", _S + "/stop", calls.stop, wire.Stopped, wire.StopPrompt, refusals=(404, 503)),
-    Call("POST", _S + "/hold", calls.hold, wire.Held, refusals=(404, 503)),
-    Call("POST", _S + "/resume", calls.resume, wire.Held, refusals=(404, 503)),
+    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(400, 404, 503), told=True),
+    Call("POST", _S + "/stop", calls.stop, wire.Stopped, wire.StopPrompt, refusals=(404, 503), told=True),
+    Call("POST", _S + "/hold", calls.hold, wire.Held, refusals=(400, 404, 503), told=True),
+    Call("POST", _S + "/resume", calls.resume, wire.Held, refusals=(400, 404, 503), told=True),
     Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(400, 404, 503),
          before="a seq: only prompts that are done",
          query=(("run_id", "string", "Only the prompt with this run id"),)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404, 503)),
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str] | list[wire.Prompt], refusals=(400, 404, 503),
          query=(("full", "boolean", "Say of each prompt its seq, version and place too"),)),
-    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(404, 503)),
-    Call("DELETE", _P, calls.revoke, wire.Revoked, refusals=(400, 404, 503)),
-    Call("PUT", _P + "/text", calls.replace_text, wire.Replaced, wire.ReplaceText, refusals=(404, 409, 412, 503)),
-    Call("POST", _P + "/next", calls.move_to_front, wire.Placed, refusals=(400, 404, 409, 503)),
+    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(400, 404, 503), told=True),
+    Call("DELETE", _P, calls.revoke, wire.Revoked, refusals=(400, 404, 503), told=True),
+    Call("PUT", _P + "/text", calls.replace_text, wire.Replaced, wire.ReplaceText, refusals=(404, 409, 412, 503),
+         told=True),
+    Call("POST", _P + "/next", calls.move_to_front, wire.Placed, refusals=(400, 404, 409, 503), told=True),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
@@ -254,6 +256,10 @@ def _operation(call: Call) -> dict[str, Any]:
     parameters += [
         {"name": name, "in": "query", "required": False, "schema": {"type": type}, "description": description}
         for name, type, description in call.query]
+    if call.told:
+        parameters.append({"name": wire.CLIENT, "in": "header", "required": False,
+                           "schema": {"type": "string", "format": "uuid"},
+                           "description": "Who calls: those who watch are told"})
     if call.before:
         parameters += [
             {"name": "limit", "in": "query", "required": False,

@@ -156,46 +156,46 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
 async def cancel(site: Site, request: Request) -> Answer:
     """Cancel everything that the session has accepted so far. An idle session is left as it is"""
     workspace, session = session_of(site, request)
-    await workspace.runtime.cancel(session.id)
+    await workspace.runtime.cancel(session.id, by=caller_of(request))
     return answer(wire.Done())
 
 
 async def revoke(site: Site, request: Request) -> Answer:
     """Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same"""
     workspace, session = session_of(site, request)
-    return answer(await workspace.runtime.revoke(session.id, prompt_of(request)))
+    return answer(await workspace.runtime.revoke(session.id, prompt_of(request), by=caller_of(request)))
 
 
 async def stop(site: Site, request: Request, sent: wire.StopPrompt) -> Answer:
     """Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated"""
     workspace, session = session_of(site, request)
-    return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq))
+    return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq, by=caller_of(request)))
 
 
 async def hold(site: Site, request: Request) -> Answer:
     """Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end"""
     workspace, session = session_of(site, request)
-    return answer(await workspace.runtime.hold(session.id))
+    return answer(await workspace.runtime.hold(session.id, by=caller_of(request)))
 
 
 async def resume(site: Site, request: Request) -> Answer:
     """End the hold: the queue goes on"""
     workspace, session = session_of(site, request)
-    return answer(await workspace.runtime.resume(session.id))
+    return answer(await workspace.runtime.resume(session.id, by=caller_of(request)))
 
 
 async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> Answer:
     """Give a prompt that has not begun another text. The text that it has already is taken in every state"""
     workspace, session = session_of(site, request)
     refuse_long(site, len(sent.prompt))
-    prompt = prompt_of(request, "/text")
-    return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version))
+    prompt, by = prompt_of(request, "/text"), caller_of(request)
+    return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version, by=by))
 
 
 async def move_to_front(site: Site, request: Request) -> Answer:
     """Move a prompt that waits ahead of all others"""
     workspace, session = session_of(site, request)
-    return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next")))
+    return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next"), by=caller_of(request)))
 
 
 async def count_queued(site: Site, request: Request) -> Answer:
@@ -217,7 +217,7 @@ async def list_queued(site: Site, request: Request) -> Answer:
 async def clear_queue(site: Site, request: Request) -> Answer:
     """Drop what is queued; the active prompt goes on"""
     workspace, session = session_of(site, request)
-    await workspace.runtime.clear_queue(session.id)
+    await workspace.runtime.clear_queue(session.id, by=caller_of(request))
     return answer(wire.Done())
 
 
@@ -285,11 +285,17 @@ def flag_of(request: Request, name: str) -> bool:
     return value == "true"
 
 
-def client_of(text: str) -> str:
+def client_of(text: str, where: str = "client_id") -> str:
     try:
         return wire.check_client_id(text)
     except ValueError as error:
-        raise BadInput(f"client_id: {error}") from None
+        raise BadInput(f"{where}: {error}") from None
+
+
+def caller_of(request: Request) -> str:
+    """Who calls, if the client has said so."""
+    named = request.headers.get(wire.CLIENT, "")
+    return client_of(named, wire.CLIENT) if named else ""
 
 
 def refuse_long(site: Site, size: int, attached: bool = False) -> None:

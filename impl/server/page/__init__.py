@@ -18,7 +18,7 @@ HEADERS = {"content-security-policy": POLICY, "referrer-policy": "no-referrer",
            "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin"}
 FILES = {
     "/": ("index.html", b"text/html; charset=utf-8"),
-    "/app.js": ("app.js", b"text/javascript; charset=utf-8"),
+    **{f"/{name}.js": (f"{name}.js", b"text/javascript; charset=utf-8") for name in ("app", "acts", "board", "wire")},
     "/style.css": ("style.css", b"text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", b"image/svg+xml"),
 }

@@ -13,7 +13,8 @@ from support.commands import read_refusal, run_command
 from support.servers import PATIENCE, Process
 
 from cancelmark.impl.cli.board import Board, draw_board
-from cancelmark.impl.client import Prompt, Session
+from cancelmark.impl.cli.watch import Lines
+from cancelmark.impl.client import Called, Notice, Prompt, Session
 
 
 class User:
@@ -163,3 +164,13 @@ def test_watch_shows_holds_places_and_edits() -> None:
         "1 one", "3 (to the front) three", "2 (edited) 2nd"]
     board.fill([Session("s", "talk")], [])
     assert draw_board(board, 100, 20)[1].plain.rstrip() == " talk"
+
+
+def test_watch_says_who_has_called() -> None:
+    board = Board()
+    board.fill([Session("s", "talk")], [])
+    for call, words in (
+            (Called("s", "hold", held=True, client_id="0f0f0f0f"), "talk hold by client 0f0f"),
+            (Called("s", "stop", seq=2, held=True, client_id="0f0f0f0f"), "talk #2 stop and hold by client 0f0f"),
+            (Called("s", "replace", seq=2), "talk #2 edited by client unknown")):
+        assert Lines(board, raw=False).tell(Notice("", "call", "created", call, {})) == words

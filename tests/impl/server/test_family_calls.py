@@ -261,6 +261,36 @@ async def test_an_interrupt_stops_what_runs_and_keeps_what_waits(s: Scene) -> No
     assert [request.prompt for request in s.server.requests] == ["a", "now", "b"]
 
 
+# --- who has called
+
+@played
+async def test_those_who_watch_are_told_what_was_called_and_by_whom(s: Scene) -> None:
+    """Of each call that has done something, once; who does not say its name is nobody."""
+    go = await s.running()
+    await s.queue("b", "c")
+    me = "0F0F0F0F-0000-4000-8000-00000000000A"
+    s.place.http.headers["Client-Id"] = me
+    for _ in range(2):
+        await s.ask("POST", "hold")
+        await s.ask("PUT", "prompts/2/text", {"prompt": "B"})
+        await s.ask("DELETE", "prompts/3")
+    await s.ask("POST", "stop", {"seq": 9})
+    await s.ask("POST", "prompts/2/next")
+    await s.ask("POST", "stop", {"hold": True})
+    del s.place.http.headers["Client-Id"]
+    go()
+    await s.ask("POST", "resume")
+    await s.watch.until(lambda watch: any(told["call"] == "resume" for told in watch.of("call")))
+    mine = [{"call": "hold", "held": True}, {"call": "replace", "seq": 2}, {"call": "revoke", "seq": 3},
+            {"call": "next", "seq": 2}, {"call": "stop", "seq": 1, "held": True}]
+    known = {"session_id": s.place.session, "mark": 0}
+    assert s.watch.of("call") == [*({**known, **told, "client_id": me.lower()} for told in mine), {**known, "call": "resume"}]
+    s.place.http.headers["Client-Id"] = "x"
+    code, told = await s.ask("POST", "cancel")
+    assert (code, told["message"]) == (400, "client-id: 'x' is not a UUID; make one up and keep it")
+    del s.place.http.headers["Client-Id"]
+
+
 # --- lost answers
 
 LOST: dict[str, tuple[str, str, Any, Callable[[Scene], Awaitable[bool]], Any]] = {

@@ -20,9 +20,13 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Process]:
-    with Process(tmp_path / "data", "--pace", "0.02") as process:
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Process]:
+    """Whose built-in model pauses for so many seconds between words, and ten times as long if it is told to be slow."""
+    with Process(tmp_path / "data", "--pace", getattr(request, "param", "0.02")) as process:
         yield process
+
+
+ENDLESS = pytest.mark.parametrize("server", ["60"], indirect=True)  # a slow turn runs until somebody stops it
 
 
 @pytest.fixture
@@ -48,7 +52,7 @@ def send(page: Page, text: str, named: bool = True) -> None:
     lane = page.locator(".lane").first
     lane.get_by_label("run id").set_checked(named)
     lane.get_by_placeholder("Say something").fill(text)
-    lane.get_by_role("button", name="Send").click()
+    lane.get_by_role("button", name="Send", exact=True).click()
     expect(lane.get_by_placeholder("Say something")).to_have_value("")
 
 
@@ -79,7 +83,7 @@ def test_a_cancel_reaches_what_was_accepted_before_it_and_nothing_after(page: Pa
     card(page, "active", "first")
     send(page, "second")
     card(page, "queued", "second")
-    page.get_by_role("button", name="Cancel everything").click()
+    page.get_by_role("button", name="Cancel all").click()
     send(page, "fast: third")
     for text, outcome in (("first", "canceled"), ("second", "canceled"), ("third", "end turn")):
         expect(page.locator(".done .card").filter(has_text=text)).to_contain_text(outcome)
@@ -111,7 +115,7 @@ def test_clearing_the_queue_leaves_what_is_active(page: Page) -> None:
     card(page, "active", "first")
     send(page, "second")
     card(page, "queued", "second")
-    page.get_by_role("button", name="Clear the queue").click()
+    page.get_by_role("button", name="Clear queue").click()
     expect(page.locator(".done .card").filter(has_text="second")).to_contain_text("canceled")
     expect(page.locator(".done .card").filter(has_text="first")).to_contain_text("end turn")
 
@@ -129,7 +133,7 @@ def test_two_tabs_agree(page: Page, server: Process) -> None:
     for each in (page, other):
         card(each, "active", "from the first tab")
         card(each, "queued", "from the second tab")
-    other.get_by_role("button", name="Cancel everything").click()
+    other.get_by_role("button", name="Cancel all").click()
     for each in (page, other):
         expect(each.locator(".done .card.canceled")).to_have_count(2)
     assert board(page) == board(other)
@@ -257,3 +261,123 @@ def test_a_lane_keeps_its_latest_prompts_alone_and_counts_the_others(sight: Sigh
     expect(page.locator(".done .earlier")).to_have_text("and 54 earlier")
     expect(page.locator(".done .card")).to_have_count(50)
     assert sight.errors == []
+
+
+def texts(page: Page, state: str) -> list[str]:
+    """The texts of the cards in that column, from the top."""
+    return page.locator(f".{state} .card:visible .text").all_inner_texts()
+
+
+def told(page: Page, kind: str) -> list[str]:
+    """What the list of events says, the first first."""
+    return page.locator(f"#events li.{kind} .told").all_inner_texts()[::-1]
+
+
+@ENDLESS
+def test_a_queue_is_held_edited_reordered_dropped_and_resumed_by_keys_alone(sight: Sight) -> None:
+    page, keys = sight.page, sight.page.keyboard
+    keys.press("/")
+    for text in ("slow: running", "fast: one", "fast: two", "fast: three"):
+        keys.type(text)
+        keys.press("Enter")
+        expect(page.locator(".lane").first.get_by_placeholder("Say something")).to_have_value("")
+    expect(page.locator(".queued .card")).to_have_count(3)
+    keys.press("Escape")
+    keys.press("h")
+    expect(page.locator(".lane-held")).to_have_text("held by you: nothing starts before Resume")
+    keys.press("ArrowDown")
+    keys.press("ArrowDown")
+    expect(page.get_by_label("Prompt 3", exact=True)).to_be_focused()
+    keys.press("e")
+    expect(page.get_by_role("dialog", name="Edit prompt #3")).to_be_visible()
+    assert inaccessible(page) == []
+    keys.press("ControlOrMeta+a")
+    keys.type("fast: two, edited")
+    keys.press("ControlOrMeta+Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_label("Prompt 3", exact=True)).to_be_focused()
+    expect(page.get_by_label("Prompt 3", exact=True)).to_contain_text("edited")
+    keys.press("ArrowDown")
+    keys.press("u")
+    expect(page.locator(".queued .card .text")).to_have_text(["fast: three", "fast: one", "fast: two, edited"])
+    expect(page.locator(".queued .card .place")).to_have_text(["next", "2 of 3", "3 of 3"])
+    expect(page.get_by_label("Prompt 4", exact=True)).to_be_focused()
+    keys.press("ArrowDown")
+    keys.press("d")
+    expect(page.locator(".done .card")).to_contain_text("canceled")
+    assert inaccessible(page) == []
+    keys.press("s")
+    expect(page.locator(".done .card")).to_have_count(2)  # what ran is stopped, and nothing follows
+    assert texts(page, "queued") == ["fast: three", "fast: two, edited"]
+    keys.press("h")
+    expect(page.locator(".done .card")).to_have_count(4)
+    expect(page.locator(".done .answer", has_text="You said: two, edited")).to_have_count(1)
+    assert told(page, "call") == ["hold", "edit #3", "#4 to the front", "drop #2", "stop #1", "resume"]
+    assert set(page.locator("#events li.call .kind").all_inner_texts()) == {"you"}
+    assert told(page, "run_complete") == ["#2 canceled", "#1 canceled", "#4 end turn", "#3 end turn"]
+    assert sight.errors == []
+
+
+@ENDLESS
+def test_two_people_edit_one_queue_and_whoever_is_late_is_told_what_the_server_says(
+    browser: Browser, server: Process, page: Page,
+) -> None:
+    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark") as context:
+        phone = context.new_page()
+        send(page, "slow: running")
+        send(page, "fast: one")
+        send(page, "fast: two")
+        visit(phone, server)
+        phone.get_by_role("button", name="Edit prompt 2").tap()
+        dialog = phone.get_by_role("dialog", name="Edit prompt #2")
+        expect(dialog).to_be_visible()
+        expect(page.locator(".lane-held")).to_contain_text("held by client")
+        page.get_by_role("button", name="Edit prompt 2").click()
+        page.get_by_label("Its text").fill("fast: theirs")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(dialog.get_by_role("alert")).to_have_text("Somebody else has changed the text: fast: theirs")
+        expect(page.locator(".lane-held")).to_be_visible()  # it was not this page that held the session
+        phone.get_by_label("Its text").fill("fast: mine")
+        phone.get_by_role("button", name="Save").tap()
+        expect(dialog.get_by_role("alert")).to_contain_text("Save again to put yours in its place")
+        assert inaccessible(phone) == []
+        phone.get_by_role("button", name="Save").tap()
+        expect(dialog).to_be_hidden()
+        expect(page.locator(".lane-held")).to_be_hidden()
+        expect(page.locator(".queued .text").first).to_have_text("fast: mine")
+        phone.get_by_role("button", name="Edit prompt 3").tap()
+        phone.get_by_label("Its text").fill("fast: too late")
+        page.get_by_role("button", name="Drop prompt 3").click()
+        late = phone.get_by_role("dialog", name="Edit prompt #3")
+        expect(late.get_by_role("alert")).to_have_text("Prompt #3 does not wait any more: it is canceled.")
+        phone.get_by_role("button", name="Save").tap()
+        expect(late.get_by_role("alert")).to_contain_text("prompt 3 does not wait any more: it is canceled. Your text is kept")
+        expect(phone.get_by_label("Its text")).to_have_value("fast: too late")
+        phone.close(run_before_unload=False)  # whoever closes the page edits no more
+        expect(page.locator(".lane-held")).to_be_hidden()
+
+
+@ENDLESS
+def test_a_prompt_is_sent_now_or_only_if_idle_and_what_runs_is_stopped(page: Page) -> None:
+    lane, field = page.locator(".lane").first, page.locator(".lane").first.get_by_placeholder("Say something")
+    send(page, "slow: one")
+    card(page, "active", "one")
+    field.fill("never")
+    lane.get_by_role("button", name="If idle").click()
+    expect(page.get_by_role("alert")).to_contain_text("is busy; wait, or let the prompt queue")
+    expect(field).to_have_value("never")
+    field.fill("slow: urgent")
+    page.keyboard.press("Control+Enter")
+    card(page, "active", "urgent")
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".done .card").filter(has_text="one")).to_contain_text("canceled")
+    send(page, "fast: later")
+    lane.get_by_role("button", name="Stop and hold").click()
+    expect(page.locator(".done .card").filter(has_text="urgent")).to_contain_text("canceled")
+    expect(page.locator(".lane-held")).to_be_visible()
+    card(page, "queued", "later")
+    lane.get_by_role("button", name="Resume").click()
+    card(page, "done", "later")
+    lane.get_by_role("button", name="Stop", exact=False).first.click()
+    expect(page.get_by_role("alert")).to_have_text("Nothing runs: nothing is stopped")
