@@ -16,6 +16,6 @@ from .results import Message, Notice
 from .run import RunStream
 from .stream import Events, Patience
 
-__all__ = ["Agent", "AgentEvent", "Attachment", "BadAnswer", "Called", "Client", "ClientError", "EndUnknown", "Events", "Message",
-           "Notice", "Patience", "Prompt", "Refusal", "RunComplete", "RunStream", "Session", "Unreachable", "Version",
-           "Workspace"]
+__all__ = ["Agent", "AgentEvent", "Attachment", "BadAnswer", "Called", "Client", "ClientError", "EndUnknown", "Events",
+           "Message", "Notice", "Patience", "Prompt", "Refusal", "RunComplete", "RunStream", "Session", "Unreachable",
+           "Version", "Workspace"]

@@ -36,7 +36,9 @@ class Client:
     def __init__(self, server: str, *, token: str | None = None, client_id: str | None = None) -> None:
         self.server, self.client_id = server, client_id or str(uuid4())
         self._claims = False
-        headers = {"user-agent": "cancelmark", wire.CLIENT: self.client_id} | ({"authorization": f"Bearer {token}"} if token else {})
+        headers = {"user-agent": "cancelmark", wire.CLIENT: self.client_id}
+        if token:
+            headers["authorization"] = f"Bearer {token}"
         base, transport = route(server)
         self.http = httpx2.AsyncClient(base_url=base, transport=transport, headers=headers, timeout=TIMEOUT)
 

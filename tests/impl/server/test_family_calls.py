@@ -284,7 +284,8 @@ async def test_those_who_watch_are_told_what_was_called_and_by_whom(s: Scene) ->
     mine = [{"call": "hold", "held": True}, {"call": "replace", "seq": 2}, {"call": "revoke", "seq": 3},
             {"call": "next", "seq": 2}, {"call": "stop", "seq": 1, "held": True}]
     known = {"session_id": s.place.session, "mark": 0}
-    assert s.watch.of("call") == [*({**known, **told, "client_id": me.lower()} for told in mine), {**known, "call": "resume"}]
+    assert s.watch.of("call") == [
+        *({**known, **told, "client_id": me.lower()} for told in mine), {**known, "call": "resume"}]
     s.place.http.headers["Client-Id"] = "x"
     code, told = await s.ask("POST", "cancel")
     assert (code, told["message"]) == (400, "client-id: 'x' is not a UUID; make one up and keep it")

@@ -352,7 +352,8 @@ def test_two_people_edit_one_queue_and_whoever_is_late_is_told_what_the_server_s
         late = phone.get_by_role("dialog", name="Edit prompt #3")
         expect(late.get_by_role("alert")).to_have_text("Prompt #3 does not wait any more: it is canceled.")
         phone.get_by_role("button", name="Save").tap()
-        expect(late.get_by_role("alert")).to_contain_text("prompt 3 does not wait any more: it is canceled. Your text is kept")
+        expect(late.get_by_role("alert")).to_have_text(
+            "prompt 3 does not wait any more: it is canceled. Your text is kept here until you go back.")
         expect(phone.get_by_label("Its text")).to_have_value("fast: too late")
         phone.close(run_before_unload=False)  # whoever closes the page edits no more
         expect(page.locator(".lane-held")).to_be_hidden()
