@@ -227,15 +227,16 @@ class Judge:
     def play_scripts(self, scripts: list[Script]) -> None:
         """Plays what was asked for, and counts what shows."""
         for n, each in enumerate(scripts):
-            showed, found = Counter[str](), dict[str, Finding]()
+            showed, ends, found = Counter[str](), Counter[str](), dict[str, Finding]()
             for time in range(self.times):
                 self.progress("scripts", n * self.times + time, len(scripts) * self.times)
                 history = self.play(each)
                 broken = [p.id for p in ORDER if p.id in history.broken & self.wanted]
                 showed.update(broken)
+                ends.update([history.tell_ends()])
                 found = {g: self.with_reproduce(Finding(each, history)) for g in broken} | found
             self.found = found | self.found
-            self.replays.append(Replay(each, self.times, dict(showed), found))
+            self.replays.append(Replay(each, self.times, dict(showed), found, dict(ends)))
 
     def with_reproduce(self, finding: Finding) -> Finding:
         return replace(finding, reproduce=self.reproduce(finding.script))

@@ -1,24 +1,28 @@
 """The field of agents, as far as it goes without npm: the list, a small agent judged by it, and the pages."""
 
+import os
 import re
 import subprocess
 import sys
-from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import small_agent
 from support.paths import ROOT
 
-from examples.field.agents import SCRIPTS, Listed, Skipped, command_of, install, play, read_list
+from examples.field.agents import SCRIPTS, Listed, Skipped, busy, command_of, install, play, read_list
 from examples.field.report import page, table
-
-DAY = date(2026, 11, 17)
 
 
 def small(flaw: str) -> Listed:
     return Listed("small", (sys.executable, small_agent.__file__, "{model_url}", flaw), "chat completions",
                   npm="small@1.0", env={"KEY": "{model_url}"}, config={"c/small.json": "{}"})
+
+
+def seen(reports: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
+    return {"package": "small@1.0", "day": "2026-11-17", "machine": {"cores": 2, "load": 0.5, "busy": 4},
+            "reports": reports, "loaded": loaded}
 
 
 def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
@@ -32,23 +36,40 @@ def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
 def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Path) -> None:
     agent, script = small("error-for-cancelled"), "accept A; cancel"
     reports = {mode: play(agent, tmp_path, mode, tmp_path, 2, (script,)) for mode in SCRIPTS}
-    text = page(agent, reports, DAY)
-    assert "| polite | `accept A; cancel` | attribution 2/2 |" in text
+    text = page(agent, seen(reports, reports))
+    assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
     assert "Agents MUST catch these errors" in text
+    assert "a load of 0.5 when the agent was started. Loaded means: with 4 processes" in " ".join(text.split())
     assert "sequenceDiagram" in text
     assert "python -m examples.field small --mode polite --script 'accept A; cancel'" in text
-    rows = table({"small": (agent, reports)}, {"other": "npm is not on the PATH"}, 2)
-    assert "| [small](small.md) 1.0 | attribution 2/2 | attribution 2/2 |" in rows
+    rows = table({"small": (agent, seen(reports, reports))}, {"other": "npm is not on the PATH"})
+    cell = "A error<br>**attribution 2/2, loaded 2/2**"
+    assert f"| [small](small.md) 1.0 | {cell} | {cell} |" in rows
     assert "- **other**: npm is not on the PATH" in rows
 
 
-def test_what_shows_seldom_is_no_finding() -> None:
-    report = {"scripts": [{"script": "accept A", "times": 5, "showed": {"attribution": 1}}], "guarantees": [
-        {"id": "attribution", "status": "broken", "script": "accept A"}]}
-    text = page(small(""), {"polite": report}, DAY)
-    assert "(attribution 1/5)" in text
+@pytest.mark.parametrize(("quiet", "loaded"), [(1, 5), (5, 1), (5, 0)])
+def test_what_shows_seldom_or_on_one_machine_alone_is_no_finding(quiet: int, loaded: int) -> None:
+    def report(n: int) -> dict[str, Any]:
+        each = {"script": "accept A", "times": 5, "showed": {"attribution": n} if n else {},
+                "ends": {"A error": 4, "A canceled": 1}}
+        return {"scripts": [each], "guarantees": [{"id": "attribution", "status": "broken", "script": "accept A"}]}
+
+    text = page(small(""), seen({"polite": report(quiet)}, {"polite": report(loaded)}))
+    assert f"| A error (4/5)<br>A canceled (1/5) | (attribution {quiet}/5, loaded {loaded}/5) |" in text
     assert "## polite" not in text
+
+
+def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
+    def count() -> int:
+        children = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True,
+                                  check=True)
+        return children.stdout.count("while True: pass")
+
+    with busy(2):
+        assert count() == 2
+    assert count() == 0
 
 
 def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ Which request is whose turn:
 - A request belongs to the prompts whose tokens are in its **last user message**: to several if the server folds several
   into one message. What stands before it is conversation, even if nobody has answered it: that a canceled prompt stays
   in the conversation does not start it. If its own turn never began, `taken_in` says whose turn has heard it instead.
+- A prompt that has ended (`finish`) is conversation too, when it comes again in one message with another prompt: some
+  agents say what was canceled once more, together with what is said next.
 - A request that answers a tool call goes on with the turn that made it, and starts none. Prompts that come behind
   the answer were taken in by that turn. So it is until `settle` says that the turn may be over.
 - A request with the words of a prompt whose turn no longer fits, and with another prompt's last, asks for its summary.
@@ -115,6 +117,7 @@ class FakeModel:
         self._flooding: set[str] = set()
         self._once: dict[str, str] = {}  # what a turn is answered though it is held: again, outgrow
         self._calling: dict[str, str] = {}  # by token, the tool call that its turn has made
+        self._finished: set[str] = set()
         self._outgrown: set[str] = set()  # a summary is expected
         self._summarized: set[str] = set()  # and may be made
         self._leaving = False
@@ -168,6 +171,12 @@ class FakeModel:
     def settle(self, token: str) -> None:
         """The turn may be over: what comes behind its tool call from now on may be another's turn."""
         self._calling.pop(token, None)
+
+    def finish(self, token: str) -> None:
+        """The prompt has ended. Its turns, if it has any more, are answered; in one message with another prompt it is
+        conversation."""
+        self.release(token)
+        self._finished.add(token)
 
     def _known(self, token: str) -> str:
         self._steered.add(_checked(token))
@@ -323,7 +332,7 @@ class FakeModel:
         return host
 
     def _begin_turn(self, asked: Asked, wire: Wire, owner: str | None) -> Turn:
-        words = [owner] if owner else WORD.findall(asked.prompt)
+        words = [owner] if owner else self._find_owners(asked.prompt)
         turn = Turn(asked, wire, time.monotonic(), frozenset(words))
         self.turns.append(turn)
         for word in set(words):
@@ -336,6 +345,12 @@ class FakeModel:
             self.taken_in |= dict.fromkeys(before - self._by_token.keys() - self.taken_in.keys(), own[-1])
         self._tell()
         return turn
+
+    def _find_owners(self, text: str) -> list[str]:
+        """Its words without those of prompts that have ended, unless it has none of a prompt that has not."""
+        words = WORD.findall(text)
+        left = [word for word in words if word not in self._finished]
+        return left if self._steered.intersection(left) else words
 
     async def _take_turn(self, turn: Turn, response: Coroutine[Any, Any, Ending], reader: StreamReader) -> None:
         """Responds as the test decides, when it does, unless the server under test leaves before that."""

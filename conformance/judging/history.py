@@ -118,6 +118,11 @@ class Track:
     def waiting(self) -> bool:
         return self.live and not self.starts
 
+    def tell_end(self) -> str:
+        if self.refused:
+            return "refused"
+        return " and ".join(end.outcome for _, end, _ in self.ends) or ("taken in" if self.taken_in else "without end")
+
     def for_oracle(self, steered: bool) -> Prompt:
         """The prompt as the oracle sees it. Whoever cannot see turns start knows that an answer comes from one."""
         ends = [End(max(self.begin, floor), at, e.outcome) for at, e, floor in self.ends]
@@ -179,6 +184,10 @@ class History:
     @property
     def broken(self) -> frozenset[str]:
         return frozenset(c.guarantee for c in self.complaints)
+
+    def tell_ends(self) -> str:
+        """How each prompt ended: `A canceled, B refused`."""
+        return ", ".join(f"{p.label} {p.tell_end()}" for p in self.prompts) or "nothing was accepted"
 
     def prompts_of(self, session: int) -> list[Track]:
         return [p for p in self.prompts if p.session == session]

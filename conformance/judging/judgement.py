@@ -119,6 +119,9 @@ def _judge_attribution(history: History, p: Track) -> None:
         if end.outcome != "canceled" and canceled_while_held(history, p):
             history.complain("attribution", f"{p.label} was canceled while the language model held its turn, and its "
                                             f"end says {end.outcome}.")
+        elif end.outcome == "error" and failed_by_cancel(history, p):
+            history.complain("attribution", f"{p.label} was canceled before its turn started, nothing had failed, and "
+                                            "its end says error.")
         if p.paused and end.outcome == "end_turn":
             history.complain("attribution", f"the turn of {p.label} no longer fitted into its context and did not go "
                                             "on, and its end says end_turn.")
@@ -135,6 +138,15 @@ def canceled_while_held(history: History, p: Track) -> bool:
     canceled = any(p.accepted < c.begin < end for c in history.calls_on(p, "cancel") if c.end < inf)
     return bool(held) and canceled and not p.taken_in and not history.reachable(p, "restart", "shut") and (
         not history.fails_by_itself)
+
+
+def failed_by_cancel(history: History, p: Track) -> bool:
+    """Whether a cancel is all that can have ended a prompt whose turn never started: no turn of such a server fails
+    unless the language model does, and that was not asked."""
+    end = p.ends[0][0] if p.ends else inf
+    canceled = any(p.accepted < c.begin < end for c in history.calls_on(p, "cancel") if c.end < inf)
+    return history.steered and canceled and not (
+        p.starts or p.fails or p.taken_in or history.fails_by_itself or history.reachable(p, "restart", "shut"))
 
 
 def _judge_order(history: History, session: list[Track]) -> None:

@@ -1,6 +1,6 @@
 """What the kit has to say about a server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -68,12 +68,15 @@ class Replay:
     showed: dict[str, int]
     findings: dict[str, Finding]
     """By guarantee, the first play in which it showed."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """How the prompts ended, and in how many plays."""
 
     def __str__(self) -> str:
+        ends = "".join(f"; {ends}: {n}" for ends, n in self.ends.items())
         if not self.showed:
-            return f"{self.script.steps}: nothing showed in {self.times} plays"
+            return f"{self.script.steps}: nothing showed in {self.times} plays{ends}"
         showed = ", ".join(f"{guarantee} showed in {n}" for guarantee, n in self.showed.items())
-        return f"{self.script.steps}: {showed} of {self.times} plays"
+        return f"{self.script.steps}: {showed} of {self.times} plays{ends}"
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,7 @@ class Report:
             } for v in self.verdicts],
             "scenarios": {name: "broken" if isinstance(shown, Finding) else shown or "kept"
                           for name, shown in self.scenarios.items()},
-            "scripts": [{"script": str(r.script), "times": r.times, "showed": r.showed} for r in self.replays],
+            "scripts": [{"script": str(r.script), "times": r.times, "showed": r.showed, "ends": r.ends}
+                        for r in self.replays],
             "notes": list(self.notes),
         }

@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from examples.field.agents import SCRIPTS, Listed, Skipped, install, play, read_list
+from examples.field.agents import SCRIPTS, Listed, Skipped, busy, install, play, read_list
 from examples.field.report import page, table
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
@@ -27,6 +27,8 @@ def main() -> int:
     parser.add_argument("--mode", choices=tuple(SCRIPTS), help="polite or free alone")
     parser.add_argument("--script", action="append", help="play this, print the report, and write nothing")
     parser.add_argument("--times", type=int, default=5, help="that each script is played (default: %(default)s)")
+    parser.add_argument("--busy", type=int, default=2 * (os.cpu_count() or 1), metavar="N",
+                        help="processes that load the machine when what showed is played again (default: %(default)s)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"), help="(default: %(default)s)")
     options = parser.parse_args()
@@ -35,18 +37,17 @@ def main() -> int:
     options.cache.mkdir(parents=True, exist_ok=True)
     options.output.mkdir(parents=True, exist_ok=True)
     for name in options.names or agents:
-        seen: dict[str, Any] = {"package": agents[name].package}
         try:
-            seen["reports"] = judge_agent(agents[name], options)
+            seen = judge_agent(agents[name], options)
         except Skipped as why:
-            seen["skipped"] = str(why)
+            seen = {"package": agents[name].package, "skipped": str(why)}
         print(f"{name}: {'judged' if 'reports' in seen else 'skipped: ' + seen['skipped']}", file=sys.stderr)
         if options.script:
             print(json.dumps(seen, indent=2))
             continue
         (options.cache / f"{name}.json").write_text(json.dumps(seen))
         if "reports" in seen:
-            (options.output / f"{name}.md").write_text(page(agents[name], seen["reports"], date.today()))
+            (options.output / f"{name}.md").write_text(page(agents[name], seen))
     if not options.script:
         write_table(agents, options)
     return 0
@@ -62,18 +63,28 @@ def write_table(agents: dict[str, Listed], options: argparse.Namespace) -> None:
         if seen.get("package") != agent.package:
             skipped[name] = "not tried yet"
         elif "reports" in seen:
-            judged[name] = agent, seen["reports"]
+            judged[name] = agent, seen
         else:
             skipped[name] = seen["skipped"]
-    (options.output / TABLE).write_text(table(judged, skipped, options.times))
+    (options.output / TABLE).write_text(table(judged, skipped))
 
 
 def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
-    """The reports, by mode."""
+    """The reports by mode: on the machine as it is, and what showed there once more on a loaded one."""
     programs = install(agent, options.cache)
+    machine = {"cores": os.cpu_count() or 1, "load": os.getloadavg()[0], "busy": options.busy}
+    modes = [mode for mode in SCRIPTS if options.mode in (None, mode)]
     with tempfile.TemporaryDirectory(prefix="cancelmark-field-") as files:
-        return {mode: play(agent, programs, mode, Path(files), options.times, tuple(options.script or SCRIPTS[mode]))
-                for mode in SCRIPTS if options.mode in (None, mode)}
+        def judge(mode: str, scripts: tuple[str, ...]) -> dict[str, Any]:
+            return play(agent, programs, mode, Path(files), options.times, scripts)
+
+        reports = {mode: judge(mode, tuple(options.script or SCRIPTS[mode])) for mode in modes}
+        showed = {mode: tuple(each["script"] for each in report["scripts"] if each["showed"])
+                  for mode, report in reports.items()}
+        with busy(options.busy):
+            loaded = {mode: judge(mode, scripts) for mode, scripts in showed.items() if scripts}
+    return {"package": agent.package, "day": date.today().isoformat(), "machine": machine, "reports": reports,
+            "loaded": loaded}
 
 
 if __name__ == "__main__":

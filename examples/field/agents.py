@@ -1,12 +1,14 @@
 """The agents of `agents.toml`: how each is installed, started and judged."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +40,18 @@ class Listed:
     auth: str = ""
     skip: str = ""
     """Why it is not judged, if it is not."""
+    about: str = ""
+    """What a reader of its page has to know."""
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def package(self) -> str:
         return self.npm or self.pip
+
+    @property
+    def version(self) -> str:
+        return self.package.rpartition("@" if self.npm else "==")[2]
 
     @property
     def registry(self) -> str:
@@ -60,7 +68,7 @@ def install(agent: Listed, cache: Path) -> Path:
     """Installs it once, and returns where its programs are."""
     if agent.skip:
         raise Skipped(agent.skip)
-    place = cache / f"{agent.name}-{agent.package.rpartition('@' if agent.npm else '==')[2]}"
+    place = cache / f"{agent.name}-{agent.version}"
     programs = place / ("node_modules/.bin" if agent.npm else "bin")
     if (place / "installed").exists():
         return programs
@@ -68,7 +76,7 @@ def install(agent: Listed, cache: Path) -> Path:
         commands = [[_find("npm"), "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error",
                      agent.npm]]
     else:
-        commands = [[_find(f"python{agent.python}"), "-m", "venv", str(place)],
+        commands = [[_find_python(agent.python), "-m", "venv", str(place)],
                     [str(place / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", agent.pip]]
     for command in commands:
         try:
@@ -86,6 +94,27 @@ def _find(program: str) -> str:
     if found is None:
         raise Skipped(f"{program} is not on the PATH")
     return found
+
+
+def _find_python(version: str) -> str:
+    """One that runs: what pyenv puts on the PATH for a version that is not chosen only says so."""
+    name, pyenv = f"python{version}", Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for python in filter(None, [shutil.which(name), *map(str, pyenv.glob(f"versions/{version}*/bin/{name}"))]):
+        if subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0:
+            return python
+    raise Skipped(f"{name} is not on the PATH")
+
+
+@contextmanager
+def busy(n: int) -> Iterator[None]:
+    """So many processes that do nothing but compute."""
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+    try:
+        yield
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
 
 
 def command_of(agent: Listed, programs: Path, mode: str, files: Path) -> list[str]:

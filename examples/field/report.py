@@ -1,6 +1,7 @@
 """What was seen in the field, as Markdown: one page an agent, and one table of all."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date
 from textwrap import fill
 from typing import Any
@@ -15,63 +16,100 @@ with the kit's language model ({wire}). Seen is what an editor and the language 
 code. *Polite* clients send one prompt at a time, and the protocol's text promises them something. About what *free*
 clients do the text is silent: what does not hold there breaks no promise, and a client has to know it."""
 TABLE = """\
-Agents of the Agent Client Protocol that nobody here wrote, judged by `make field`. Each script was played {times}
-times; the cells count in how many plays which guarantee did not hold. *Polite* is what the protocol's text promises. In
-*free* the text is silent, so a count there is a difference of meaning and not a broken promise. What showed in fewer
-than {often:.0%} of the plays is in parentheses: a race that is hard to hit, or a busy machine; it is no finding."""
+Agents of the Agent Client Protocol that nobody here wrote, judged by `make field`. *Polite* is what the protocol's text
+promises. In *free* the text is silent, so a count there is a difference of meaning and not a broken promise. The cells
+say how the prompts ended, and count in how many plays which guarantee did not hold. What showed is played again on a
+loaded machine, and counted behind the slash. What showed in fewer than {often:.0%} of either is in parentheses: a race
+that is hard to hit, or a busy machine; it is no finding."""
+MACHINE = """\
+The machine had {cores} cores and a load of {load:.1f} when the agent was started. Loaded means: with {busy} processes
+more, which did nothing but compute."""
 
-Judged = Mapping[str, Mapping[str, Any]]  # reports by mode
+
+@dataclass(frozen=True)
+class Row:
+    """A script that was played in one mode."""
+
+    mode: str
+    script: str
+    times: int
+    showed: Mapping[str, int]
+    loaded: Mapping[str, int]
+    """What showed on a loaded machine, in as many plays."""
+    ends: Mapping[str, int]
+
+    def is_finding(self, guarantee: str) -> bool:
+        return min(self.showed.get(guarantee, 0), self.loaded.get(guarantee, 0)) >= OFTEN * self.times
+
+    def tell(self, guarantee: str) -> str:
+        quiet, loaded = self.showed.get(guarantee, 0), self.loaded.get(guarantee, 0)
+        text = f"{guarantee} {quiet}/{self.times}, loaded {loaded}/{self.times}"
+        return text if self.is_finding(guarantee) else f"({text})"
+
+    @property
+    def broken(self) -> list[str]:
+        return [self.tell(guarantee) for guarantee in dict.fromkeys([*self.showed, *self.loaded])]
+
+    @property
+    def ended(self) -> list[str]:
+        """How the prompts ended, with the number of plays if they did not always end so."""
+        return [ends if n == self.times else f"{ends} ({n}/{self.times})" for ends, n in self.ends.items()]
 
 
-def page(agent: Listed, reports: Judged, day: date) -> str:
+def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
+    """What was played, as the list of scripts has it."""
+    for mode, report in seen["reports"].items():
+        again = {each["script"]: each["showed"] for each in seen["loaded"].get(mode, {}).get("scripts", ())}
+        for each in report["scripts"]:
+            yield Row(mode, each["script"], each["times"], each["showed"], again.get(each["script"], {}), each["ends"])
+
+
+def page(agent: Listed, seen: Mapping[str, Any]) -> str:
     """The page of one agent."""
-    return "\n".join(_page(agent, reports, day)).rstrip() + "\n"
+    return "\n".join(_page(agent, seen)).rstrip() + "\n"
 
 
-def _page(agent: Listed, reports: Judged, day: date) -> Iterator[str]:
+def _page(agent: Listed, seen: Mapping[str, Any]) -> Iterator[str]:
+    rows = list(list_rows(seen))
     yield f"# {agent.name}, judged from outside\n\n{NOTE}\n"
-    about = INTRODUCTION.format(package=agent.package, registry=agent.registry, day=day, wire=agent.wire)
-    yield _filled(about) + "\n"
-    yield "| clients | what was done | what did not hold |\n| --- | --- | --- |"
-    for mode, report in reports.items():
-        for script in report["scripts"]:
-            yield f"| {mode} | `{script['script']}` | {_count(script, ', ') or 'nothing'} |"
+    yield _filled(INTRODUCTION.format(package=agent.package, registry=agent.registry, wire=agent.wire,
+                                      day=date.fromisoformat(seen["day"]))) + "\n"
+    yield _filled(MACHINE.format(**seen["machine"])) + "\n"
+    if agent.about:
+        yield _filled(agent.about) + "\n"
+    yield "| clients | what was done | how the prompts ended | what did not hold |\n| --- | --- | --- | --- |"
+    for row in rows:
+        yield (f"| {row.mode} | `{row.script}` | {'<br>'.join(row.ended)} | {'<br>'.join(row.broken) or 'nothing'} |")
     yield ""
-    for mode, report in reports.items():
+    for mode, report in seen["reports"].items():
         for finding in list_broken(report):
-            script = next(each for each in report["scripts"] if each["script"] == finding["script"])
-            if not _is_often(script["showed"].get(finding["id"], 0), script["times"]):
-                continue
-            yield f"## {mode}: {finding['id']}\n"
-            yield _filled(f"> {finding['says']}", "> ") + "\n"
-            yield _filled(f"{'The text' if mode == 'polite' else 'What the text says'}: {finding['promise']}.") + "\n"
-            showed = f"{script['showed'][finding['id']]} of {script['times']} plays of `{script['script']}`"
-            yield _filled(f"Seen in {showed}: {finding['complaint']}") + "\n"
-            yield f"```mermaid\n{finding['mermaid'].strip()}\n```\n"
-            yield f"    {reproduce(agent, mode, script['script'])}\n"
+            row = next(row for row in rows if (row.mode, row.script) == (mode, finding["script"]))
+            if row.is_finding(finding["id"]):
+                yield from _finding(agent, row, finding)
 
 
-def _is_often(showed: int, times: int) -> bool:
-    return showed >= OFTEN * times
+def _finding(agent: Listed, row: Row, finding: Mapping[str, Any]) -> Iterator[str]:
+    name = finding["id"]
+    yield f"## {row.mode}: {name}\n"
+    yield _filled(f"> {finding['says']}", "> ") + "\n"
+    yield _filled(f"{'The text' if row.mode == 'polite' else 'What the text says'}: {finding['promise']}.") + "\n"
+    yield _filled(f"Seen in {row.showed[name]} of {row.times} plays of `{row.script}`, and in {row.loaded[name]} of "
+                  f"{row.times} on a loaded machine: {finding['complaint']}") + "\n"
+    yield f"```mermaid\n{finding['mermaid'].strip()}\n```\n"
+    yield f"    {reproduce(agent, row.mode, row.script)}\n"
 
 
-def _count(script: Mapping[str, Any], between: str) -> str:
-    told = [f"{name} {n}/{script['times']}" for name, n in script["showed"].items()]
-    often = [_is_often(n, script["times"]) for n in script["showed"].values()]
-    return between.join(text if is_often else f"({text})" for text, is_often in zip(told, often))
-
-
-def table(judged: Mapping[str, tuple[Listed, Judged]], skipped: Mapping[str, str], times: int) -> str:
+def table(judged: Mapping[str, tuple[Listed, Mapping[str, Any]]], skipped: Mapping[str, str]) -> str:
     """All agents."""
-    lines = [f"# The field\n\n{NOTE}\n", _filled(TABLE.format(times=times, often=OFTEN)) + "\n"]
-    scripts = [(mode, each["script"]) for _, reports in list(judged.values())[:1] for mode, report in reports.items()
-               for each in report["scripts"]]
+    lines = [f"# The field\n\n{NOTE}\n", _filled(TABLE.format(often=OFTEN)) + "\n"]
+    scripts = list(dict.fromkeys((row.mode, row.script) for _, seen in judged.values() for row in list_rows(seen)))
     lines += ["| agent | " + " | ".join(f"{mode}: `{script}`" for mode, script in scripts) + " |",
               "| --- |" + " --- |" * len(scripts)]
-    for name, (agent, reports) in judged.items():
-        cells = [_count(each, "<br>") or "holds" for report in reports.values() for each in report["scripts"]]
-        lines.append(f"| [{name}]({name}.md) {agent.package.rpartition('@' if agent.npm else '==')[2]} | "
-                     + " | ".join(cells) + " |")
+    for name, (agent, seen) in judged.items():
+        rows = {(row.mode, row.script): row for row in list_rows(seen)}
+        cells = ["<br>".join([*row.ended, *(f"**{text}**" for text in row.broken)]) if row else "–"
+                 for row in map(rows.get, scripts)]
+        lines.append(f"| [{name}]({name}.md) {agent.version} | " + " | ".join(cells) + " |")
     if skipped:
         lines += ["\n## Not judged\n", *(f"- **{name}**: {why}" for name, why in skipped.items())]
     lines += ["\n## Again\n", "    make field                                   # all of it",

@@ -161,7 +161,7 @@ class AcpAdapter(Adapter):
         alone = self.names[session] == [name] and name not in self.crowded
         if name in self.names[session]:
             self.names[session].remove(name)
-        self.model.release(name)  # an agent may say what was canceled again, in one message with the next prompt
+        self.model.finish(name)  # an agent may say what was canceled again, in one message with the next prompt
         if answer.error is not None:
             busy = name in self.crowded and (name not in self.stopped or BUSY.search(answer.error))
             self.tell(Declined(name, answer.error) if busy else Ended(name, "error", error=answer.error))

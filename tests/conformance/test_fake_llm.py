@@ -174,6 +174,21 @@ def test_several_prompts_in_one_message_are_held_while_one_is() -> None:
     play(scene())
 
 
+def test_who_has_ended_is_conversation_in_one_message_with_another_and_alone_is_started_again() -> None:
+    async def scene() -> None:
+        async with FakeModel() as fake, web(fake.url) as http:
+            fake.hold("t1")
+            fake.finish("t1")
+            assert said(await ask(http, "one t1\ntwo t2 t3", model="turn")) == "I heard: one t1\ntwo t2 t3"
+            assert fake.count_starts("t1") == 1  # nobody steers t2 or t3: they are words as any other
+            fake.release("t2")
+            assert said(await ask(http, "one t1\ntwo t2")) == "I heard: t2"
+            assert (fake.count_starts("t1"), fake.count_starts("t2")) == (1, 2)
+            await ask(http, "one t1")
+            assert fake.count_starts("t1") == 2
+    play(scene())
+
+
 def test_who_has_no_turn_of_its_own_is_taken_in_by_the_first_that_brings_its_text() -> None:
     def user(*texts: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text} for text in texts]

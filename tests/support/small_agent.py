@@ -26,6 +26,7 @@ FLAWS = {
     "answers-twice": "each prompt is answered twice",
     "never-asks": "the language model is never asked",
     "wants-login": "no session without a login",
+    "repeats": "a canceled prompt is said again, in one message with the next one, which is nobody's fault",
     "talks": "writes to standard output what is no message",
     "dies": "ends at the first cancel",
 }
@@ -41,6 +42,7 @@ class Session:
         self.asking = False  # the language model is being asked
         self.stop = False
         self.withheld: list[tuple[Any, dict[str, Any]]] = []
+        self.unsaid: list[str] = []  # prompts that were canceled
 
 
 class SmallAgent:
@@ -139,6 +141,7 @@ class SmallAgent:
             session.turn = None
             stopped, session.stop = session.stop, False
             if stopped or said is None:
+                session.unsaid.append(text)
                 self.end(session, id, self.canceled())
                 continue
             update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": said}}
@@ -151,7 +154,8 @@ class SmallAgent:
         await asyncio.sleep(0.02)
         if self.flaw == "never-asks":
             return "I know the answer."
-        body = json.dumps({"model": "turn", "messages": [{"role": "user", "content": text}]}).encode()
+        heard = "\n".join([*session.unsaid, text]) if self.flaw == "repeats" else text
+        body = json.dumps({"model": "turn", "messages": [{"role": "user", "content": heard}]}).encode()
         reader, writer = await asyncio.open_connection(self.model.hostname, self.model.port)
         session.asking = True
         try:

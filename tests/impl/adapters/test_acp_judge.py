@@ -43,6 +43,7 @@ def test_a_good_agent_conforms(mode: str) -> None:
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [
     ("loses-early-cancel", "polite", "accept A, cancel", "no-lost-cancel"),
     ("error-for-cancelled", "polite", "accept A; cancel", "attribution"),
+    ("error-for-cancelled", "polite", "accept A, cancel", "attribution"),
     ("poisons", "free", "cancel; accept A", "idle-cancel-noop"),
     ("poisons", "polite", "accept A; release; cancel; accept B", "no-poisoning"),
     ("crosses", "polite", "accept A; accept B @2; cancel", "isolation"),
@@ -71,6 +72,12 @@ def test_a_polite_client_sends_one_prompt_at_a_time() -> None:
 def test_an_agent_that_refuses_a_second_prompt_has_refused_it_and_owes_it_nothing() -> None:
     report = play("refuses", "free", "accept A; accept B; release", "accept A, accept B, cancel")
     assert not report.broken, report
+
+
+def test_an_agent_that_says_a_canceled_prompt_again_with_the_next_has_not_started_it_again() -> None:
+    for mode in ("polite", "free"):
+        report = play("repeats", mode, "accept A; cancel; accept B; release", "accept A + cancel; accept B")
+        assert not report.broken, report
 
 
 def test_lines_that_are_no_messages_are_not_taken_for_the_end() -> None:
