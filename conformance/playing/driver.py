@@ -69,6 +69,9 @@ class Driver:
         except Exception as error:
             self._note_gone(error)
         finally:
+            if self.steering and adapter.outside:
+                for p in history.prompts:
+                    self.steering.release(p.name)  # a turn that is held for ever may keep the server from all others
             if history.gone:
                 revive = adapter.revive if adapter.offers("revive") else adapter.restart
                 with suppress(Exception):  # the next history shows whether it is back

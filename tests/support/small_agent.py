@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 FLAWS = {
     "": "none",
@@ -155,20 +155,27 @@ class SmallAgent:
         if self.flaw == "never-asks":
             return "I know the answer."
         heard = "\n".join([*session.unsaid, text]) if self.flaw == "repeats" else text
-        body = json.dumps({"model": "turn", "messages": [{"role": "user", "content": heard}]}).encode()
-        reader, writer = await asyncio.open_connection(self.model.hostname, self.model.port)
         session.asking = True
         try:
-            writer.write(f"POST {self.model.path}/chat/completions HTTP/1.1\r\nhost: model\r\n"
-                         f"content-length: {len(body)}\r\n\r\n".encode() + body)
-            answer = await reader.read()
+            return await ask_model(self.model, heard)
         finally:
             session.asking = False
-            writer.close()
-        head, _, said = answer.partition(b"\r\n\r\n")
-        if b" 200 " not in head.splitlines()[0]:
-            raise OSError(json.loads(said)["error"]["message"])
-        return str(json.loads(said)["choices"][0]["message"]["content"])
+
+
+async def ask_model(model: SplitResult, text: str) -> str:
+    """What the language model says. Raises `OSError` if it fails."""
+    body = json.dumps({"model": "turn", "messages": [{"role": "user", "content": text}]}).encode()
+    reader, writer = await asyncio.open_connection(model.hostname, model.port)
+    try:
+        writer.write(f"POST {model.path}/chat/completions HTTP/1.1\r\nhost: model\r\n"
+                     f"content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.read()
+    finally:
+        writer.close()
+    head, _, said = answer.partition(b"\r\n\r\n")
+    if b" 200 " not in head.splitlines()[0]:
+        raise OSError(json.loads(said)["error"]["message"])
+    return str(json.loads(said)["choices"][0]["message"]["content"])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from rich.table import Table
 from ...files import UsageError, write
 from ..terminal import output, progress_bar
 from ..width import Help
-from .agents import MODES, OPTIONS, add_options, find_agents
+from . import agents, servers
+from .agents import MODES, find_agents
 from .target import find_target
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ how turns are steered:
   Without it the server's own turns are waited for, and what cannot be seen that way is reported as not observable.
 
 other servers:
+  conform langgraph URL judges a server of the LangGraph API, and conform a2a URL an agent of the Agent2Agent protocol.
+  Give --llm-port, and start the server so that its language model is there.
+
   Another wire takes an adapter, a Python class that the kit makes without arguments: --adapter mine:MyAdapter or
   --adapter mine.py:MyAdapter. docs/adapters.md has a whole one to copy, and
   python -m pydoc cancelmark.conformance.adapter lists everything that an adapter can offer.
@@ -77,7 +81,9 @@ def add_parser(commands: Any) -> None:
         "conform", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=Help)
     parser.add_argument("url", metavar="URL", nargs="?",
-                        help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts")
+                        help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts; "
+                        "or langgraph or a2a, and its URL")
+    parser.add_argument("server", metavar="URL", nargs="?", help="of a server of the LangGraph API, or of an A2A agent")
     parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
     parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
@@ -101,7 +107,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--json", action="store_true", help="the report for programs")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures too")
-    add_options(parser)
+    agents.add_options(parser)
+    servers.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -112,11 +119,17 @@ def run(arguments: argparse.Namespace) -> int:
     check_options(arguments)
     if arguments.url == "acp":
         return judge_agent(arguments)
-    if given := [name for name in (*OPTIONS, "started") if getattr(arguments, name)]:
+    if given := [name for name in (*agents.OPTIONS, "started") if getattr(arguments, name)]:
         what = f"--{given[0]}" if given[0] != "started" else f"-- {arguments.started[0]}"
         raise UsageError(f"{what:.80} is for agents: cancelmark conform acp [OPTIONS] -- COMMAND …")
-    with find_target(arguments) as target:
-        report = judge_target(target, arguments)
+    if arguments.url in servers.KINDS:
+        report = judge_target(servers.find_server(arguments), arguments)
+    else:
+        if given := [name for name in (*servers.OPTIONS, "server") if getattr(arguments, name)]:
+            what = f"--{given[0]}" if given[0] != "server" else arguments.server
+            raise UsageError(f"{what:.80} is for other wires: cancelmark conform langgraph URL, or conform a2a URL")
+        with find_target(arguments) as target:
+            report = judge_target(target, arguments)
     write_files(report, arguments)
     if arguments.json:
         print(json.dumps(report.json(), indent=2))

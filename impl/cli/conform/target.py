@@ -72,7 +72,7 @@ def _adapted(arguments: argparse.Namespace) -> Iterator[Target]:
             make = load_adapter(arguments.adapter)
         except CannotLoad as error:
             raise UsageError(f"--adapter {arguments.adapter}: {error}") from error
-        options = ["--adapter", arguments.adapter, *_port(arguments)]
+        options = ["--adapter", arguments.adapter, *port_options(arguments)]
         yield Target(arguments.adapter, make, make().outside, shlex.join(options))
 
 
@@ -87,7 +87,7 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
         raise UsageError(f"--grace {arguments.grace}: give the seconds for which the server waits when nobody watches")
     kind = OpenWireAdapter if arguments.keep_open else WireAdapter
     kind.patience = PATIENCE
-    given = [*(["--token-file", str(arguments.token_file)] if arguments.token_file else []), *_port(arguments),
+    given = [*(["--token-file", str(arguments.token_file)] if arguments.token_file else []), *port_options(arguments),
              *(["--workspace", str(arguments.workspace)] if arguments.workspace else []),
              *(["--grace", f"{arguments.grace:g}"] if arguments.grace is not None else []),
              *(["--keep-open"] if arguments.keep_open else [])]
@@ -97,7 +97,8 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
                      " ".join([shlex.quote(url), *hidden, *map(shlex.quote, given)]), (ClientError,))
 
 
-def _port(arguments: argparse.Namespace) -> list[str]:
+def port_options(arguments: argparse.Namespace) -> list[str]:
+    """Where the kit's language model is, in a command that is shown."""
     return [] if arguments.llm_port is None else ["--llm-port", str(arguments.llm_port)]
 
 

@@ -1,0 +1,182 @@
+"""A server of the LangGraph API behind the adapter of the conformance kit.
+
+| the kit says | the API says |
+| --- | --- |
+| a session | a thread |
+| a prompt is accepted | `POST /threads/{id}/runs` is answered with a run; 409 refuses it |
+| cancel | `POST /runs/cancel` with the runs of the thread that have not ended: a run is canceled by its id |
+| its terminal event | `GET …/runs/{id}/join` returns, or the thread's stream says `run_done` |
+| `end_turn`, `canceled`, `error` | the run is `success`, `interrupted`, or `error` or `timeout` then |
+
+What a second run does is for the caller to say, as `multitask_strategy`: *enqueue* waits, *reject* refuses it, and
+*interrupt* ends the first, which is then no fault. *rollback* deletes the first: that is an end that the guarantees do
+not know, so servers are not judged with it.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import httpx2
+
+from cancelmark.conformance.adapter import GUARANTEES, Adapter, Ended, Refused, Sent, ServerGone
+
+from ..client.errors import Unreachable
+from ..client.sse import Parser
+from .connections import Connections, Incoming
+
+POLICIES = ("enqueue", "reject", "interrupt")
+WATCHES = ("join", "stream")
+STATES = {"success": "end_turn", "interrupted": "canceled", "error": "error", "timeout": "error"}
+NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+AGAIN = 0.05  # seconds between two looks at a run that is said to be over, and is not yet
+SILENT = "the text is silent"
+CLAUSES: Mapping[str, Mapping[str, str]] = {
+    "enqueue": {
+        "fifo": "LangSmith docs, Double texting, Enqueue: requests are “queued and executed sequentially”",
+        "single-active": "LangSmith docs, Double texting, Enqueue: the current run may “finish before processing any "
+                         "new input”",
+        "all-done": "LangSmith docs, Double texting, Enqueue: requests are executed “once prior runs complete”",
+    },
+    "reject": {
+        "single-active": "LangSmith docs, Double texting, Reject: “prevents concurrent execution”",
+    },
+    "interrupt": {
+        "single-active": "LangSmith docs, Double texting, Interrupt: it “halts the current execution”",
+        "all-done": "LangSmith docs, Double texting, Interrupt: the new input is inserted, and “execution continues”",
+    },
+}
+SAID = {"some-terminal": "Agent Server API, Join Run: “Wait for a run to finish”",
+        "no-lost-cancel": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
+        "cancel-stops": "Agent Server API, Cancel Runs, action: `interrupt` “will simply cancel the run”"}
+"""Whatever the policy."""
+OVERRULED = frozenset({"no-poisoning", "isolation", "idle-cancel-noop"})
+"""With *interrupt*: each says that nothing but a cancel of its own ends a prompt canceled."""
+
+
+class LanggraphAdapter(Adapter):
+    """One client of a server that somebody else has started."""
+
+    outside = True
+    server: ClassVar[str]
+    assistant: ClassVar[str]
+    policy: ClassVar[str] = "enqueue"
+    watches: ClassVar[str] = "join"
+
+    async def open(self) -> None:
+        self.calls, self.joins = Connections(self.server), Connections(self.server)
+        self.names: dict[str, str] = {}  # of prompts, by the ids of their runs
+        self.named = asyncio.Event()
+        self.running: dict[str, set[str]] = {}  # ids of the runs that have not ended, by thread
+        self.streams: list[Incoming] = []
+
+    async def warm(self, n: int) -> None:
+        await self.calls.warm(n)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for stream in self.streams:
+            stream.leave()
+        for thread, runs in self.running.items():
+            if runs:
+                await self.cancel(thread)
+        await self.calls.close()
+        await self.joins.close()
+
+    async def session(self) -> str:
+        thread = str(_result(await self.ask("POST", "/threads", {}))["thread_id"])
+        self.running[thread] = set()
+        if self.watches == "stream":
+            stream = await self.joins.begin("GET", f"/threads/{thread}/stream?stream_modes=lifecycle")
+            self.streams.append(stream)
+            self.spawn(self._read_ends(thread, stream), name="stream")
+        return thread
+
+    async def accept(self, session: str, prompt: Sent) -> None:
+        said = {"messages": [{"role": "user", "content": prompt.text}]}
+        answer = await self.ask("POST", f"/threads/{session}/runs", {
+            "assistant_id": self.assistant, "input": said, "multitask_strategy": self.policy})
+        if answer.status_code in NO:
+            raise Refused(answer.text)
+        run = str(_result(answer)["run_id"])
+        self.names[run] = prompt.name
+        self.running[session].add(run)
+        self.named.set()
+        if self.watches == "join":
+            self.spawn(self._join(session, run), name="join")
+
+    async def cancel(self, session: str) -> None:
+        if runs := sorted(self.running[session]):
+            answer = await self.ask("POST", "/runs/cancel?action=interrupt", {"thread_id": session, "run_ids": runs})
+            if answer.status_code != HTTPStatus.NOT_FOUND:  # they have ended meanwhile
+                _check(answer)
+
+    async def queued(self, session: str) -> int:
+        return len(_result(await self.ask("GET", f"/threads/{session}/runs?status=pending&limit=100")))
+
+    async def delete(self, session: str) -> None:
+        _check(await self.ask("DELETE", f"/threads/{session}"))
+
+    # --- ends
+
+    async def _join(self, thread: str, run: str) -> None:
+        _check(await _reach(self.joins.ask("GET", f"/threads/{thread}/runs/{run}/join")))
+        await self._tell_end(thread, run)
+
+    async def _read_ends(self, thread: str, stream: Incoming) -> None:
+        parser = Parser()
+        async for piece in stream.read_pieces():
+            for event in parser.feed(piece):
+                said = json.loads(event.data or "{}") if event.type == "metadata" else {}
+                if said.get("status") == "run_done":
+                    while said["run_id"] not in self.names:  # its end may come before the answer that says its id
+                        self.named.clear()
+                        await self.named.wait()
+                    await self._tell_end(thread, said["run_id"])
+        raise ServerGone(f"{self.server} has ended its stream of events")
+
+    async def _tell_end(self, thread: str, run: str) -> None:
+        while (state := await self._look(thread, run)) not in STATES:
+            await asyncio.sleep(AGAIN)
+        self.running[thread].discard(run)
+        self.tell(Ended(self.names[run], STATES[state]))
+
+    async def _look(self, thread: str, run: str) -> str:
+        answer = await _reach(self.joins.ask("GET", f"/threads/{thread}/runs/{run}"))
+        if answer.status_code == HTTPStatus.NOT_FOUND:  # the thread was deleted, and its runs with it
+            return "interrupted"
+        return str(_result(answer)["status"])
+
+    async def ask(self, method: str, path: str, sent: Mapping[str, Any] | None = None) -> httpx2.Response:
+        return await _reach(self.calls.ask(method, path, sent))
+
+
+async def _reach(call: Any) -> httpx2.Response:
+    try:
+        return await call  # type: ignore[no-any-return]
+    except Unreachable as error:
+        raise ServerGone(str(error)) from error
+
+
+def _check(answer: httpx2.Response) -> None:
+    if not answer.is_success:
+        raise ValueError(f"the server answers {answer.status_code}: {answer.text:.200}")
+
+
+def _result(answer: httpx2.Response) -> Any:
+    _check(answer)
+    return answer.json()
+
+
+def langgraph_adapter(server: str, assistant: str, policy: str, watches: str) -> type[LanggraphAdapter]:
+    """The adapter of a server, with what is said of a second run."""
+    said = {**SAID, **CLAUSES[policy]}
+    overruled = OVERRULED if policy == "interrupt" else frozenset()
+    return type(f"{policy.capitalize()}Client", (LanggraphAdapter,), {
+        "server": server, "assistant": assistant, "policy": policy, "watches": watches,
+        "claims": GUARANTEES - overruled,
+        "promises": {guarantee: said.get(guarantee, SILENT) for guarantee in GUARANTEES}})
