@@ -64,8 +64,9 @@ def test_a_script_is_played_so_many_times_and_nothing_else_is() -> None:
     assert "accept A; accept B; fail: all-done showed in 3 of 3 plays" in str(report)
     assert "accept A: nothing showed in 3 plays" in str(report)
     assert report.json()["scripts"] == [
-        {"script": "accept A; accept B; fail", "times": 3, "showed": {"all-done": 3}},
-        {"script": "accept A", "times": 3, "showed": {}}]
+        {"script": "accept A; accept B; fail", "times": 3, "showed": {"all-done": 3},
+         "ends": {"A error, B without end": 3}},
+        {"script": "accept A", "times": 3, "showed": {}, "ends": {"A end_turn": 3}}]
 
 
 def test_a_finding_is_reproduced_from_the_json() -> None:
