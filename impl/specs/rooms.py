@@ -9,7 +9,7 @@ from cancelmark.views.tables import table
 # From the inside to the outside. A file may import its own room and those before it, wherever in the file the import
 # is. A room's folders belong to the room, unless they are rooms themselves.
 ROOMS = (
-    "model", "model/check", "model/revisions", "model/proof",
+    "model", "model/check", "model/revisions", "model/proof", "model/cluster",
     "views",
     "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
     "conformance/playing", "conformance/report", "conformance", "conformance/samples",

@@ -1,0 +1,1 @@
+"""Several servers on one database: nodes compute steps with the protocol's own actions, the database compares them"""

@@ -1,0 +1,53 @@
+"""The bounds within which the cluster is searched, each with what its search visits"""
+
+from dataclasses import dataclass
+
+from ..protocol import FAMILY, REFERENCE, Protocol
+from .budget import Budget
+from .log import LogBudget
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One search of the design that holds: what may happen, and how many states there are."""
+
+    budget: Budget
+    states: int
+    protocol: Protocol = REFERENCE
+
+
+BOUNDS: tuple[Bound, ...] = (
+    Bound(Budget(2, cancels=2, endless=True), 361),
+    Bound(Budget(2, kills=1, doubts=1, reposts=1, run_ids=True), 2149),
+    Bound(Budget(3, cancels=1, kills=1), 3412),
+    Bound(Budget(2, cancels=1, kills=1, wakeups=1), 1218),
+    Bound(Budget(2, cancels=1, fails=1, kills=1), 964),
+    Bound(Budget(1, cancels=1, doubts=1, kills=1), 895),
+    # The other calls of clients, each with an answer lost or late, and a node killed.
+    Bound(Budget(2, clears=1, kills=1, doubts=1), 6293),
+    Bound(Budget(1, closes=1, kills=1, doubts=1), 698),
+    Bound(Budget(1, revokes=1, kills=1, doubts=1), 629, FAMILY),
+    Bound(Budget(1, stops=1, kills=1, doubts=1), 2205, FAMILY),
+    Bound(Budget(1, holds=1, kills=1, doubts=1), 1579, FAMILY),
+    Bound(Budget(1, replaces=1, kills=1, doubts=1), 459, FAMILY),
+    Bound(Budget(1, nexts=1, kills=1, doubts=1), 447, FAMILY),
+    Bound(Budget(2, holds=1, nexts=1, drains=1), 3301, FAMILY),
+    # Three nodes: one dies, and two want its session.
+    Bound(Budget(1, cancels=1, kills=2, nodes=3), 269),
+)
+
+# These take minutes, all in all.
+DEEP_BOUNDS: tuple[Bound, ...] = (
+    Bound(Budget(3, cancels=1, expiries=1), 12_840),
+    Bound(Budget(2, cancels=1, drains=1, expiries=1, requeues=1), 15_878),
+    Bound(Budget(2, cancels=1, expiries=2, requeues=1, messages=1), 20_072),
+    Bound(Budget(2, cancels=1, drains=1, doubts=1), 22_157),
+    Bound(Budget(2, cancels=1, kills=1, restarts=1, doubts=1), 28_107),
+    Bound(Budget(2, cancels=1, expiries=1, doubts=1), 36_337),
+    Bound(Budget(2, cancels=1, kills=1, pauses=1, expiries=1), 63_740),
+    Bound(Budget(2, cancels=1, requeues=1, doubts=1, drains=1), 46_021),
+    Bound(Budget(2, cancels=1, requeues=1, doubts=1, expiries=1), 72_339),
+    Bound(Budget(2, cancels=1, pauses=1, doubts=1, messages=1), 0),
+)
+
+LOG_BOUND, LOG_STATES = LogBudget(), 586
