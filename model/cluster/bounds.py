@@ -47,7 +47,7 @@ DEEP_BOUNDS: tuple[Bound, ...] = (
     Bound(Budget(2, cancels=1, kills=1, pauses=1, expiries=1), 63_740),
     Bound(Budget(2, cancels=1, requeues=1, doubts=1, drains=1), 46_021),
     Bound(Budget(2, cancels=1, requeues=1, doubts=1, expiries=1), 72_339),
-    Bound(Budget(2, cancels=1, pauses=1, doubts=1, messages=1), 0),
+    Bound(Budget(2, cancels=1, pauses=1, doubts=1, messages=1), 115_954),
 )
 
 LOG_BOUND, LOG_STATES = LogBudget(), 586
