@@ -205,6 +205,13 @@ class Health:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """Whether the server can take work now."""
+
+    status: Annotated[str, one_of(("ok", "away", "closing"))]
+
+
+@dataclass(frozen=True)
 class Version:
     """Which server it is. One that does not say its name and protocol may be the original."""
 

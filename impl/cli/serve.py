@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..models import Model
     from ..runtime.retention import Retention
+    from ..runtime.workspace import Workspaces
 
 PORT = 4343
 HOW = "the latest 10000, or for 30d (s, m, h, d, w); default: all, for ever"
@@ -68,6 +69,9 @@ def add_parser(commands: Any) -> None:
     keep = parser.add_argument_group("what it keeps")
     keep.add_argument("--data-dir", type=Path, metavar="DIR",
                       help="where (default: CANCELMARK_DATA_DIR, or the user's)")
+    keep.add_argument("--database", metavar="URL",
+                      help="in a PostgreSQL database instead, postgresql://USER@HOST/NAME, which several servers may "
+                           "share (default: CANCELMARK_DATABASE)")
     keep.add_argument("--memory", action="store_true", help="nothing: all is gone when it stops")
     keep.add_argument("--trace", type=Path, metavar="DIR",
                       help="a trace of every workspace, in this directory, for `cancelmark trace check`: a line for "
@@ -79,6 +83,14 @@ def add_parser(commands: Any) -> None:
                       help="a workspace that no client is attached to closes after so long (%(default)g)")
     keep.add_argument("--drain", type=float, default=10.0, metavar="SECONDS",
                       help="turns that have not ended so long after a SIGTERM or Ctrl-C are abandoned (%(default)g)")
+    nodes = parser.add_argument_group("among the servers of a database")
+    nodes.add_argument("--lease", type=float, default=10.0, metavar="SECONDS",
+                       help="a server that says nothing for so long loses its sessions to others (%(default)g)")
+    nodes.add_argument("--poll", type=float, default=1.0, metavar="SECONDS",
+                       help="between two looks at what others have done, without wake-ups (%(default)g)")
+    nodes.add_argument("--wake-ups", metavar="URL",
+                       help="where wake-ups are listened to: an address of the database itself if --database is that "
+                            "of a pool, or none (default: --database)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-body", type=int, default=1_048_576, metavar="BYTES", help="of a request (%(default)s)")
     limits.add_argument("--max-prompt", type=int, default=200_000, metavar="N", help="characters (%(default)s)")
@@ -93,6 +105,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from ..server import logs
 
+    arguments.database = arguments.database or os.environ.get("CANCELMARK_DATABASE")
     check(arguments)
     logs.start(arguments.log_level)
     asyncio.run(serve(arguments))
@@ -106,6 +119,14 @@ def check(arguments: argparse.Namespace) -> None:
     for name in ("grace", "drain", "pace"):
         if not 0 <= getattr(arguments, name) < 1e9:
             raise UsageError(f"--{name} {getattr(arguments, name)}: give a number of seconds, 0 or more")
+    for name in ("lease", "poll"):
+        if not 0.05 <= getattr(arguments, name) < 1e6:
+            raise UsageError(f"--{name} {getattr(arguments, name)}: give a number of seconds, 0.05 or more")
+    if arguments.database and not arguments.database.startswith(("postgresql://", "postgres://")):
+        raise UsageError(f"--database {arguments.database!r:.40}: give postgresql://USER@HOST/NAME")
+    if arguments.database and (arguments.memory or arguments.trace):
+        other = "--memory" if arguments.memory else "--trace; the database has a journal of all steps"
+        raise UsageError(f"--database: choose it or {other}")
     retention_of(arguments)
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
         raise UsageError(f"--port {arguments.port}: give a number from 0 to 65535")
@@ -187,9 +208,34 @@ def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str
     return listener, f"http://{name}:{listener.getsockname()[1]}", hosts
 
 
+def make_workspaces(arguments: argparse.Namespace, model: "Model", directory: Path, url: str, most: int,
+                    ) -> "Workspaces":
+    """What it keeps, and where."""
+    from ..runtime.workspace import Workspaces
+
+    options: dict[str, Any] = {"grace": arguments.grace, "queue": arguments.max_queue, "limit": most,
+                               "retention": retention_of(arguments)}
+    if not arguments.database:
+        return Workspaces(model, None if arguments.memory else directory, traces=arguments.trace, **options)
+    from ..cluster.node import Lease
+    from ..cluster.workspaces import SharedWorkspaces
+
+    wake_ups = {"none": None, None: ""}.get(arguments.wake_ups, arguments.wake_ups)
+    return SharedWorkspaces(model, arguments.database, url=url, lease=Lease(arguments.lease, arguments.poll),
+                            wake_ups=wake_ups, **options)
+
+
+async def start(workspaces: "Workspaces") -> None:
+    from ..store import StoreError
+
+    try:
+        await workspaces.start()
+    except StoreError as error:  # of a database: a workspace in a file that cannot be opened is left alone
+        raise UsageError(f"--database {error}") from error
+
+
 async def serve(arguments: argparse.Namespace) -> None:
     """Serves until a signal comes."""
-    from ..runtime.workspace import Workspaces
     from ..server.app import application
     from ..server.calls import VERSION
     from ..server.listening import plan_files
@@ -206,16 +252,14 @@ async def serve(arguments: argparse.Namespace) -> None:
                       str(arguments.token_file.absolute()) if arguments.token_file else None, VERSION)
     asked = asyncio.Event()
     with listener:
-        workspaces = Workspaces(model, None if arguments.memory else directory, grace=arguments.grace,
-                                queue=arguments.max_queue, limit=most, traces=arguments.trace,
-                                retention=retention_of(arguments))
+        workspaces = make_workspaces(arguments, model, directory, url, most)
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:
-            await workspaces.start()
+            await start(workspaces)
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with set_on_signal(asked):
                 async with run_server(app, listener, limits.connections):
-                    say_where(directory, running, arguments.memory)
+                    say_where(directory, running, bool(arguments.memory or arguments.database))
                     await asked.wait()
                     await workspaces.close(arguments.drain)
         finally:

@@ -278,6 +278,8 @@ class Dispatcher:
         lane.reload(snapshot, [run.prompt for run in self._missing_in(snapshot)])  # no other step comes in between
         for prompt in lane.session.prompts.values():
             if known := self._runs.get(prompt.seq):
+                if known.prompt.text != prompt.text:
+                    known.forget_message()
                 known.prompt = prompt
         lane.steps = [self._take_again(lane, step) for step in lane.steps]
         for prompt in lane.session.live:

@@ -66,7 +66,8 @@ class Lane:
 
     def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
         self.session = session
-        self.version, self.epoch, self.mark, self.held = version, epoch, session.mark, session.held  # as stored
+        self.version, self.mark, self.held = version, session.mark, session.held  # as stored
+        self.epoch: int | None = epoch  # None: it is another process's, or nobody's
         self.steps: list[LaneStep] = []
         self.accepting: set[int] = set()  # seqs of prompts that are being journaled
         self.working = False

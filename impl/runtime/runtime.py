@@ -130,13 +130,7 @@ class Runtime(Dispatcher):
         Raises `Refusal` or `StoreError`, and then nothing is accepted. If the caller is canceled meanwhile, the prompt
         may or may not be accepted (R1a, R1b, R1c, R15a, R22a). With mode `REJECT` a session that is not idle raises
         `Busy`; with mode `INTERRUPT` the prompt goes to the front, and stops what runs (R35a, R35b)."""
-        if not (text.strip() or attachments):
-            raise Refusal("the prompt is empty; say something, or attach a text")
-        is_storable = self.store.is_storable
-        if not (is_storable(text) and is_storable(run_id or "")
-                and all(is_storable(word) for one in attachments for word in (one.path, one.mime_type, one.text))):
-            raise Refusal("the prompt, its run id or an attachment has half a character in it (a lone surrogate); send "
-                          "whole ones")
+        self._refuse_unstorable(text, run_id, attachments)
         attached = tuple(map(wire_part, attachments)) if attachments else ()
         lane = self._lane(session_id)
         self._refuse_if_closing()
@@ -163,6 +157,14 @@ class Runtime(Dispatcher):
             lane.accepting.discard(seq)
             self._accepting -= 1
             self._look_quiet()
+
+    def _refuse_unstorable(self, text: str, run_id: str | None, attachments: Sequence[Attachment]) -> None:
+        if not (text.strip() or attachments):
+            raise Refusal("the prompt is empty; say something, or attach a text")
+        is_storable = self.store.is_storable
+        if not (is_storable(text) and is_storable(run_id or "")
+                and all(is_storable(word) for one in attachments for word in (one.path, one.mime_type, one.text))):
+            raise Refusal(f"the prompt, its run id or an attachment has {self.store.UNSTORABLE}")
 
     def _look_before(self, lane: Lane, mode: Feature) -> Traits:
         """What a prompt that is accepted in this mode begins with, or a refusal. A prompt that is being journaled
@@ -204,13 +206,13 @@ class Runtime(Dispatcher):
 
     async def cancel(self, session_id: str, *, by: str = "") -> None:
         """Cancels everything accepted in the session so far. When this returns, that will outlive a crash (R27c)."""
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         await self._carry_out(lane, lane.session.take("cancel"))
         self._tell_call(lane, "cancel", by)
 
     async def clear_queue(self, session_id: str, *, by: str = "") -> None:
         """Drops what is queued; the active prompt goes on (R27c)."""
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         await self._carry_out(lane, lane.session.take("clear_queue"))
         self._tell_call(lane, "clear_queue", by)
 
@@ -222,7 +224,7 @@ class Runtime(Dispatcher):
         """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.
         Raises `NoPrompt` if there is none (R30a, R30b)."""
         self._refuse_without(Feature.REVOKE)
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         found = await self._find_prompt(lane, key)
         if isinstance(found, PromptRecord):
             return wire.Revoked(found.seq, "none", found.state.value, found.text,
@@ -239,7 +241,7 @@ class Runtime(Dispatcher):
         """Cancels the prompt in front, and keeps the queue; with `hold`, holds the session in the same step. With `seq`
         nothing is done unless that prompt is in front: only so can it be repeated (R31a, R31b, R31c)."""
         self._refuse_without(Feature.STOP, *([Feature.HOLD] if hold else []))
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         session = lane.session
         front, before = next(iter(session.active), None) if hold else session.in_front(), session.held
         if seq is not None and (front is None or front.seq != seq):
@@ -262,7 +264,7 @@ class Runtime(Dispatcher):
 
     async def _hold_or_resume(self, session_id: str, action: str, by: str) -> wire.Held:
         self._refuse_without(Feature.HOLD)
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         before = lane.session.held
         effects = lane.session.take(action)
         told = wire.Held(lane.session.held)
@@ -277,12 +279,12 @@ class Runtime(Dispatcher):
         every state. Raises `TooLate`, or `OtherVersion` if its text is not of the version that is asked
         for (R33a, R33b)."""
         self._refuse_without(Feature.REPLACE)
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         found = await self._find_prompt(lane, key)
         if not (text.strip() or found.attachments):
             raise Refusal("prompt: it is empty; say something, or drop the prompt")
         if not self.store.is_storable(text):
-            raise Refusal("prompt: it has half a character in it (a lone surrogate); send whole ones")
+            raise Refusal(f"prompt: it has {self.store.UNSTORABLE}")
         version, effects = found.traits.version, NOTHING
         refusal: Refusal | None = None
         if text != found.text:
@@ -294,7 +296,8 @@ class Runtime(Dispatcher):
             else:
                 effects = lane.session.replace(found, text)
                 version = found.version
-                self._runs[found.seq].forget_message()
+                if run := self._runs.get(found.seq):
+                    run.forget_message()
         await self._carry_out(lane, effects)
         if refusal:
             raise refusal
@@ -305,7 +308,7 @@ class Runtime(Dispatcher):
     async def next(self, session_id: str, key: int | str, *, by: str = "") -> wire.Placed:
         """Moves a prompt that waits ahead of all others. Raises `TooLate` (R34a, R34b)."""
         self._refuse_without(Feature.NEXT)
-        lane = self._lane(session_id)
+        lane = await self._reach(session_id)
         found = await self._find_prompt(lane, key)
         if isinstance(found, PromptRecord) or not lane.session.can("next", found):
             refusal = self._too_late(found)
@@ -334,8 +337,12 @@ class Runtime(Dispatcher):
                 raise NoPrompt(f"session {lane.session.id} has no prompt {key!r:.80}")
             if record.outcome:
                 return record
-            await self._carry_out(lane, NOTHING)  # it has just been accepted, or its end is being journaled
-            await asyncio.sleep(0.001)
+            await self._wait_for_news(lane)
+
+    async def _wait_for_news(self, lane: Lane) -> None:
+        """A prompt has just been accepted, or its end is being journaled."""
+        await self._carry_out(lane, NOTHING)
+        await asyncio.sleep(0.001)
 
     def _refuse_without(self, *features: Feature) -> None:
         for feature in features:
@@ -416,12 +423,16 @@ class Runtime(Dispatcher):
             await asyncio.wait(self._tasks)  # gather waits for what is done already, before Python 3.12
         for lane in self._lanes.values():
             self._leave_behind(lane, TOO_LATE)
+        await self._let_watchers_look()
+        self.store.close()
+
+    async def _let_watchers_look(self) -> None:
+        """Nothing is published any more; those who watch see the rest."""
         self.broker.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_LOOK):
                 while self.broker.statistics().subscriptions:
                     await asyncio.sleep(0.01)
-        self.store.close()
 
     async def _quiet_within(self, seconds: float) -> bool:
         self._look_quiet()
@@ -443,6 +454,10 @@ class Runtime(Dispatcher):
         if lane.stuck:
             raise lane.stuck
         return lane
+
+    async def _reach(self, session_id: str) -> Lane:
+        """The session's lane, with all that was done in the session before."""
+        return self._lane(session_id)
 
     def _find_lane(self, session_id: str) -> Lane:
         try:

@@ -19,7 +19,7 @@ names (`places`).
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
@@ -177,6 +177,14 @@ class Workspace:
         if not self.wanted():
             self._left(self)
 
+    # --- where several servers share it
+
+    async def look(self, session_id: str | None = None) -> None:
+        """Hears of what other servers have done in the session, or in all. A server that is alone knows."""
+
+    async def hear(self) -> None:
+        """Asks how far the log of events has come. A server that is alone knows."""
+
     # --- sessions
 
     async def create_session(self, title: str) -> SessionRecord:
@@ -218,6 +226,8 @@ class Workspace:
         and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
         if not self.ready:
             raise NotReady("the agent is not initialized; POST to its init first")
+        if session_id not in self._sessions:
+            await self.look(session_id)
         if session_id not in self._sessions:
             raise NoSession(f"session_id: there is no session {session_id!r:.80}; create it first")
         try:
@@ -328,7 +338,7 @@ class Workspaces:
             if workspace is None:
                 if self.closing:
                     raise Closing("the server is closing; ask another, or this one when it is back")
-                record = self._index.all().get(id) or Record(id, resolved, "", True, False)
+                record = await self._known(id) or Record(id, resolved, "", True, False)
                 with self._place():
                     workspace = self._open[id] = await self._opened(record._replace(open=True))
                 log.info("workspace opened", extra={"workspace": id})
@@ -356,6 +366,21 @@ class Workspaces:
             raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
         workspace.claim()
         return workspace
+
+    async def find(self, id: str) -> Workspace:
+        """The same, also if another server has opened it."""
+        return self.get(id)
+
+    async def _known(self, id: str) -> Record | None:
+        return self._index.all().get(id)
+
+    async def is_ready(self) -> bool:
+        """Whether work can be taken now."""
+        return not self.closing
+
+    def figures(self) -> Mapping[str, tuple[str, float]]:
+        """Figures of its own, by name: what each is, and its value."""
+        return {}
 
     async def ready(self, workspace: Workspace) -> None:
         """Initializes the workspace's agent: from now on it accepts prompts."""

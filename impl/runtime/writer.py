@@ -33,9 +33,10 @@ class Writer:
         self._life, self._numbers = uuid4().hex, count(1)
 
     def begin(self, session_id: str, version: int | None, operations: Sequence[Operation], epoch: int | None = None,
-              ) -> Commit:
+              claim: str = "", release: str = "", actions: Sequence[Sequence[object]] = ()) -> Commit:
         """Begins to commit steps. With a store in memory that is done at once, and costs no task."""
-        steps = Steps(f"{self._life}-{next(self._numbers)}", session_id, version, operations, epoch)
+        steps = Steps(f"{self._life}-{next(self._numbers)}", session_id, version, operations, epoch, claim, release,
+                      actions)
         return Commit(steps, self._begin(steps))
 
     async def complete(self, begun: "asyncio.Future[Answer]", begin_again: "Callable[[], asyncio.Future[Answer]]",
@@ -77,7 +78,7 @@ class Writer:
         raise refused
 
     def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
-        if steps.operations:
+        if steps.operations or steps.claim or steps.release:
             return self._store.begin_commit(steps)
         nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         nothing.set_result(Committed(steps.version or 0, ()))

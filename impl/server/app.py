@@ -61,6 +61,7 @@ _P = _S + "/prompts/{prompt}"
 
 CALLS: Sequence[Call] = (
     Call("GET", "/v1/health", calls.health, wire.Health),
+    Call("GET", "/v1/ready", calls.is_ready, wire.Ready, refusals=(503,)),
     Call("GET", "/v1/version", calls.get_version, wire.Version),
     Call("POST", "/v1/workspaces", calls.open_workspace, wire.Workspace, wire.OpenWorkspace, refusals=(409, 429, 503)),
     Call("GET", "/v1/workspaces", calls.list_workspaces, list[wire.Workspace]),

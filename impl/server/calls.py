@@ -31,6 +31,12 @@ async def health(site: Site, request: Request) -> Answer:
     return answer(wire.Health("closing" if site.workspaces.closing else "ok"))
 
 
+async def is_ready(site: Site, request: Request) -> Answer:
+    """Whether the server can take work now: it is not closing, and its database answers"""
+    status = "closing" if site.workspaces.closing else "ok" if await site.workspaces.is_ready() else "away"
+    return answer(wire.Ready(status), 200 if status == "ok" else 503)
+
+
 async def get_version(site: Site, request: Request) -> Answer:
     """Which server it is"""
     return answer(wire.Version(VERSION, "cancelmark", wire.PROTOCOL, str(site.directory)))
@@ -63,21 +69,22 @@ async def list_workspaces(site: Site, request: Request) -> Answer:
 
 async def get_workspace(site: Site, request: Request) -> Answer:
     """One workspace"""
-    return answer(describe_workspace(workspace_of(site, request)))
+    return answer(describe_workspace(await workspace_of(site, request)))
 
 
 async def delete_workspace(site: Site, request: Request) -> Answer:
     """Close a workspace: every run is canceled and waited for. Its sessions are kept, and its path opens it again; with
     `forget`, everything is deleted that the server keeps of it"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
     await site.workspaces.delete(workspace.id, forget=flag_of(request, "forget"))
     return answer(wire.Done())
 
 
 async def events(site: Site, request: Request) -> EventStream:
     """Watch a workspace: server-sent events"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
     client = client_of(request.query_params.get("client_id", ""))
+    await workspace.hear()
     return site.stream(workspace, client, request.headers.get("last-event-id"))
 
 
@@ -90,13 +97,14 @@ async def release_client(site: Site, request: Request) -> Answer:
 
 async def create_session(site: Site, request: Request, sent: wire.CreateSession) -> Answer:
     """Create a session"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
     return answer(describe_session(workspace, await workspace.create_session(sent.title)))
 
 
 async def list_sessions(site: Site, request: Request) -> Answer:
     """The sessions of a workspace: the latest, or the latest before one"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
+    await workspace.look()
     page = read_page(request)
     if page.before is not None and not workspace.has_session(page.before):
         raise BadInput(f"before: there is no session {page.before!r:.80}; give the id of one")
@@ -111,14 +119,14 @@ async def list_sessions(site: Site, request: Request) -> Answer:
 
 async def get_session(site: Site, request: Request) -> Answer:
     """One session, and whether it is busy"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     workspace.runtime.refuse_if_stuck(session.id)
     return answer(describe_session(workspace, session))
 
 
 async def list_messages(site: Site, request: Request) -> Answer:
     """The messages of a session: the latest, or the latest before one"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     page, store = read_page(request), workspace.runtime.store
     if page.before is not None and not await store.messages(session.id, since=page.before, last=1):
         raise BadInput(f"before: the session has no message {page.before!r:.80}; give the id of one")
@@ -130,19 +138,21 @@ async def list_messages(site: Site, request: Request) -> Answer:
 
 async def init_agent(site: Site, request: Request, sent: wire.InitAgent) -> Answer:
     """Initialize the agent: from now on it accepts prompts"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
     await site.workspaces.ready(workspace)
     return answer(describe_agent(workspace))
 
 
 async def get_agent(site: Site, request: Request) -> Answer:
     """Whether the agent is ready, and whether any session is busy"""
-    return answer(describe_agent(workspace_of(site, request)))
+    workspace = await workspace_of(site, request)
+    await workspace.look()
+    return answer(describe_agent(workspace))
 
 
 async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> Answer:
     """Accept a prompt. The answer comes when it is durable; how it ends is told by the events"""
-    workspace = workspace_of(site, request)
+    workspace = await workspace_of(site, request)
     attachments = [Attachment(one.name, one.mime_type, one.text) for one in sent.attachments or ()]
     if not (sent.prompt.strip() or attachments):
         raise BadInput("prompt: it is empty; say something, or attach a text")
@@ -155,38 +165,38 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
 
 async def cancel(site: Site, request: Request) -> Answer:
     """Cancel everything that the session has accepted so far. An idle session is left as it is"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     await workspace.runtime.cancel(session.id, by=caller_of(request))
     return answer(wire.Done())
 
 
 async def revoke(site: Site, request: Request) -> Answer:
     """Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(await workspace.runtime.revoke(session.id, prompt_of(request), by=caller_of(request)))
 
 
 async def stop(site: Site, request: Request, sent: wire.StopPrompt) -> Answer:
     """Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq, by=caller_of(request)))
 
 
 async def hold(site: Site, request: Request) -> Answer:
     """Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(await workspace.runtime.hold(session.id, by=caller_of(request)))
 
 
 async def resume(site: Site, request: Request) -> Answer:
     """End the hold: the queue goes on"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(await workspace.runtime.resume(session.id, by=caller_of(request)))
 
 
 async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> Answer:
     """Give a prompt that has not begun another text. The text that it has already is taken in every state"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     refuse_long(site, len(sent.prompt))
     prompt, by = prompt_of(request, "/text"), caller_of(request)
     return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version, by=by))
@@ -194,19 +204,19 @@ async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> 
 
 async def move_to_front(site: Site, request: Request) -> Answer:
     """Move a prompt that waits ahead of all others"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next"), by=caller_of(request)))
 
 
 async def count_queued(site: Site, request: Request) -> Answer:
     """How many prompts are queued"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     return answer(len(workspace.runtime.queued(session.id)))
 
 
 async def list_queued(site: Site, request: Request) -> Answer:
     """The texts of the queued prompts, the next one first; with `full`, the prompts"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     if not flag_of(request, "full"):
         return await list_all(workspace.runtime.queued(session.id))
     return await list_all([
@@ -216,7 +226,7 @@ async def list_queued(site: Site, request: Request) -> Answer:
 
 async def clear_queue(site: Site, request: Request) -> Answer:
     """Drop what is queued; the active prompt goes on"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     await workspace.runtime.clear_queue(session.id, by=caller_of(request))
     return answer(wire.Done())
 
@@ -224,7 +234,7 @@ async def clear_queue(site: Site, request: Request) -> Answer:
 async def list_prompts(site: Site, request: Request) -> Answer:
     """The prompts that are not done, and those that were done last, by order of acceptance; with `before`, those that
     were done earlier; with `run_id`, that prompt alone, also if its text is forgotten"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     page, store = read_page(request, RECENT), workspace.runtime.store
     if (run_id := request.query_params.get("run_id")) is not None:
         found = await store.prompt(run_id) if store.is_storable(run_id) else None
@@ -249,19 +259,20 @@ async def list_prompts(site: Site, request: Request) -> Answer:
 
 async def summarize(site: Site, request: Request) -> Answer:
     """Write a summary, from which the session's next turn goes on"""
-    workspace, session = session_of(site, request)
+    workspace, session = await session_of(site, request)
     await workspace.summarize(session.id)
     return answer(wire.Done())
 
 
 # --- what is meant
 
-def workspace_of(site: Site, request: Request) -> Workspace:
-    return site.workspaces.get(request.path_params["id"])
+async def workspace_of(site: Site, request: Request) -> Workspace:
+    return await site.workspaces.find(request.path_params["id"])
 
 
-def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
-    workspace = workspace_of(site, request)
+async def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
+    workspace = await workspace_of(site, request)
+    await workspace.look(request.path_params["sid"])
     return workspace, workspace.session(request.path_params["sid"])
 
 

@@ -49,6 +49,8 @@ class Now(Collector):
         yield ended
         yield GaugeMetricFamily("cancelmark_streams", "Event streams that are open",
                                 sum(workspace.attached for workspace in open_now))
+        for name, (told, value) in self._workspaces.figures().items():
+            yield GaugeMetricFamily(f"cancelmark_node_{name}", told, value)
         yield CounterMetricFamily("cancelmark_updates_published", "Updates of the open workspaces",
                                   sum(broker.published for broker in brokers))
         yield CounterMetricFamily("cancelmark_updates_skipped", "Updates that a slow reader has missed",

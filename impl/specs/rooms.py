@@ -13,8 +13,8 @@ ROOMS = (
     "views",
     "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
     "conformance/playing", "conformance/report", "conformance", "conformance/samples",
-    "impl", "impl/store", "impl/store/postgres", "impl/models", "impl/runtime", "impl/server", "impl/client",
-    "impl/acp", "impl/adapters", "impl/specs", "impl/cli",
+    "impl", "impl/store", "impl/store/postgres", "impl/models", "impl/runtime", "impl/cluster", "impl/server",
+    "impl/client", "impl/acp", "impl/adapters", "impl/specs", "impl/cli",
     "bench",
 )
 

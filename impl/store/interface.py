@@ -59,6 +59,7 @@ def closed(where: object) -> StoreError:
 class Store(ABC):
     """What every store promises. Reading sees every batch that was committed, and never a part of one."""
 
+    UNSTORABLE: ClassVar[str] = "half a character in it (a lone surrogate); send whole ones"
     shared: ClassVar[bool] = False  # several processes write to it, and it gives out the seqs
 
     @abstractmethod

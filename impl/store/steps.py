@@ -41,7 +41,7 @@ class Steps(NamedTuple):
     operations: Sequence[Operation]
     epoch: int | None = None
     claim: str = ""  # "adopt" a session that is free, "recover" one whose owner is dead
-    release: bool = False  # the session is free after the steps
+    release: str = ""  # the session is free after the steps: "idle", or with work for whoever claims it: "handover"
     actions: Sequence[Sequence[object]] = ()  # of the protocol, that the steps are made of, for the journal
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import pytest
 
-FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB",
+FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB",
         "log_min_messages=fatal", "autovacuum=off")
 USERS = ("postgres", "nobody")  # as whom a root starts it, since it does not run as root
 

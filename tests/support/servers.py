@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import httpx2 as httpx
@@ -34,6 +34,9 @@ from cancelmark.impl.server.guard import LOOPBACK
 from cancelmark.impl.server.listening import bind
 from cancelmark.impl.server.serving import run_server
 from cancelmark.impl.server.site import Limits, Site
+
+if TYPE_CHECKING:
+    from cancelmark.impl.cluster.node import Lease
 
 PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
 
@@ -211,12 +214,22 @@ def check_notices(seen: Sequence[Mapping[str, Any]]) -> None:
 async def serving(
     directory: Path | None = None, *, token: str | None = None, hosts: Iterable[str] | None = LOOPBACK,
     limits: Limits | None = None, grace: float = 300.0, stop: float = PATIENCE, queue: int = 1000, workspaces: int = 64,
-    model: Model | None = None, retention: Retention = EVERYTHING,
+    model: Model | None = None, retention: Retention = EVERYTHING, database: str | None = None,
+    lease: "Lease | None" = None, server: Server | None = None, wake_ups: str | None = "",
 ) -> AsyncIterator[Server]:
-    """A server on a port of its own, in memory or on a directory; closed at the end."""
-    server = Server()
-    all_workspaces = Workspaces(model or server.model, directory, grace=grace, stop=stop, queue=queue, limit=workspaces,
-                                retention=retention)
+    """A server on a port of its own, in memory, on a directory or on a database; closed at the end."""
+    server = server or Server()
+    options: dict[str, Any] = {"grace": grace, "stop": stop, "queue": queue, "limit": workspaces,
+                               "retention": retention}
+    all_workspaces: Workspaces
+    if database is None:
+        all_workspaces = Workspaces(model or server.model, directory, **options)
+    else:
+        from cancelmark.impl.cluster.node import Lease
+        from cancelmark.impl.cluster.workspaces import SharedWorkspaces
+
+        all_workspaces = SharedWorkspaces(model or server.model, database, lease=lease or Lease(2.0, 0.1),
+                                          wake_ups=wake_ups, **options)
     server.site = site = Site(all_workspaces, limits or Limits())
     listener = bind("127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -69,8 +69,10 @@ class Database:
     async def close(self) -> None:
         await self._pool.close(timeout=2)
 
-    async def fetch(self, query: str, *values: Any, deadline: float = DEADLINE) -> list[tuple[Any, ...]]:
-        """The rows that one statement answers with. Raises `StoreError`: after `Unconfirmed` it may have been done."""
+    async def fetch(self, query: str, *values: Any, deadline: float = DEADLINE, once: bool = False,
+                    ) -> list[tuple[Any, ...]]:
+        """The rows that one statement answers with. Raises `StoreError`. Of a statement that must be done once, it is
+        `Unconfirmed` if it may have been done."""
         sent = False
         try:
             async with asyncio.timeout(deadline), self._pool.connection() as connection:
@@ -78,11 +80,11 @@ class Database:
                 cursor = await connection.execute(query.encode(), values)
                 return await cursor.fetchall() if cursor.description else []
         except (psycopg.Error, TimeoutError, OSError, UnicodeError) as error:
-            explained = self.explain(error, sent)
+            explained = self.explain(error, sent, once)
             explained.__cause__ = error
             raise explained from error
 
-    def explain(self, error: Exception, sent: bool) -> StoreError:
+    def explain(self, error: Exception, sent: bool, once: bool = False) -> StoreError:
         """What a caller is told."""
         state = getattr(error, "sqlstate", None) or ""
         if isinstance(error, PoolClosed):
@@ -95,6 +97,6 @@ class Database:
         if state.startswith(PASSING):
             return StoreError(self.where, f"the database is busy: {str(error).strip():.200}", "try again")
         if not state or state.startswith(DOUBTFUL):
-            return Unconfirmed(self.where, *UNKNOWN)
+            return Unconfirmed(self.where, *UNKNOWN) if once else StoreError(self.where, *AWAY)
         return Broken(self.where, f"the database failed: {str(error).strip():.200}",
                       "nothing of the batch was kept; its log says more")

@@ -55,9 +55,11 @@ CREATE TABLE sessions (
     epoch bigint NOT NULL,
     version bigint NOT NULL,
     live int NOT NULL,
+    wanted bool NOT NULL,
     PRIMARY KEY (workspace_id, id)
 ) WITH (fillfactor = 50);
-CREATE INDEX busy ON sessions (owner) WHERE live > 0 OR owner IS NOT NULL;
+CREATE INDEX owned ON sessions (owner) WHERE owner IS NOT NULL;
+CREATE INDEX handed_over ON sessions (workspace_id) WHERE wanted;
 CREATE TABLE prompts (
     workspace_id uuid NOT NULL,
     seq bigint NOT NULL CHECK (seq > 0),
@@ -127,7 +129,7 @@ CREATE TABLE steps (
     epoch bigint NOT NULL,
     node uuid NOT NULL,
     claim text NOT NULL,
-    released bool NOT NULL,
+    released text NOT NULL,
     actions json NOT NULL,
     places bigint[] NOT NULL,
     seqs bigint[] NOT NULL,

@@ -17,7 +17,7 @@ WORN_OUT = "CM003"  # the sequence gives a seq that a cancel has covered already
 
 STEP = r"""
 CREATE FUNCTION step(
-    node uuid, home uuid, sid text, step_id text, known bigint, fence bigint, claim text, frees bool,
+    node uuid, home uuid, sid text, step_id text, known bigint, fence bigint, claim text, frees text,
     actions json, operations json,
     OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
     OUT o_seqs bigint[])
@@ -72,6 +72,7 @@ BEGIN
         END IF;
         s.owner := node;
         s.epoch := s.epoch + 1;
+        s.wanted := false;
     END IF;
 
     FOR op IN SELECT value FROM json_array_elements(operations) LOOP
@@ -181,8 +182,9 @@ BEGIN
             END IF;
         WHEN 'session' THEN
             INSERT INTO sessions
-                    (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version, live)
-                VALUES (home, op->>1, op->>2, (op->>3)::bigint, 0, false, false, NULL, 0, 0, 0)
+                    (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version, live,
+                    wanted)
+                VALUES (home, op->>1, op->>2, (op->>3)::bigint, 0, false, false, NULL, 0, 0, 0, false)
                 ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
@@ -221,12 +223,13 @@ BEGIN
         IF known IS NOT NULL THEN
             s.version := s.version + 1;
         END IF;
-        IF frees THEN
+        IF frees <> '' THEN
             s.owner := NULL;
+            s.wanted := frees = 'handover';
         END IF;
         IF s IS DISTINCT FROM was THEN
             UPDATE sessions SET mark = s.mark, held = s.held, owner = s.owner, epoch = s.epoch, version = s.version,
-                live = s.live WHERE workspace_id = home AND id = sid;
+                live = s.live, wanted = s.wanted WHERE workspace_id = home AND id = sid;
         END IF;
         o_version := s.version;
     END IF;

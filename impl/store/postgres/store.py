@@ -76,6 +76,7 @@ class PostgresStore(Store):
     held up by each other.
     """
 
+    UNSTORABLE: ClassVar[str] = "NUL or half a character in it (a lone surrogate); send whole ones"
     shared: ClassVar[bool] = True
 
     def __init__(self, database: Database, workspace: UUID) -> None:
@@ -159,7 +160,7 @@ class PostgresStore(Store):
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
             try:
-                return (await self.database.fetch(STEP, *values))[0]
+                return (await self.database.fetch(STEP, *values, once=True))[0]
             except StoreError as error:
                 cause = error.__cause__
                 state = getattr(cause, "sqlstate", None) or ""

@@ -121,7 +121,7 @@ def test_who_releases_a_session_is_its_owner_no_more() -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
         end = (MovePrompt(seq, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {}))
-        assert committed(await a.commit(steps("2", 1, *end, epoch=1, release=True))).epoch is None
+        assert committed(await a.commit(steps("2", 1, *end, epoch=1, release="idle"))).epoch is None
         assert (await b.load("s")).free
         assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
         assert committed(await b.commit(steps("3", 2, ACCEPT._replace(run_id="b"), claim="adopt"))).epoch == 2

@@ -1,0 +1,201 @@
+"""One life of one server in a cluster: it beats, buries those who do not, and looks at what is to be done.
+
+**The lease is the process's.** The beat is sent by the loop that runs the turns, so that a loop that hangs does not
+beat. Death is one-way: a node that finds itself dead drops its turns, and goes on under another id. A node declares
+others dead only if it has itself beaten without a break for as long as a lease lasts: after an outage of the database
+everybody's lease has run out, and nobody is dead.
+
+**Polling is enough.** A wake-up (LISTEN on a connection of its own, if the database can be reached directly) makes a
+node look sooner. It is sent after a commit, for all that has gathered, and never within a step: NOTIFY holds a lock of
+the whole instance until the commit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import psycopg
+
+from ..store import StoreError
+from ..store.postgres import Database
+
+log = logging.getLogger("cancelmark.cluster")
+
+CHANNEL = "cancelmark"
+GATHER = 0.01  # seconds in which wake-ups gather
+KEPT = "1 day"  # for which the journal of steps, and the names of dead nodes, are kept
+PRUNE = 600.0  # seconds between two looks at what is too old
+
+BEAT = """
+UPDATE cancelmark.nodes SET since = CASE WHEN expires < clock_timestamp() THEN clock_timestamp() ELSE since END,
+    expires = clock_timestamp() + make_interval(secs => %s), draining = %s
+WHERE id = %s AND NOT dead
+RETURNING (SELECT count(*) FROM cancelmark.nodes n WHERE NOT n.dead AND n.expires > clock_timestamp())
+"""
+BURY = """
+UPDATE cancelmark.nodes SET dead = true
+WHERE NOT dead AND expires < clock_timestamp() AND EXISTS (
+    SELECT FROM cancelmark.nodes me WHERE me.id = %s AND NOT me.dead AND me.expires > clock_timestamp()
+    AND me.since < clock_timestamp() - make_interval(secs => %s))
+RETURNING id
+"""
+WORK = """
+SELECT workspace_id, id, version, true FROM cancelmark.sessions WHERE owner = %s
+UNION ALL SELECT workspace_id, id, version, false FROM cancelmark.sessions WHERE wanted
+UNION ALL SELECT s.workspace_id, s.id, s.version, false FROM cancelmark.nodes n
+    JOIN cancelmark.sessions s ON s.owner = n.id WHERE n.dead
+"""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """How long a node that says nothing is waited for, in seconds, and how often it says something and looks."""
+
+    length: float = 10.0
+    poll: float = 1.0
+
+    @property
+    def beat(self) -> float:
+        return self.length * 0.3
+
+
+@dataclass(frozen=True)
+class Work:
+    """A session that is this node's, or that nobody has."""
+
+    workspace: UUID
+    session: str
+    version: int
+    owned: bool
+
+
+class Node:
+    """This server among the others. `look` is awaited with what there is to do, `die` is called when it is dead."""
+
+    def __init__(self, database: Database, url: str, lease: Lease, look: Callable[[list[Work]], Awaitable[None]],
+                 die: Callable[[], None], direct: str | None = None) -> None:
+        self.database, self.url, self.lease = database, url, lease
+        self.draining = False
+        self.others = 0  # that live
+        self.deaths = self.buried = 0
+        self.beaten = 0.0  # when the last beat that was answered was sent, by the clock of the event loop
+        self._look, self._die, self._direct = look, die, direct
+        self._awake, self._news = asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def id(self) -> UUID:
+        return self.database.node
+
+    @property
+    def alive(self) -> bool:
+        """Whether its lease has not run out, as far as it knows."""
+        return self.remaining > 0
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until its lease runs out."""
+        return self.beaten + self.lease.length - asyncio.get_running_loop().time()
+
+    async def start(self) -> None:
+        await self._enroll()
+        loops = [self._beat_for_ever(), self._look_for_ever(), self._tell_for_ever(), self._prune_for_ever()]
+        if self._direct:
+            loops.append(self._listen_for_ever(self._direct))
+        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+
+    async def stop(self) -> None:
+        """Nothing is this node's any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with suppress(StoreError):
+            await self.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", self.id)
+            await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")
+
+    def wake(self) -> None:
+        """Looks now."""
+        self._awake.set()
+
+    def tell(self) -> None:
+        """Has the others look, soon."""
+        if self.others:
+            self._news.set()
+
+    async def _enroll(self) -> None:
+        sent = asyncio.get_running_loop().time()
+        await self.database.fetch(
+            "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
+            " clock_timestamp() + make_interval(secs => %s), false, false)", self.id, self.url, self.lease.length)
+        self.beaten = sent
+
+    async def _beat_for_ever(self) -> None:
+        while True:
+            try:
+                await self._beat()
+                await asyncio.sleep(self.lease.beat)
+            except StoreError as error:
+                log.warning("no beat: %s", error)
+                await asyncio.sleep(min(self.lease.beat, 0.2))
+
+    async def _beat(self) -> None:
+        sent = asyncio.get_running_loop().time()
+        rows = await self.database.fetch(BEAT, self.lease.length, self.draining, self.id, deadline=self.lease.length)
+        if rows:
+            self.beaten, self.others = sent, rows[0][0] - 1
+            return
+        log.error("this node was declared dead; it goes on under another name", extra={"node": str(self.id)})
+        self.deaths += 1
+        self._die()
+        self.database.node = uuid4()
+        await self._enroll()
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                buried = await self.database.fetch(BURY, self.id, self.lease.length)
+                for (id,) in buried:
+                    self.buried += 1
+                    log.warning("a node is dead", extra={"node": str(id)})
+                await self._look([Work(*row) for row in await self.database.fetch(WORK, self.id)])
+            except StoreError as error:
+                log.warning("nothing is seen: %s", error)
+            except Exception as error:  # one session that fails must not keep the node from looking at the others
+                log.error("a look failed", exc_info=error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.lease.poll):
+                    await self._awake.wait()
+            self._awake.clear()
+
+    async def _tell_for_ever(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            with suppress(StoreError):
+                await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")
+            await asyncio.sleep(GATHER)
+
+    async def _listen_for_ever(self, address: str) -> None:
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}".encode())
+                    self.wake()
+                    async for _ in connection.notifies():
+                        self.wake()
+            except (psycopg.Error, OSError) as error:
+                log.info("no wake-ups: %s", str(error).strip())
+            await asyncio.sleep(self.lease.poll)
+
+    async def _prune_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(PRUNE)
+            with suppress(StoreError):
+                await self.database.fetch(
+                    f"DELETE FROM cancelmark.steps WHERE made_at < clock_timestamp() - interval '{KEPT}'", deadline=60)
+                await self.database.fetch(
+                    f"DELETE FROM cancelmark.nodes n WHERE dead AND expires < clock_timestamp() - interval '{KEPT}'"
+                    " AND NOT EXISTS (SELECT FROM cancelmark.sessions s WHERE s.owner = n.id)", deadline=60)

@@ -1,0 +1,478 @@
+"""A runtime that shares its sessions with other nodes.
+
+**Level-triggered.** Whatever was written, by this node or another, the owner loads the session, and compares what is
+stored with what it runs: what is accepted enters, what is active runs, what is covered stops (`_look_at`). A wake-up
+makes it look sooner and nothing else.
+
+**A call that meets a conflict is made again**, on the session as it is then, so that its caller hears what came of it.
+The steps of turns are taken again in their lane.
+
+**A session is owned only while there is something to do in it.** Whoever gives work to a session that is free claims it
+in the same step; the step after which nothing is left to do releases it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from time import time
+from typing import Any, ParamSpec, TypeVar
+
+from cancelmark.model.effects import End
+from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.session import PLAIN
+
+from ..models import Attachment
+from ..runtime import Closing, Moved, NoSession, RunIdInUse
+from ..runtime.lane import NOTHING, Lane, LaneStep
+from ..runtime.messages import wire_part
+from ..runtime.refusals import Refusal
+from ..runtime.run import Handle, Run
+from ..runtime.runtime import INTERRUPTED, Runtime
+from ..runtime.session import Effects, Prompt, Session
+from ..runtime.tasks import outlast
+from ..runtime.writer import Commit
+from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, Refused, Snapshot, StoreError
+from ..store.postgres import ClosingSession, PostgresStore
+from .lane import SharedLane
+
+log = logging.getLogger("cancelmark.cluster")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PAUSE = 0.002  # seconds before a call is made again
+
+CALLS = {"cancel", "clear_queue", "revoke", "stop", "hold", "resume", "replace", "next"}
+
+
+class Stale(Refusal):
+    """Others have written to the session meanwhile: the call is made again."""
+
+
+def repeated(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """The call is made again until no other node comes in between."""
+    async def repeat(*args: P.args, **kwargs: P.kwargs) -> T:
+        while True:
+            try:
+                return await call(*args, **kwargs)
+            except (Stale, Moved):
+                await asyncio.sleep(PAUSE)
+
+    return repeat
+
+
+class SharedRuntime(Runtime):
+    """Runs the prompts of the sessions that this node owns, and takes calls for all. `tell` is called when other nodes
+    should look."""
+
+    store: PostgresStore
+
+    def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._tell_others = tell
+        self.draining = False
+        self.recovered = 0  # sessions of others that this node has taken over
+
+    async def start(self) -> None:
+        await self.broker.start()
+        self._counter.latest = await self.store.latest_seq()
+
+    # --- what callers do
+
+    async def accept(self, session_id: str, text: str, run_id: str | None = None,
+                     attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> Handle:
+        self._refuse_unstorable(text, run_id, attachments)
+        attached = tuple(map(wire_part, attachments)) if attachments else ()
+        accepted = AcceptPrompt(0, session_id, text, run_id or None, attached)
+        self._accepting += 1
+        accepting = asyncio.ensure_future(self._accept(accepted, mode))
+        try:
+            canceled = await outlast(accepting)
+            if canceled:
+                raise canceled
+            return accepting.result()
+        except Refused as error:
+            raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
+        except ClosingSession as error:
+            raise Closing("the workspace is closing; open it again") from error
+        finally:
+            self._accepting -= 1
+            self._look_quiet()
+
+    async def _accept(self, accepted: AcceptPrompt, mode: Feature | None) -> Handle:
+        known = self._lanes.get(accepted.session_id) if mode is None else None
+        lane = known or await self._reach(accepted.session_id)
+        while True:
+            assert isinstance(lane, SharedLane)
+            await lane.take()
+            try:
+                self._refuse_if_closing()
+                if lane.stuck:
+                    raise lane.stuck
+                handle = await self._try_accept(lane, accepted, mode)
+            finally:
+                self._rest(lane)
+            if handle:
+                return handle
+            await asyncio.sleep(PAUSE)
+            lane = await self._reach(accepted.session_id)
+
+    async def _try_accept(self, lane: SharedLane, accepted: AcceptPrompt, mode: Feature | None) -> Handle | None:
+        """Accepts the prompt, if the session is what this node knows. Otherwise it is loaded, and None is returned."""
+        accepted = accepted._replace(traits=self._look_before(lane, mode) if mode else PLAIN)
+        variant = [mode.value if mode else "", accepted.run_id is not None]
+        lane.claim = "adopt" if lane.free else ""
+        commit = self._writer.begin(
+            lane.session.id, lane.version, [accepted], lane.epoch, lane.claim,
+            actions=[["accept", None, variant, lane.session.mark, lane.session.held]])
+        answer = await commit.answer
+        match answer:
+            case Conflict(snapshot):
+                await self._take_all_again(lane, snapshot)
+                return None
+            case Committed():
+                return self._place(lane, accepted._replace(seq=answer.seqs[0]), answer, mode)
+            case _:
+                self._lose(lane)
+                return None
+
+    def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None) -> Handle:
+        """The prompt is accepted: this node takes it in if it owns the session, and else the owner does."""
+        lane.version = answer.version
+        self._counter.latest = max(self._counter.latest, accepted.seq)
+        claimed = answer.epoch is not None and not lane.owned
+        if answer.epoch is not None:
+            lane.epoch, lane.free = answer.epoch, False
+            if claimed:
+                self._look_all(lane)
+            handle, placed = self._admit(lane, accepted, 0, mode)
+            if placed:  # its place was journaled with it
+                placed.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return handle
+        prompt, _ = lane.session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
+        prompt.attachments = accepted.attachments
+        self._tell(prompt, prompt.state)
+        self._tell_others()
+        return Handle(lane.make_run(prompt), self.broker)
+
+    cancel = repeated(Runtime.cancel)
+    clear_queue = repeated(Runtime.clear_queue)
+    revoke = repeated(Runtime.revoke)
+    stop = repeated(Runtime.stop)
+    hold = repeated(Runtime.hold)
+    resume = repeated(Runtime.resume)
+    replace = repeated(Runtime.replace)
+    next = repeated(Runtime.next)
+
+    async def create_session(self, id: str, title: str = "") -> None:
+        if id not in self._lanes:
+            self._refuse_if_closing()
+            with suppress(Refused):  # another caller was faster
+                await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+            await self._reach(id)
+
+    def unfinished(self, session_id: str | None = None) -> int:
+        if session_id is None:
+            return len(self._runs) - sum(len(run.guests) for run in self._runs.values())
+        lane = self._lanes.get(session_id)
+        return len(lane.session.prompts) if lane else 0
+
+    def is_behind(self, session_id: str, version: int) -> bool:
+        """Whether this node has not seen what its session is."""
+        lane = self._lanes.get(session_id)
+        return lane is None or lane.epoch is None or (lane.version != version and not lane.working)
+
+    def count_owned(self) -> int:
+        return sum(lane.epoch is not None for lane in self._lanes.values())
+
+    def is_working(self) -> bool:
+        """Whether a session is this node's, or is about to be."""
+        return any(lane.working or lane.epoch is not None for lane in self._lanes.values())
+
+    # --- looking at what is stored
+
+    async def look(self, session_id: str | None = None) -> None:
+        """Hears of what other nodes have done: in the session, or in all. Raises `NoSession`."""
+        if session_id is not None:
+            await self._reach(session_id)
+            return
+        for snapshot in await self.store.load_all():
+            await self._see_if_free(snapshot)
+
+    async def _reach(self, session_id: str) -> Lane:
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            lane = await self._load_lane(session_id)
+            return self._lanes.setdefault(session_id, lane)
+        assert isinstance(lane, SharedLane)
+        while lane.session.down:  # it is being recovered here
+            await lane.take()
+            self._rest(lane)
+        if lane.stuck:
+            raise lane.stuck
+        if not lane.working:  # else its commit compares
+            async with self._taken(lane):
+                await self._see(lane, await self._load(session_id))
+        return self._lanes.get(session_id) or await self._reach(session_id)
+
+    async def _load(self, session_id: str) -> Snapshot:
+        try:
+            return await self.store.load(session_id)
+        except LookupError:
+            raise NoSession(f"there is no session {session_id}; create it first") from None
+
+    async def _load_lane(self, session_id: str) -> SharedLane:
+        lane = SharedLane(Session(session_id, self._counter, protocol=self.protocol), self.broker)
+        lane.reload(await self._load(session_id), [])
+        if lane.owned:
+            self._lanes[session_id] = lane
+            self._look_all(lane)
+        return lane
+
+    @asynccontextmanager
+    async def _taken(self, lane: SharedLane) -> AsyncIterator[None]:
+        await lane.take()
+        try:
+            yield
+        finally:
+            self._rest(lane)
+
+    def _rest(self, lane: SharedLane) -> None:
+        """Whoever has kept others out is done. What has gathered meanwhile is carried out."""
+        self._let_lane_rest(lane)
+        if lane.steps and not lane.stuck:
+            lane.working = True
+            self._spawn(self._drain_lane(lane))
+
+    def _let_lane_rest(self, lane: Lane) -> None:
+        super()._let_lane_rest(lane)
+        assert isinstance(lane, SharedLane)
+        lane.wake()
+
+    async def _see_if_free(self, snapshot: Snapshot) -> None:
+        """Takes the snapshot for what the session is, unless something is under way in it."""
+        lane = self._lanes.get(snapshot.session_id)
+        if lane is None:
+            lane = SharedLane(Session(snapshot.session_id, self._counter, protocol=self.protocol), self.broker)
+            self._lanes[snapshot.session_id] = lane
+        assert isinstance(lane, SharedLane)
+        if not (lane.working or lane.stuck or lane.session.down):
+            async with self._taken(lane):
+                await self._see(lane, snapshot)
+
+    async def _see(self, lane: SharedLane, snapshot: Snapshot) -> None:
+        """The session is what the snapshot says, unless this node knows of something later."""
+        if snapshot.version < lane.version:
+            return
+        if lane.owned:
+            if snapshot.epoch != lane.epoch or not snapshot.owned:
+                self._lose(lane)
+            elif snapshot.version != lane.version:
+                await self._take_all_again(lane, snapshot)
+            return
+        if lane.steps:
+            return
+        lane.reload(snapshot, [])
+        if lane.owned:  # the answer to a claim of this node was lost
+            self._look_all(lane)
+
+    def _look_all(self, lane: SharedLane) -> None:
+        for prompt in lane.session.live:
+            self._look_at(lane, prompt)
+
+    def _look_at(self, lane: Lane, prompt: Prompt) -> None:
+        if lane.epoch is not None:
+            if prompt.seq not in self._runs and prompt.state is not State.ACCEPTED:
+                self._register(prompt)
+            super()._look_at(lane, prompt)
+
+    def _register(self, prompt: Prompt) -> Run:
+        run = super()._register(prompt)
+        run.goes_on = prompt.begun
+        return run
+
+    async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
+        assert isinstance(lane, SharedLane)
+        if lane.owned and (snapshot.epoch != lane.epoch or not snapshot.owned):
+            self._lose(lane)
+            return
+        await super()._take_all_again(lane, snapshot)
+
+    def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
+        if step.done and step.effects.action in CALLS | {""}:
+            step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
+            return LaneStep(NOTHING, lane.session.mark, lane.session.held, None)
+        return super()._take_again(lane, step)
+
+    async def _wait_for_news(self, lane: Lane) -> None:
+        await asyncio.sleep(0.001)
+        raise Stale(f"session {lane.session.id} has changed")
+
+    # --- committing
+
+    def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
+        assert isinstance(lane, SharedLane)
+        self._show_records(lane.steps)
+        lane.claim = lane.release = ""
+        if lane.owned and not lane.needs_owner():
+            lane.release = "idle"
+        elif lane.free and lane.needs_owner():  # a node that leaves gives it to whoever comes
+            lane.claim, lane.release = ("", "handover") if self.draining else ("adopt", "")
+        commit = self._writer.begin(lane.session.id, lane.version, self._list_operations(lane), lane.epoch, lane.claim,
+                                    lane.release, lane.list_actions())
+        return commit, len(lane.steps)
+
+    def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
+        assert isinstance(lane, SharedLane)
+        super()._keep(lane, number, answer)  # does what the steps ask for only if the session is this node's
+        if answer.events or not lane.owned:
+            self._tell_others()
+        if lane.claim and answer.epoch is not None:
+            lane.epoch, lane.free = answer.epoch, False
+            self._look_all(lane)
+        elif lane.release:
+            self._leave(lane)
+
+    def _leave(self, lane: SharedLane) -> None:
+        """The session is nobody's any more."""
+        lane.epoch, lane.free = None, True
+        for seq in [seq for seq, run in self._runs.items() if run.prompt.session is lane.session]:
+            del self._runs[seq]
+
+    def _do(self, lane: Lane, effects: Effects) -> None:
+        if lane.epoch is not None:
+            super()._do(lane, effects)
+            return
+        for effect in effects:
+            if isinstance(effect, End):
+                self.ended[effect.outcome] += 1
+
+    def _start(self, lane: Lane, run: Run) -> None:
+        if not self.draining:  # what is active then has not begun, and is another node's
+            super()._start(lane, run)
+
+    # --- sessions of others
+
+    async def claim(self, session_id: str) -> None:
+        """Takes over a session that was handed over, or whose owner is dead."""
+        if self.draining:
+            return
+        lane = self._lanes.get(session_id) or self._lanes.setdefault(session_id, await self._load_lane(session_id))
+        assert isinstance(lane, SharedLane)
+        if lane.owned or lane.stuck:
+            return
+        async with self._taken(lane):
+            snapshot = await self._load(session_id)
+            if lane.steps or snapshot.owned:
+                return
+            lane.reload(snapshot, [])
+            if snapshot.free:
+                await self._adopt(lane)
+            else:
+                await self._recover(lane, snapshot)
+
+    async def _adopt(self, lane: SharedLane) -> None:
+        """Nobody owns it: what is active has not begun."""
+        answer = await self._writer.begin(lane.session.id, lane.version, [], None, "adopt").answer
+        if isinstance(answer, Committed) and answer.epoch is not None:
+            lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+            log.info("session adopted", extra={"session": lane.session.id})
+            self._look_all(lane)
+
+    async def _recover(self, lane: SharedLane, snapshot: Snapshot) -> None:
+        """Its owner is dead: what was active ends with an error."""
+        session = lane.session
+        runs = [await self._take_up(lane, prompt) for prompt in session.live]
+        session.down = True
+        lane.steps.append(LaneStep(session.take("recover"), session.mark, session.held, None))
+        self._steps += 1
+        lane.release = "" if lane.needs_owner() else "idle"
+        answer: Answer | None = None
+        try:
+            answer = await self._writer.begin(
+                session.id, lane.version, self._list_operations(lane), None, "recover", lane.release,
+                lane.list_actions()).answer
+        finally:
+            if isinstance(answer, Committed):
+                self._take_over(lane, answer)
+            else:  # another was faster, or the owner lives
+                for run in runs:
+                    self._runs.pop(run.prompt.seq, None)
+                self._steps -= len(lane.steps)
+                lane.steps.clear()
+                lane.reload(snapshot, [])
+
+    def _take_over(self, lane: SharedLane, answer: Committed) -> None:
+        self.recovered += 1
+        log.warning("session recovered", extra={"session": lane.session.id})
+        lane.epoch, lane.free, lane.claim = answer.epoch or 0, False, ""
+        self._keep(lane, len(lane.steps), answer)
+        for prompt in lane.session.live:
+            self._settle_if_canceled(lane, prompt)
+
+    def lose_all(self) -> None:
+        """This node is dead to the others: nothing of what it runs counts any more."""
+        for lane in list(self._lanes.values()):
+            if lane.epoch is not None:
+                self._lose(lane)
+
+    # --- leaving
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Hands its sessions over: starts nothing more, lets turns end until the deadline, ends the others as
+        interrupted, and closes the store. Prompts that wait go on at another node."""
+        if self._close is None:
+            self._close = asyncio.ensure_future(self._hand_over(self.grace if deadline is None else deadline))
+        await asyncio.shield(self._close)
+
+    async def _hand_over(self, deadline: float) -> None:
+        self.closing = self.draining = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + deadline
+        while loop.time() < end and (self._accepting or any(run.task for run in self._runs.values())):
+            await asyncio.sleep(0.01)
+        for run in [run for run in self._runs.values() if run.turn and run.task]:
+            await self._interrupt(run)
+        try:
+            async with asyncio.timeout(self.grace):
+                await asyncio.gather(*(self._release(lane) for lane in list(self._lanes.values())))
+        except (TimeoutError, StoreError, Refusal) as error:
+            log.error("closing with sessions that could not be handed over; another node recovers them: %s", error)
+        self._over.set()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._let_watchers_look()
+        self.store.close()
+
+    async def _interrupt(self, run: Run) -> None:
+        """Ends a turn that has not ended by itself, once its task has."""
+        turn = run.turn
+        assert turn is not None
+        if turn.abandoned or run.prompt.state is not State.ACTIVE:
+            return
+        await turn.look_back()
+        task, result = run.task, turn.end(Outcome.ERROR, INTERRUPTED)
+        self._let_go(run, turn)
+        if task:
+            await asyncio.wait([task], timeout=self.grace)
+        self._end(self._lanes[run.prompt.session.id], run, result, turn.unwritten)
+
+    async def _release(self, lane: Lane) -> None:
+        assert isinstance(lane, SharedLane)
+        while lane.steps:
+            await lane.take()
+            self._rest(lane)
+            await asyncio.sleep(0)
+        async with self._taken(lane):
+            if lane.owned and not lane.stuck:
+                answer = await self._writer.begin(
+                    lane.session.id, lane.version, [], lane.epoch, "", "handover" if lane.needs_owner() else "idle",
+                    ).answer
+                if isinstance(answer, Conflict):  # somebody has called meanwhile: whoever has it next sees that
+                    answer = await self._writer.begin(
+                        lane.session.id, answer.snapshot.version, [], lane.epoch, "", "handover").answer
+                self._leave(lane)
+                self._tell_others()

@@ -1,0 +1,248 @@
+"""The workspaces of a database, as one node serves them.
+
+A workspace is open at every node that somebody asks for it, or that owns one of its sessions. A node that nobody asks
+lets go of it, and that changes nothing for the others. It is closed by a call only, and then at all nodes: its sessions
+accept nothing more, what they have is canceled, and when all of that is done it is closed. Whoever opens its path again
+opens its sessions again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+from ..models import Model
+from ..runtime.index import Record
+from ..runtime.places import Places
+from ..runtime.refusals import NoSession
+from ..runtime.workspace import Unknown, Workspace, Workspaces
+from ..store import SessionRecord, StoreError
+from ..store.postgres import Database, PostgresStore
+from .node import Lease, Node, Work
+from .runtime import SharedRuntime
+
+log = logging.getLogger("cancelmark.cluster")
+
+LEASE = Lease()
+CLOSING = 0.05  # seconds between two looks at what a workspace that closes still has
+
+
+class SharedWorkspace(Workspace):
+    """A workspace that other nodes may have open too."""
+
+    runtime: SharedRuntime
+
+    async def look(self, session_id: str | None = None) -> None:
+        if session_id is None or session_id not in self._sessions:
+            for session in await self.runtime.store.sessions():
+                self._add(session)
+        if session_id is None:
+            await self.runtime.look()
+        elif session_id in self._sessions:
+            await self.runtime.look(session_id)
+
+    def _add(self, session: SessionRecord) -> None:
+        if session.id not in self._sessions:
+            self._places[session.id] = len(self._order)
+            self._order.append(session.id)
+        self._sessions[session.id] = session
+
+    async def hear(self) -> None:
+        """Asks how far the log has come: a client may have seen events of which this node has not heard."""
+        self.runtime.store.hear(await self.runtime.store.latest_event())
+
+    def wanted(self) -> bool:
+        return super().wanted() or self.runtime.is_working()
+
+
+class SharedWorkspaces(Workspaces):
+    """The workspaces of one database at one node."""
+
+    def __init__(self, model: Model, address: str, *, url: str = "", lease: Lease = LEASE, wake_ups: str | None = "",
+                 **options: Any) -> None:
+        super().__init__(model, None, **options)
+        self.database = Database(address)
+        direct = self.database.address if wake_ups == "" else wake_ups
+        self.node = Node(self.database, url, lease, self._look, self._die, direct)
+        self._over = False
+
+    async def start(self) -> None:
+        """Connects to the database, and takes its place among the nodes. Raises `StoreError`."""
+        await self.database.open()
+        await self.node.start()
+
+    async def find(self, id: str) -> Workspace:
+        workspace = self._open.get(id)
+        if workspace is None:
+            async with self._lock(id):
+                workspace = self._open.get(id) or await self._open_known(id)
+        workspace.claim()
+        return workspace
+
+    async def _open_known(self, id: str) -> Workspace:
+        """Opens a workspace that another node, or another life, has opened."""
+        record = await self._find_record(id)
+        if record is None or not record.open or self.closing:
+            raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
+        workspace = self._open[id] = await self._opened(record)
+        return workspace
+
+    async def _find_record(self, id: str) -> Record | None:
+        try:
+            key = UUID(id)
+        except ValueError:
+            return None
+        rows = await self.database.fetch(
+            "SELECT path, log, open, ready FROM cancelmark.workspaces WHERE id = %s", key)
+        return Record(id, *rows[0]) if rows else None
+
+    async def _opened(self, record: Record) -> Workspace:
+        store = PostgresStore(self.database, UUID(record.id))
+        if not record.log:
+            await store.make(record.path, uuid4().hex[:8])
+        await self.database.fetch(
+            "WITH opened AS (UPDATE cancelmark.workspaces SET open = true WHERE id = %s AND NOT open RETURNING id)"
+            " UPDATE cancelmark.sessions SET closing = false WHERE workspace_id IN (SELECT id FROM opened)",
+            store.workspace)
+        known = await self._find_record(record.id)
+        assert known is not None
+        runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol, tell=self.node.tell)
+        await runtime.start()
+        places = Places(await store.lives(), known.log)
+        return SharedWorkspace(known, runtime, places, await store.sessions(), self.grace, self.queue, self._left,
+                               self.retention)
+
+    async def _known(self, id: str) -> Record | None:
+        return await self._find_record(id)
+
+    async def ready(self, workspace: Workspace) -> None:
+        if not workspace.ready:
+            await self.database.fetch("UPDATE cancelmark.workspaces SET ready = true WHERE id = %s", UUID(workspace.id))
+            workspace.ready = True
+
+    async def is_ready(self) -> bool:
+        if self.closing or not self.node.alive:
+            return False
+        try:
+            await self.database.fetch("SELECT 1", deadline=2.0)
+        except StoreError:
+            return False
+        return True
+
+    def figures(self) -> Mapping[str, tuple[str, float]]:
+        runtimes = [w.runtime for w in self if isinstance(w.runtime, SharedRuntime)]
+        return {
+            "sessions_owned": ("Sessions that this node owns", sum(runtime.count_owned() for runtime in runtimes)),
+            "sessions_recovered": ("Sessions of dead nodes that this node has taken over",
+                                   sum(runtime.recovered for runtime in runtimes)),
+            "others": ("Other nodes that live", self.node.others),
+            "deaths": ("Times that this node was declared dead and has gone on", self.node.deaths),
+            "buried": ("Nodes that this node has declared dead", self.node.buried),
+            "lease_seconds": ("Seconds until its lease runs out", self.node.remaining),
+        }
+
+    # --- closing
+
+    async def delete(self, id: str, deadline: float | None = None, *, forget: bool = False) -> None:
+        """Closes the workspace at all nodes: nothing more is accepted, everything is canceled and waited for."""
+        workspace = await self.find(id)
+        runtime = workspace.runtime
+        assert isinstance(runtime, SharedRuntime)
+        key = UUID(id)
+        await self.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", key)
+        while busy := await self.database.fetch(
+                "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
+            await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
+            await asyncio.sleep(CLOSING)
+        async with self._lock(id):
+            if forget:
+                await self.database.fetch(FORGET, *[key] * FORGET.count("%s"))
+            else:
+                await self.database.fetch("UPDATE cancelmark.workspaces SET open = false WHERE id = %s", key)
+            if self._open.get(id) is workspace:
+                await self._let_go(workspace, deadline)
+        log.info("workspace forgotten" if forget else "workspace closed", extra={"workspace": id})
+        self.node.tell()
+
+    async def _leave(self, workspace: Workspace) -> None:
+        async with self._lock(workspace.id):
+            if self._open.get(workspace.id) is workspace and not workspace.wanted():
+                await self._let_go(workspace)
+
+    async def _let_go(self, workspace: Workspace, deadline: float | None = None) -> None:
+        """This node has it open no more; for the others nothing changes."""
+        await workspace.close(deadline)
+        self._open.pop(workspace.id, None)
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Hands everything over, and leaves the other nodes."""
+        if self._over:
+            return
+        self._over = True
+        self.node.draining = True
+        await super().close(deadline)
+        await self.node.stop()
+        await self.database.close()
+
+    # --- what the node sees
+
+    async def _look(self, work: list[Work]) -> None:
+        """Looks at the sessions that are this node's or nobody's, and at how far the logs have come."""
+        await self._hear_of_events()
+        for one in work:
+            try:
+                await self._look_at(one)
+            except (StoreError, NoSession, Unknown) as error:
+                log.warning("a session cannot be looked at: %s", error, extra={"session": one.session})
+
+    async def _look_at(self, one: Work) -> None:
+        workspace = self._open.get(str(one.workspace))
+        if workspace is None:
+            if self.closing:
+                return
+            record = await self._find_record(str(one.workspace))
+            if record is None:
+                return
+            async with self._lock(record.id):
+                workspace = self._open.get(record.id)
+                if workspace is None:
+                    workspace = self._open[record.id] = await self._opened(record)
+        runtime = workspace.runtime
+        assert isinstance(runtime, SharedRuntime)
+        if one.owned:
+            if runtime.is_behind(one.session, one.version):
+                await runtime.look(one.session)
+        elif not self.closing:
+            await runtime.claim(one.session)
+
+    async def _hear_of_events(self) -> None:
+        shared = [workspace for workspace in self if isinstance(workspace.runtime, SharedRuntime)]
+        if not shared:
+            return
+        rows = await self.database.fetch(
+            "SELECT l.workspace_id, l.latest, l.floor, w.open FROM cancelmark.logs l JOIN cancelmark.workspaces w"
+            " ON w.id = l.workspace_id WHERE l.workspace_id = ANY(%s)", [UUID(w.id) for w in shared])
+        found = {str(id): tuple(told) for id, *told in rows}
+        for workspace in shared:
+            latest, floor, is_open = found.get(workspace.id, (0, 0, False))
+            store = workspace.runtime.store
+            assert isinstance(store, PostgresStore)
+            if latest > workspace.runtime.broker.latest:
+                store.hear(latest)
+            workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
+            if not is_open and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
+                async with self._lock(workspace.id):
+                    await self._let_go(workspace)
+
+    def _die(self) -> None:
+        for workspace in self:
+            runtime = workspace.runtime
+            assert isinstance(runtime, SharedRuntime)
+            runtime.lose_all()
+
+
+TABLES = ("events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
+FORGET = "WITH " + ", ".join(
+    f"of_{table} AS (DELETE FROM cancelmark.{table} WHERE workspace_id = %s)" for table in TABLES
+) + " DELETE FROM cancelmark.workspaces WHERE id = %s"

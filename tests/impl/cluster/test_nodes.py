@@ -1,0 +1,237 @@
+"""Several servers on one database, over real sockets: any client anywhere, and nothing is lost when one goes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from support.postgres import Bouncer, shared_server
+from support.servers import Place, Server, serving
+
+from cancelmark.impl.cluster.node import Lease
+
+
+@asynccontextmanager
+async def nodes(number: int, lease: Lease = Lease(2.0, 0.1), wake_ups: str | None = "",  # noqa: B008
+                database: str | None = None) -> AsyncIterator[list[tuple[Server, Place]]]:
+    """So many servers on one new database, each with a client of the same session."""
+    server = shared_server()
+    database = database or server.url(server.new_database())
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serving(database=database, lease=lease, wake_ups=wake_ups, stop=1.0))
+                   for _ in range(number)]
+        clients = [await stack.enter_async_context(one.client()) for one in servers]
+        first = await servers[0].workspace(clients[0])
+        yield [(one, first.seen_by(http)) for one, http in zip(servers, clients)]
+
+
+def play(story: Callable[..., Awaitable[None]], number: int = 2, **how: object) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), nodes(number, **how) as found:  # type: ignore[arg-type]
+            await story(*found)
+
+    asyncio.run(main())
+
+
+def test_one_node_does_what_a_server_does() -> None:
+    async def story(a: tuple[Server, Place]) -> None:
+        server, place = a
+        gate = server.holds("one")
+        async with place.watching() as watch:
+            await place.send("one", "r1")
+            await place.send("two", "r2")
+            await place.until(lambda prompts: [p["state"] for p in prompts] == ["active", "queued"])
+            gate.open()
+            assert (await watch.end("r1"))["outcome"] == "end_turn"
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+            assert len(set(watch.ids)) >= 2
+        assert not (await place.get())["is_busy"]
+
+    play(story, 1)
+
+
+Node = tuple[Server, Place]
+
+
+async def run_at(a: Node, text: str, run_id: str) -> None:
+    """A prompt that runs at this node until it is stopped."""
+    server, place = a
+    server.holds(text)
+    await place.send(text, run_id)
+    await place.until(lambda prompts: any(p["state"] == "active" for p in prompts))
+
+
+def ends(place: Place) -> Awaitable[list[tuple[str, str]]]:
+    async def read() -> list[tuple[str, str]]:
+        return [(p["run_id"], p.get("outcome", "")) for p in await place.get("prompts")]
+
+    return read()
+
+
+@pytest.mark.parametrize("wake_ups", ["", None], ids=["wake-ups", "polling"])
+def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        await a[1].send("two", "r2")
+        async with b[1].watching() as seen, a[1].watching() as also:
+            assert (await b[1].do("cancel")).status_code == 200
+            for watch in (seen, also):
+                assert (await watch.end("r1"))["outcome"] == "canceled"
+                assert (await watch.end("r2"))["outcome"] == "canceled"
+            await also.until(lambda w: len(w.ends()) == 2)
+            assert seen.ends() == also.ends()
+            assert [seen.ids[n] for n, e in enumerate(seen.seen) if e["type"] == "run_complete"] == [
+                also.ids[n] for n, e in enumerate(also.seen) if e["type"] == "run_complete"]
+
+    play(story, wake_ups=wake_ups)
+
+
+def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        await b[1].send("two", "r2")
+        await b[1].until(lambda prompts: [p["state"] for p in prompts] == ["active", "queued"])
+        async with b[1].watching() as watch:
+            a[0].model.gate("one").open()
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+        texts = [part["data"]["text"] for m in await b[1].messages() for part in m["parts"] if part["type"] == "text"]
+        assert texts[:3] == ["one", "half done", "two"]
+
+    play(story)
+
+
+def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
+    """Whoever was told that a prompt is accepted, at whatever node, can cancel it at any other."""
+    async def story(a: Node, b: Node, c: Node) -> None:
+        for n in range(10):
+            for one in (a, b, c):
+                one[0].holds(f"p{n}")
+            await (a, b, c)[n % 3][1].send(f"p{n}", f"r{n}")
+            assert (await (a, b, c)[(n + 1) % 3][1].do("cancel")).status_code == 200
+            assert not any(p.get("outcome") not in ("canceled", None, "") for p in await c[1].get("prompts"))
+            await c[1].until(lambda prompts: all(p.get("outcome") == "canceled" for p in prompts))
+
+    play(story, 3)
+
+
+def test_a_run_id_is_known_at_every_node() -> None:
+    async def story(a: Node, b: Node) -> None:
+        seq = await a[1].send("one", "r1")
+        assert (await b[1].post("one", "r1")).json()["seq"] == seq
+        assert (await b[1].post("another", "r1")).status_code == 409
+
+    play(story)
+
+
+def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
+    async def story(a: Node, b: Node) -> None:
+        async with a[1].watching() as first:
+            await a[1].send("one", "r1")
+            await first.end("r1")
+        await b[1].send("two", "r2")
+        async with a[1].watching() as also:
+            await b[1].until(lambda prompts: all(p.get("outcome") for p in prompts))
+            async with b[1].watching(last_event_id=first.last_event_id) as second:
+                await second.end("r2")
+                assert second.ends() == [("r2", "end_turn")]
+            assert also.place
+
+    play(story, wake_ups=None)
+
+
+def test_every_call_of_the_family_is_taken_at_any_node() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        there = b[1]
+        for n in (2, 3, 4):
+            await there.send(f"p{n}", f"r{n}")
+        await there.until(lambda prompts: [p["state"] for p in prompts] == ["active", "queued", "queued", "queued"])
+        url = f"{there.url}/agent/sessions/{there.session}/prompts"
+        assert (await there.do("hold")).json() == {"held": True}
+        assert (await there.http.delete(f"{url}/run:r2")).json()["effect"] == "canceled"
+        assert (await there.http.put(f"{url}/run:r3/text", json={"prompt": "changed"})).json()["version"] == 1
+        assert (await there.http.post(f"{url}/run:r4/next")).status_code == 200
+        assert (await there.do("stop", body={})).json()["held"] is True
+        await there.until(lambda prompts: [p["state"] for p in prompts] == ["done", "done", "queued", "queued"])
+        assert (await a[1].get())["held"]
+        assert a[0].site.workspaces.get(there.id).runtime.count_owned() == 0, "a held session has no owner"
+        async with a[1].watching() as watch:
+            assert (await there.do("resume")).json() == {"held": False}
+            await watch.end("r3")
+            assert [run for run, _ in watch.ends()] == ["r4", "r3"]
+        assert (await there.get("prompts"))[2]["text"] == "changed"
+
+    play(story)
+
+
+def test_a_node_that_closes_hands_its_sessions_over() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        a[0].holds("two")
+        await a[1].send("two", "r2")
+        await a[1].send("three", "r3")
+        async with b[1].watching() as watch:
+            await a[0].site.workspaces.close(0.1)
+            assert (await watch.end("r1"))["outcome"] == "error"
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+            assert (await watch.end("r3"))["outcome"] == "end_turn"
+
+    play(story)
+
+
+def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another_name() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        await a[1].send("two", "r2")
+        node = a[0].site.workspaces.node
+        first = node.id
+        async with b[1].watching() as watch:
+            await node.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", first)
+            assert (await watch.end("r1"))["outcome"] == "error"
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+            while node.id == first:
+                await asyncio.sleep(0.05)
+            a[0].model.gate("one").open()
+            await a[1].send("three", "r3")
+            assert (await watch.end("r3"))["outcome"] == "end_turn"
+            assert len(watch.ends()) == 3
+        said = [m["id"] for m in await b[1].messages()]
+        assert len(said) == 6, "the turn that was lost has written nothing more"
+
+    play(story)
+
+
+def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        answer = await b[1].http.delete(b[1].url)
+        assert answer.status_code == 200, answer.text
+        assert (await b[1].http.get(b[1].url)).status_code == 404
+        async with asyncio.timeout(10):
+            while (await a[1].post("two", "r2")).status_code == 202 or (await a[1].http.get(a[1].url)).status_code != 404:
+                await asyncio.sleep(0.05)
+        again = (await b[1].http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-test"})).json()
+        assert again["id"] == b[1].id
+        assert [(p["run_id"], p["outcome"]) for p in await b[1].get("prompts")] == [("r1", "canceled")]
+        async with a[1].watching() as watch:
+            await b[1].send("three", "r3")
+            await watch.end("r3")
+
+    play(story)
+
+
+def test_through_a_pool_in_transaction_mode() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        async with b[1].watching() as watch:
+            await b[1].do("cancel")
+            assert (await watch.end("r1"))["outcome"] == "canceled"
+            await b[1].send("two", "r2")
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+
+    server = shared_server()
+    bouncer = Bouncer(server)
+    try:
+        play(story, database=server.url(server.new_database(), bouncer.port))
+    finally:
+        bouncer.stop()
