@@ -383,24 +383,25 @@ class SharedRuntime(Runtime):
     async def _recover(self, lane: SharedLane, snapshot: Snapshot) -> None:
         """Its owner is dead: what was active ends with an error."""
         session = lane.session
-        runs = [await self._take_up(lane, prompt) for prompt in session.live]
-        session.down = True
-        lane.steps.append(LaneStep(session.take("recover"), session.mark, session.held, None))
-        self._steps += 1
-        lane.release = "" if lane.needs_owner() else "idle"
+        session.down = True  # calls wait
         answer: Answer | None = None
         try:
+            for prompt in session.live:
+                await self._take_up(lane, prompt)
+            lane.steps.append(LaneStep(session.take("recover"), session.mark, session.held, None))
+            self._steps += 1
+            lane.release = "" if lane.needs_owner() else "idle"
             answer = await self._writer.begin(
                 session.id, lane.version, self._list_operations(lane), None, "recover", lane.release,
                 lane.list_actions()).answer
         finally:
             if isinstance(answer, Committed):
                 self._take_over(lane, answer)
-            else:  # another was faster, or the owner lives
-                for run in runs:
-                    self._runs.pop(run.prompt.seq, None)
+            else:  # another was faster, or the owner lives, or the database is away
+                self._leave(lane)
                 self._steps -= len(lane.steps)
                 lane.steps.clear()
+                session.down = False
                 lane.reload(snapshot, [])
 
     def _take_over(self, lane: SharedLane, answer: Committed) -> None:

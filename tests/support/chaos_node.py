@@ -1,0 +1,118 @@
+"""A server for the chaos: `cancelmark serve`, with a model whose turns are counted and not timed, and, if asked for,
+with one of the errors that the chaos must find.
+
+A prompt `work 5 …` calls a tool five times, and writes what it said each time; `work 1000000 …` ends only if somebody
+ends it.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import cancelmark.impl.models.demo as demo
+from cancelmark.impl.cli.main import main
+from cancelmark.impl.cluster import node as nodes
+from cancelmark.impl.cluster import runtime as runtimes
+from cancelmark.impl.cluster import workspaces
+from cancelmark.impl.cluster.lane import SharedLane
+from cancelmark.impl.models import Finish, FinishReason, Role
+from cancelmark.impl.models.scripted import Beat, Delay, Request, ScriptedModel, call, say
+from cancelmark.impl.store import Committed, Store, Unconfirmed
+from cancelmark.impl.store.postgres import schema
+from cancelmark.impl.store.postgres import store as stores
+
+
+def counted_model(pace: float) -> ScriptedModel:
+    def play(request: Request) -> Iterator[Beat]:
+        words = request.prompt.split()
+        rounds = int(words[1]) if words[0] == "work" else 0
+        last = max((n for n, m in enumerate(request.messages) if m.role is Role.USER), default=0)
+        done = sum(m.role is Role.TOOL for m in request.messages[last:])
+        yield Delay(pace)
+        if done < rounds:
+            yield from call(f"c{done}", "look", {})
+            yield Finish(FinishReason.TOOL_USE)
+        else:
+            yield from say("done")
+
+    return ScriptedModel(lambda request: tuple(play(request)))
+
+
+# --- the errors
+
+def leave_messages_unfenced() -> None:
+    fenced = Store.begin_say
+    stores.PostgresStore.begin_say = (  # type: ignore[method-assign]
+        lambda self, session, messages, epoch=None: fenced(self, session, messages))
+
+
+def retry_blindly() -> None:
+    async def retry(self: stores.PostgresStore, steps: Any, values: Any) -> Any:
+        while True:
+            try:
+                again = (*values[:3], uuid4().hex, *values[4:])
+                return (await self.database.fetch(stores.STEP, *again, once=True))[0]
+            except Unconfirmed:
+                await asyncio.sleep(0.02)
+
+    stores.PostgresStore._try = retry  # type: ignore[method-assign]
+
+
+def take_places_from_a_sequence() -> None:
+    counter = ("UPDATE logs SET latest = latest + cardinality(noted) WHERE workspace_id = home"
+               " RETURNING latest INTO number;")
+    script = schema.MIGRATIONS[0]
+    assert counter in script
+    sequence = ("FOR i IN 1..cardinality(noted) LOOP number := nextval('places'); END LOOP;"
+                " UPDATE logs SET latest = greatest(latest, number) WHERE workspace_id = home;")
+    schema.MIGRATIONS = (script.replace(counter, sequence).replace(
+        "CREATE SEQUENCE seqs CACHE 1;", "CREATE SEQUENCE seqs CACHE 1; CREATE SEQUENCE places;"),)
+
+
+def hear_cancels_by_notice_only() -> None:
+    look, is_behind = workspaces.SharedWorkspaces._look, runtimes.SharedRuntime.is_behind
+    heard = {"now": False, "next": False}
+
+    def wake(self: nodes.Node) -> None:
+        heard["next"] = True
+        self._awake.set()
+
+    async def look_if_told(self: workspaces.SharedWorkspaces, work: Any) -> None:
+        heard["now"], heard["next"] = heard["next"], False
+        await look(self, work)
+
+    def is_behind_if_told(self: runtimes.SharedRuntime, session: str, version: int) -> bool:
+        lane = self._lanes.get(session)
+        return is_behind(self, session, version) and (heard["now"] or lane is None or lane.epoch is None)
+
+    nodes.Node.wake = wake  # type: ignore[method-assign]
+    workspaces.SharedWorkspaces._look = look_if_told  # type: ignore[method-assign]
+    runtimes.SharedRuntime.is_behind = is_behind_if_told  # type: ignore[method-assign]
+
+
+def claim_without_recovering() -> None:
+    async def claim(self: runtimes.SharedRuntime, lane: SharedLane, snapshot: Any) -> None:
+        answer = await self._writer.begin(lane.session.id, lane.version, [], None, "recover").answer
+        if isinstance(answer, Committed):
+            lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+            self._look_all(lane)
+
+    runtimes.SharedRuntime._recover = claim  # type: ignore[method-assign]
+
+
+FLAWS: dict[str, Callable[[], None]] = {
+    "no fence on messages": leave_messages_unfenced,
+    "blind retry": retry_blindly,
+    "place from a sequence": take_places_from_a_sequence,
+    "cancel by notice only": hear_cancels_by_notice_only,
+    "claim without recover": claim_without_recovering,
+}
+
+
+if __name__ == "__main__":
+    demo.demo_model = counted_model
+    if sys.argv[1]:
+        FLAWS[sys.argv[1]]()
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,355 @@
+"""Chaos: three servers on one PostgreSQL, clients that post, cancel and watch at all of them, and every fault that a
+machine, a network and a database can have. Then the judgement: by rows, by the journal replayed through the protocol,
+by the log, and by what the clients were told and saw.
+
+    make chaos                                     ten minutes, or SECONDS=60
+    PYTHONPATH=tests python tests/tools/chaos.py --seconds 30 --flaw "blind retry"
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import httpx2 as httpx
+import psycopg
+from support.chaos_node import FLAWS
+from support.journals import AUDIT, judge
+from support.postgres import FAST, PostgresServer
+from support.proxies import Proxy
+from support.servers import web
+
+NODES, SESSIONS, PACE = 3, 6, 0.03
+SCRIPT = Path(__file__).parent.parent / "support" / "chaos_node.py"
+
+
+@dataclass
+class Member:
+    """One node: its process, and the proxy between it and the database."""
+
+    proxy: Proxy
+    port: int = 0
+    process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass
+class Told:
+    """What clients were told and saw."""
+
+    acknowledged: dict[str, int] = field(default_factory=dict)  # seq by text
+    canceled: list[tuple[str, list[int]]] = field(default_factory=list)  # session, seqs acknowledged before
+    seen: dict[str, list[tuple[str, int, str]]] = field(default_factory=dict)  # by watcher: place, seq, outcome
+    posts: int = 0
+
+
+class Chaos:
+    """One run."""
+
+    def __init__(self, seed: int, lease: float, flaw: str, log: Path) -> None:
+        self.random, self.lease, self.flaw, self.log = Random(seed), lease, flaw, log
+        self.told, self.faults = Told(), Counter[str]()
+        self.database = PostgresServer(FAST)
+        self.members: list[Member] = []
+        self.workspace, self.sessions = "", list[str]()
+        self.ready = set[str]()  # watchers that have their first place
+        self.over = False
+
+    # --- the cluster
+
+    async def start(self) -> None:
+        for _ in range(NODES):
+            proxy = Proxy("127.0.0.1", self.database.port)
+            await proxy.start()
+            self.members.append(Member(proxy))
+        for member in self.members:
+            await self.start_node(member)
+        self.database.execute(AUDIT)
+        async with web(self.members[0].url) as http:
+            told = (await http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-chaos"})).json()
+            self.workspace = told["id"]
+            (await http.post(f"/v1/workspaces/{told['id']}/agent/init", json={})).raise_for_status()
+            for _ in range(SESSIONS):
+                made = await http.post(f"/v1/workspaces/{told['id']}/sessions", json={"title": "chaos"})
+                self.sessions.append(made.json()["id"])
+
+    async def start_node(self, member: Member) -> None:
+        """Starts it, until it serves: the database may be away."""
+        directory = tempfile.mkdtemp(prefix="chaos-")
+        while not self.over or member.process is None:
+            url = self.database.url("postgres", member.proxy.port)
+            with self.log.open("ab") as log:
+                member.process = await asyncio.create_subprocess_exec(
+                    sys.executable, str(SCRIPT), self.flaw, "serve", "--port", str(member.port), "--database", url,
+                    "--lease", str(self.lease), "--poll", "0.2", "--drain", "0.5", "--pace", str(PACE),
+                    "--log-level", "warning", "--data-dir", directory, stdout=asyncio.subprocess.PIPE, stderr=log,
+                    env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)})
+            assert member.process.stdout is not None
+            line = (await member.process.stdout.readline()).decode()
+            if line.startswith("serving at "):
+                member.port = int(line.split(":")[2].split("/")[0])
+                return
+            await member.process.wait()
+            await asyncio.sleep(0.2)
+
+    async def end_node(self, member: Member, number: signal.Signals) -> None:
+        assert member.process is not None
+        with suppress(ProcessLookupError):
+            member.process.send_signal(number)
+        try:
+            async with asyncio.timeout(20):
+                await member.process.wait()
+        except TimeoutError:
+            member.process.kill()
+            await member.process.wait()
+
+    # --- faults
+
+    async def kill(self, member: Member) -> None:
+        await self.end_node(member, signal.SIGKILL)
+        await asyncio.sleep(self.random.uniform(0, 2 * self.lease))
+        await self.start_node(member)
+
+    async def terminate(self, member: Member) -> None:
+        await self.end_node(member, signal.SIGTERM)
+        await self.start_node(member)
+
+    async def freeze(self, member: Member) -> None:
+        """For longer than its lease, and then it goes on."""
+        assert member.process is not None
+        member.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(self.lease * self.random.uniform(1.3, 2.5))
+        member.process.send_signal(signal.SIGCONT)
+
+    async def end_connections(self, member: Member) -> None:
+        await asyncio.to_thread(self.database.execute, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                                                       " WHERE application_name = 'cancelmark'")
+
+    async def crash_database(self, member: Member) -> None:
+        await asyncio.to_thread(self.database.stop)
+        await asyncio.sleep(self.random.choice([0, 1.5 * self.lease]))
+        await asyncio.to_thread(self.database.start)
+
+    async def cut(self, member: Member) -> None:
+        member.proxy.refuses = True
+        member.proxy.cut()
+        await asyncio.sleep(self.random.uniform(0, 2 * self.lease))
+        member.proxy.heal()
+
+    async def stall(self, member: Member) -> None:
+        """Nothing passes, in neither direction; then all of it does, late."""
+        member.proxy.requests.clear()
+        member.proxy.answers.clear()
+        await asyncio.sleep(self.random.uniform(0.2, 2.5 * self.lease))
+        member.proxy.heal()
+
+    async def half_open(self, member: Member) -> None:
+        """Nothing passes, and then the connections are gone."""
+        member.proxy.requests.clear()
+        await asyncio.sleep(self.random.uniform(0.2, 2 * self.lease))
+        member.proxy.cut()
+        member.proxy.heal()
+
+    async def lose_answers(self, member: Member) -> None:
+        """What is asked is done, and nobody hears of it."""
+        member.proxy.answers.clear()
+        await asyncio.sleep(self.random.uniform(0.05, 0.5))
+        member.proxy.cut()
+        member.proxy.heal()
+
+    async def deliver_late(self, member: Member) -> None:
+        """What is asked is done after whoever has asked has given up, or has asked again on another connection."""
+        member.proxy.requests.clear()
+        await asyncio.sleep(self.random.uniform(0.5, 2 * self.lease))
+        member.proxy.requests.set()
+
+    async def do_faults(self, end: float, gap: float) -> None:
+        faults: list[Callable[[Member], Awaitable[None]]] = [
+            self.kill, self.terminate, self.freeze, self.end_connections, self.crash_database, self.cut, self.stall,
+            self.half_open, self.lose_answers, self.lose_answers, self.deliver_late]
+        bag: list[Callable[[Member], Awaitable[None]]] = []
+        while time.monotonic() < end:
+            if not bag:
+                bag = self.random.sample(faults, len(faults))
+            fault, member = bag.pop(), self.random.choice(self.members)
+            await fault(member)
+            self.faults[fault.__name__] += 1
+            await asyncio.sleep(self.random.uniform(0, gap))
+
+    # --- clients
+
+    async def ask(self, path: str, body: Any, *, times: int | None = None) -> httpx.Response | None:
+        """Asks any node, and another if there is no answer that says yes or no."""
+        while times is None or times > 0:
+            times = None if times is None else times - 1
+            with suppress(httpx.TransportError, TimeoutError):
+                async with asyncio.timeout(8), web(self.random.choice(self.members).url) as http:
+                    answer = await http.post(f"/v1/workspaces/{self.workspace}/{path}", json=body)
+                    if answer.status_code < 300:
+                        return answer
+            await asyncio.sleep(0.05)
+        return None
+
+    async def write(self, session: str, end: float) -> None:
+        """Posts, and cancels now and then. Sometimes without a run id, and then once."""
+        known: list[int] = []
+        while time.monotonic() < end:
+            rounds = self.random.choice([0, 0, 1, 3, 8, 1_000_000])
+            text, named = f"work {rounds} {uuid4().hex[:12]}", self.random.random() < 0.7
+            body = {"session_id": session, "prompt": text, **({"run_id": text[-12:]} if named else {})}
+            self.told.posts += 1
+            answer = await self.ask("agent", body, times=None if named else 1)
+            if answer is not None:
+                known.append(answer.json()["seq"])
+                self.told.acknowledged[text] = known[-1]
+            if rounds > 100 or self.random.random() < 0.15:
+                await asyncio.sleep(self.random.uniform(0, 0.5))
+                before = list(known)
+                if await self.ask(f"agent/sessions/{session}/cancel", None) is not None:
+                    self.told.canceled.append((session, before))
+            await asyncio.sleep(self.random.uniform(0, 0.1))
+
+    async def watch(self, name: str, choose: Callable[[], Member]) -> None:
+        """Sees every end, and comes back to its place whenever it is cut off."""
+        seen = self.told.seen.setdefault(name, [])
+        place, client = "", str(uuid4())
+        while True:
+            headers = {"last-event-id": place} if place else {}
+            with suppress(httpx.HTTPError, TimeoutError):
+                async with asyncio.timeout(5 + 5 * self.random.random()), web(choose().url) as http, http.stream(
+                        "GET", f"/v1/workspaces/{self.workspace}/events", params={"client_id": client},
+                        headers=headers) as answer:
+                    coming = place
+                    async for line in answer.aiter_lines():
+                        if line.startswith("id: "):
+                            coming = line[4:]
+                            self.ready.add(name)
+                        elif line.startswith("data: ") and (told := json.loads(line[6:]))["type"] == "run_complete":
+                            end = told["payload"]["payload"]
+                            seen.append((coming, end["seq"], end["outcome"]))
+                            place = coming
+                        elif not line:  # only now it has been told
+                            place = coming
+            await asyncio.sleep(0.05)
+
+    # --- the run
+
+    async def run(self, seconds: float, gap: float) -> list[str]:
+        await self.start()
+        end = time.monotonic() + seconds
+        watching = [asyncio.ensure_future(self.watch(f"at {n}", lambda member=member: member))  # type: ignore[misc]
+                    for n, member in enumerate(self.members)]
+        watching.append(asyncio.ensure_future(self.watch("roaming", lambda: self.random.choice(self.members))))
+        try:
+            while len(self.ready) < len(watching):
+                await asyncio.sleep(0.05)
+            await asyncio.gather(self.do_faults(end, gap), *(self.write(session, end) for session in self.sessions))
+            problems = await self.settle()
+            await self.let_watchers_see()
+        finally:
+            self.over = True
+            for task in watching:
+                task.cancel()
+            await asyncio.gather(*watching, return_exceptions=True)
+        return problems + self.judge()
+
+    async def settle(self) -> list[str]:
+        """Cancels what is left, and waits until everything has ended."""
+        for session in self.sessions:
+            await self.ask(f"agent/sessions/{session}/cancel", None)
+        last = time.monotonic() + 6 * self.lease + 20
+        while time.monotonic() < last:
+            with suppress(psycopg.Error):
+                if not self.rows("SELECT FROM cancelmark.prompts WHERE state <> 'done'"):
+                    return []
+            await asyncio.sleep(0.1)
+        return ["prompts were canceled, and have not ended in time"]
+
+    async def let_watchers_see(self) -> None:
+        number = self.rows("SELECT count(*) FROM cancelmark.events")[0][0]
+        last = time.monotonic() + 20
+        while time.monotonic() < last and any(len(seen) < number for seen in self.told.seen.values()):
+            await asyncio.sleep(0.1)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self.database.execute(query)
+
+    def judge(self) -> list[str]:
+        with psycopg.connect(self.database.address(), autocommit=True) as connection:
+            problems = judge(connection)
+        stored = dict(self.rows("SELECT text, seq FROM cancelmark.prompts"))
+        lost = {text for text, seq in self.told.acknowledged.items() if stored.get(text) != seq}
+        problems += [f"{len(lost)} acknowledged prompts are not there"] if lost else []
+        marks = dict(self.rows("SELECT id, mark FROM cancelmark.sessions"))
+        problems += [f"a cancel of {session} was acknowledged, and has not reached {max(seqs)}"
+                     for session, seqs in self.told.canceled if seqs and marks[session] < max(seqs)]
+        log = self.rows("SELECT place, (payload->>'seq')::bigint, payload->>'outcome' FROM cancelmark.events"
+                        " ORDER BY place")
+        for name, seen in self.told.seen.items():
+            found = [(int(place.rpartition("-")[2]), seq, outcome) for place, seq, outcome in seen]
+            if found != log:
+                places = sorted({place for place, *_ in log} - {place for place, *_ in found})
+                problems.append(f"the watcher {name} has seen {len(seen)} ends, and not the {len(log)} of the log in "
+                                f"order; it has missed {places[:9]}")
+        return problems
+
+    async def stop(self) -> None:
+        for member in self.members:
+            if member.process and member.process.returncode is None:
+                member.process.kill()
+                await member.process.wait()
+            await member.proxy.stop()
+        self.database.remove()
+
+
+async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
+                    log: Path = Path(os.devnull)) -> tuple[list[str], dict[str, Any]]:
+    """What is wrong after so long, and what was done."""
+    chaos = Chaos(seed, lease, flaw, log)
+    try:
+        problems = await chaos.run(seconds, gap)
+        steps = dict(chaos.rows("SELECT claim, count(*) FROM cancelmark.steps WHERE claim <> '' GROUP BY 1"))
+        return problems, {
+            "seed": seed, "faults": dict(chaos.faults), "posts": chaos.told.posts,
+            "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled), "claims": steps,
+            "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1"))}
+    finally:
+        await chaos.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--lease", type=float, default=1.0)
+    parser.add_argument("--gap", type=float, default=1.0, help="seconds between two faults, at most")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--flaw", default="", choices=["", *FLAWS])
+    parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the nodes say")
+    given = parser.parse_args()
+    seed = Random().randrange(10**9) if given.seed is None else given.seed
+    problems, done = asyncio.run(run_chaos(given.seconds, seed=seed, lease=given.lease, gap=given.gap, flaw=given.flaw,
+                                           log=given.log))
+    print(json.dumps(done, indent=2))
+    for problem in problems:
+        print(f"violated: {problem}")
+    print("nothing is lost" if not problems else f"{len(problems)} problems; try again with --seed {seed}")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
