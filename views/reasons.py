@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from cancelmark.model import observer
 from cancelmark.model.actions import Reach
 from cancelmark.model.delivery import DELIVERY
 from cancelmark.model.effects import End, Record, Report, Stop
@@ -47,20 +48,23 @@ def _no_late_fold(step: SessionStep) -> Reasons:
         if into.reach is Reach.CANCEL:
             yield (f"{p.label} folds into the turn of {into.label}, which a cancel has reached: {p.label} will end "
                    "with that turn.")
+        else:
+            yield (f"{p.label} folds into the turn of {into.label}, which an interrupt that is still to enter will "
+                   f"stop: {p.label} will end with that turn.")
 
 
 def _no_lost_cancel(step: SessionStep) -> Reasons:
     reached = {p.seq for p in step.after.prompts if p.reach is Reach.CANCEL}
     for p in step.started:
         if p.seq in reached:
-            yield f"{p.label} starts, although a cancel came after {p.label} was accepted."
+            yield f"{p.label} starts, although {p.label} was canceled after its acceptance."
     for p in step.folded:
         if p.seq in reached:
-            yield f"{p.label} folds into a turn, although a cancel came after {p.label} was accepted."
+            yield f"{p.label} folds into a turn, although {p.label} was canceled after its acceptance."
     waiting = {p.seq for p in step.before.live if p.state is not State.ACTIVE}
     for p in step.after.prompts:
         if p.seq in reached & waiting and p.outcome not in (None, Outcome.CANCELED, Outcome.FOLDED):
-            yield f"{p.label} ends {p.outcome.value}, although a cancel reached {p.label} before its turn began."
+            yield f"{p.label} ends {p.outcome.value}, although {p.label} was canceled before its turn began."
 
 
 def _cancel_stops(step: SessionStep) -> Reasons:
@@ -102,8 +106,9 @@ def _single_active(step: SessionStep) -> Reasons:
 def _fifo(step: SessionStep) -> Reasons:
     for p in step.started:
         for q in step.after.queue:
-            if q.seq < p.seq:
-                yield f"{p.label} starts, while {q.label}, which was accepted earlier, is still queued."
+            if observer.place(q) < observer.place(p):
+                why = "accepted earlier" if q.seq < p.seq else "moved to the front"
+                yield f"{p.label} starts, while {q.label}, which was {why}, is still queued."
 
 
 def _no_absorption(step: SessionStep) -> Reasons:
@@ -125,7 +130,8 @@ def _attribution(step: SessionStep) -> Reasons:
 
 
 def _idle_cancel_noop(step: SessionStep) -> Reasons:
-    yield "Every prompt was done before this cancel, and yet something happens."
+    happens = "something happens" if step.after.held == step.before.held else "the hold changes"
+    yield f"Every prompt was done before this {step.call}, and yet {happens}."
 
 
 def _record(step: SessionStep) -> Reasons:
@@ -144,11 +150,84 @@ def _prompt_terminal(step: SessionStep) -> Reasons:
         yield f"The turn of {started} starts before a terminal event that this step publishes."
 
 
+# --- of the family's calls
+
+def _spared(step: SessionStep, prompts: Iterable[Prompt]) -> Reasons:
+    """Of these, who is not canceled although the call is meant for them."""
+    for p in prompts:
+        now = _of(step, p.seq)
+        if now and now.outcome is not Outcome.CANCELED and not step.after.covered(now):
+            yield f"The {step.call} is meant for {p.label}, and does not cancel {p.label}."
+
+
+def _harmed(step: SessionStep, meant: Iterable[Prompt]) -> Reasons:
+    """Whom the call changes although it is not meant for them."""
+    apart = {p.seq for p in meant}
+    for p in step.before.prompts:
+        now = _of(step, p.seq)
+        if p.seq not in apart and (now != p or step.after.covered(p) != step.before.covered(p)):
+            yield f"The {step.call} is not meant for {p.label}, and changes {p.label} all the same."
+
+
+def _revoke_exact(step: SessionStep) -> Reasons:
+    meant = [step.prompt] if step.prompt else []
+    yield from _spared(step, meant)
+    yield from _harmed(step, meant)
+    if step.after.held != step.before.held:
+        yield "The revoke changes whether the session is held."
+
+
+def _keeps_queue(step: SessionStep) -> Reasons:
+    yield from _harmed(step, observer.in_front(step.before, None, step.variant))
+
+
+def _stop_heard(step: SessionStep) -> Reasons:
+    yield from _spared(step, observer.in_front(step.before, None, step.variant))
+
+
+def _held(step: SessionStep) -> Reasons:
+    for p in step.started:
+        if p.state is not State.ACTIVE:
+            yield f"{p.label} starts, although the session is held."
+    for p in step.folded:
+        yield f"{p.label} folds into a turn, although the session is held."
+    running = {p.seq for p in step.before.active}
+    for p in step.after.queue:
+        if p.seq in running:
+            yield f"{p.label} was running, and a hold must let it go on; it is queued instead."
+
+
+def _edited(step: SessionStep) -> Reasons:
+    if step.call == "replace" and step.prompt:
+        p = step.prompt
+        why = ("is canceled" if p.reach is not Reach.NOTHING else "has begun" if observer.wish_of(p).ran
+               else f"is {p.state.value}")
+        yield f"The new text is taken, although {p.label} {why} already: nobody will hear it."
+    for p in step.started + step.folded:
+        if p.version != observer.wish_of(p).version:
+            yield f"{p.label} runs with an older text than the one that its caller was told is taken."
+
+
+def _send_now(step: SessionStep) -> Reasons:
+    for p in observer.interrupted(step.before, step.prompt, None):
+        yield (f"{step.prompt.label if step.prompt else 'An interrupt'} enters and must stop {p.label}, which was "
+               f"accepted before; nobody asks {p.label} to stop.")
+
+
+def _reject(step: SessionStep) -> Reasons:
+    if step.before.live:
+        yield f"The prompt is accepted only if the session is idle, and {_names(step.before.live)} is not done."
+    else:
+        yield "The prompt is accepted only if the session is idle, and the session is held."
+
+
 ON_SESSION: Mapping[str, Callable[[SessionStep], Reasons]] = {
     "no-poisoning": _no_poisoning, "no-late-fold": _no_late_fold, "no-lost-cancel": _no_lost_cancel,
     "cancel-stops": _cancel_stops, "queue-dropped": _queue_dropped, "no-loss": _no_loss, "one-terminal": _one_terminal,
     "single-active": _single_active, "fifo": _fifo, "no-absorption": _no_absorption, "attribution": _attribution,
     "idle-cancel-noop": _idle_cancel_noop, "record": _record, "prompt-terminal": _prompt_terminal,
+    "revoke-exact": _revoke_exact, "keeps-queue": _keeps_queue, "stop-heard": _stop_heard, "held": _held,
+    "edited": _edited, "send-now": _send_now, "reject": _reject,
 }
 
 

@@ -1,4 +1,4 @@
-"""The specification as the review page takes it with it: rules, what SPIN counted and what is proved, as JSON."""
+"""The specification as the review page takes it with it, as JSON: rules, the family, what SPIN counted, the proof."""
 
 import json
 import re
@@ -14,14 +14,21 @@ _CLAIM = re.compile(r"^\| \*\*([\w-]+)\*\* \| (.*) \|$", re.MULTILINE)
 
 def digest(specs: Path) -> str:
     """What the page shows of specs/, so that an installed command has it too."""
-    protocol, formal, proof = (
-        (specs / name).read_text(encoding="utf-8") for name in ("protocol.md", "formal.md", "proof.md"))
+    protocol, formal, proof, family = (
+        (specs / f"{name}.md").read_text(encoding="utf-8") for name in ("protocol", "formal", "proof", "family"))
     content = {
         "rules": [{"id": rule.id, "title": rule.title,
                    "clauses": {id: plain(text) for id, text in rule.clauses.items()}} for rule in rules(protocol)],
         "why": list(reasons(protocol)),
         "spin": spin_counts(formal),
         "proof": proof_claims(proof),
+        "family": {
+            "bounds": re.findall(r"searched to its end with ([\w= ]+)\.", family)[0],
+            "sets": {features: states for features, states, *_ in table_of(family, "Every set of features")},
+            "holding": sum("hold" in verdict for *_, verdict in table_of(family, "Every set of features")),
+            "policies": table_of(family, "What known servers do"),
+            "mistakes": {name: trace for name, _, _, trace, _ in table_of(family, "Tempting mistakes")},
+        },
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
@@ -44,6 +51,13 @@ def reasons(protocol: str) -> Iterator[dict[str, str]]:
 def spin_counts(formal: str) -> list[dict[str, Any]]:
     return [{"bounds": bounds, "states": int(states.replace(",", "")), "edges": int(edges.replace(",", ""))}
             for bounds, states, edges in _ROW.findall(formal)]
+
+
+def table_of(page: str, title: str) -> list[list[str]]:
+    """The rows of the first table under that title."""
+    section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
 
 
 def proof_claims(proof: str) -> dict[str, Any]:

@@ -13,9 +13,12 @@ from cancelmark.model.lifecycle import ROWS, Feature
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, properties_for
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
+from cancelmark.model.server import changes
 from cancelmark.model.trace import replay
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
+from cancelmark.views.reasons import reason
 
+AT_REST = ("all-done", "some-terminal", "progress")  # whose reason is told of a prompt
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
 
 
@@ -63,6 +66,10 @@ def test_the_explorer_finds_the_mistake_by_the_properties_it_declares(mistake: M
     result = explore(mistake.protocol, mistake.bounds)
     assert {id: len(trace) for id, trace in result.violations.items()} == mistake.breaks
     assert not result.stopped
+    for id, trace in result.violations.items():
+        last, before = trace.steps[-1], trace.states[-2]
+        change = next(c for c in changes(mistake.protocol, before) if (c.call, c.effects) == (last.call, last.effects))
+        assert id in AT_REST or re.fullmatch(r"([A-Z][^.]+\.( |$))+", reason(id, before, change)), "it has a reason"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)

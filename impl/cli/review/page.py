@@ -4,12 +4,12 @@ import re
 
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.views.lifecycle import brief_lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 
 from . import reading, sections
 from .dressing import asset, dress_page
+from .family import family
 from .findings import Findings
 from .payload import graphs, make_payload
 
@@ -21,6 +21,7 @@ NAV = {
     "history": "History",
     "flaws": "Flaws",
     "whatif": "What if",
+    "family": "The family",
     "unchecked": "Not checked",
     "words": "Words",
     "rules": "Rules",
@@ -31,7 +32,7 @@ def page(found: Findings) -> str:
     """The whole page."""
     parts = {
         "verdict": sections.verdict(found),
-        "lifecycle": inline(render_svg(brief_lifecycle_graph())),
+        "lifecycle": reading.draw_lifecycle(REFERENCE.rows),
         "rows": sections.rows_table(REFERENCE.rows),
         "session": inline(render_svg(session_graph())),
         "why": reading.why(found),
@@ -43,12 +44,11 @@ def page(found: Findings) -> str:
         "flaw_count": str(len(FLAWS)),
         "flaws": sections.flaws(found),
         "whatif": sections.whatif(found),
-        "actions": sections.actions(),
+        "family": family(),
         "figures": sections.figures(found),
         "glossary": reading.glossary(),
-        "rules": reading.rules(),
         **sections.limits(found),
     }
     template = re.sub(r"\[(R\d+[a-z]?)\]", lambda rule: reading.cite(rule[1]), asset("page.html"))
-    body = re.sub(r"\{\{(\w+)\}\}", lambda slot: parts.get(slot[1], slot[0]), template)
+    body = reading.fill(template, parts)
     return dress_page("Cancelmark: the review", body, make_payload(found), graphs(found), NAV)

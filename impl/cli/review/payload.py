@@ -90,7 +90,7 @@ def flaw_traces(found: Findings) -> Iterator[ShownTrace]:
     for name, (protocol, path) in found.flaws.items():
         flaw = FLAWS_BY_NAME[name]
         yield ShownTrace(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
-                   f"{flaw.says} {flaw.tale}", path)
+                   f"{flaw.says} {flaw.tale} Ruled out: {flaw.ruled_out}", path)
 
 
 def change_traces(found: Findings) -> Iterator[ShownTrace]:

@@ -1,6 +1,5 @@
 """A review of somebody's own protocol beside the reference: verdicts, counterexamples, diagrams and the explorer."""
 
-import re
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -11,7 +10,6 @@ from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.matrix import ANY, Profile
 from cancelmark.model.trace import Trace
-from cancelmark.views.lifecycle import brief_lifecycle_graph
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 from cancelmark.views.trace import trace_text
@@ -23,7 +21,8 @@ from .dressing import asset, dress_page
 from .findings import CHECKED, REF
 from .graphs import PackedGraph, pack_graph
 from .payload import SENTENCES, ShownTrace
-from .sections import bounds_text, draw_table, rows_table
+from .sections import bounds_text, rows_table
+from .tables import draw_table
 from .whatif import walks_in
 
 PLAYED = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
@@ -94,9 +93,9 @@ def page(found: Reviewed) -> str:
         "name": escape(protocol.name), "verdict": _verdict(found),
         "matrix": _matrix(found, {trace.id for trace in shown}),
         "traces": _traces(found, set(walked)), "differences": _differences(found),
-        "lifecycle": inline(render_svg(brief_lifecycle_graph(protocol.rows))),
+        "lifecycle": reading.draw_lifecycle(protocol.rows),
         "session": inline(render_svg(session_graph(protocol))), "rows": rows_table(protocol.rows),
-        "glossary": reading.glossary(), "rules": reading.rules(),
+        "glossary": reading.glossary(),
     }
     payload = {
         "protocols": [{"id": OWN, "title": protocol.name, "group": "Reviewed", "play": None},
@@ -104,7 +103,7 @@ def page(found: Reviewed) -> str:
         "properties": SENTENCES, "traces": [trace._asdict() for trace in shown],
     }
     graphs: dict[str, PackedGraph] = {OWN: graph, REF: reference}
-    body = re.sub(r"\{\{(\w+)\}\}", lambda slot: parts.get(slot[1], slot[0]), asset("own.html"))
+    body = reading.fill(asset("own.html"), parts)
     return dress_page(f"Review of {escape(protocol.name)}", body, payload, graphs, NAV, rows=protocol.rows)
 
 

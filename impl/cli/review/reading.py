@@ -2,12 +2,17 @@
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
+from cancelmark.model.lifecycle import Row
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
+from cancelmark.views.lifecycle import brief_label, brief_lifecycle_graph
+from cancelmark.views.render import inline, render_svg
 
 from .findings import Findings
 from .whatif import INSTEAD, Change
@@ -34,6 +39,9 @@ GLOSSARY = {
     "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
     "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
     "bounds": "How much may happen in a search: so many prompts, cancels, crashes. All orders of these are tried.",
+    "family": "The reference with more calls, each of which can be left out: revoke, stop, hold and so on.",
+    "held": "Somebody has held the session: nothing that waits starts or folds before a resume.",
+    "front": "The place before all others that wait. Next and interrupt put a prompt there.",
     "at rest (quiescence)": "The server and the turns have nothing left to do by themselves.",
     "counterexample": "Steps that lead to a broken property. The page always shows a shortest one.",
 }
@@ -83,16 +91,38 @@ def _marked(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", cite(text))
 
 
-def rules() -> str:
+def draw_lifecycle(rows: Sequence[Row]) -> str:
+    """The life of a prompt, in which each word on an arrow leads to its rule, with the rule as a hint."""
+    picture = inline(render_svg(brief_lifecycle_graph(rows)))
+    for label, group in groupby(sorted(rows, key=brief_label), key=brief_label):
+        ids = sorted({row.rule.split(",")[0] for row in group if row.rule})
+        hint = escape(" ".join(f"{id}: {_shortened(clauses().get(id, ''))}" for id in ids))
+        words = re.escape(f"> {escape(label)} </text>")
+        if ids:
+            link = f'<a href="#rule-{ids[0]}" aria-label="{escape(label)}: {ids[0]}"><title>{hint}</title>'
+            picture = re.sub(f"(<text[^>]*{words})", rf"{link}\1</a>", picture)
+    return picture.replace('role="img"', 'role="group"', 1)
+
+
+def fill(template: str, parts: dict[str, str]) -> str:
+    """The template with its parts, and then with the rules that they cite."""
+    body = re.sub(r"\{\{(\w+)\}\}", lambda slot: parts.get(slot[1], slot[0]), template)
+    return body.replace("{{rules}}", rules(set(re.findall(r'href="#rule-(R\d+[a-z]?)"', body))))
+
+
+def rules(cited: set[str]) -> str:
+    """The words of the rules that are cited, and of those that they cite."""
     def article(rule: dict[str, Any]) -> str:
         whole = rule["clauses"].get(rule["id"])
         parts = "".join(f'<dt id="rule-{id}">{id}</dt><dd>{_marked(text)}</dd>' for id, text in rule["clauses"].items()
-                        if id != rule["id"])
+                        if id != rule["id"] and {id, rule["id"]} & cited)
         says = f"<p>{_marked(whole)}</p>" if whole else f"<dl>{parts}</dl>"
         return f'<article id="rule-{rule["id"]}"><h3>{rule["id"]} {escape(rule["title"])}</h3>{says}</article>'
 
-    found = specification()["rules"]
-    return (f'<details class="more"><summary>All {len(found)} rules</summary><div class="rules-grid">'
+    while more := {id for found in cited for id in _CITED.findall(clauses().get(found, ""))} - cited:
+        cited |= more
+    found = [rule for rule in specification()["rules"] if cited & {rule["id"], *rule["clauses"]}]
+    return (f'<details class="more"><summary>{len(found)} rules</summary><div class="rules-grid">'
             f'{"".join(map(article, found))}</div></details>')
 
 
@@ -102,7 +132,8 @@ def glossary() -> str:
                         for word, says in entries.items())
         return f'<dl class="glossary">{items}</dl>'
 
-    return f"{words(GLOSSARY)}<h3>Words of the original</h3>{words(ORIGINAL)}"
+    return (f'{words(GLOSSARY)}<details class="more"><summary>Words of the original</summary>{words(ORIGINAL)}'
+            "</details>")
 
 
 # --- why it works
@@ -114,6 +145,9 @@ ARGUMENT = (
     "A prompt accepted after the cancel has a higher seq: it is not covered, however late it enters.",
     "Entry asks the mark and becomes active in one step, so no cancel can come in between.",
 )
+ANSWERED = {"Why a mark, and not a flag", "Why not a counter of prompts to cancel",
+            "Why not a list of the prompts to cancel"}  # beside the drawings
+BRIEF = 36  # words of an answer; the longer ones are about disks and streams
 SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # what tells most
 LESSONS = {
     "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",
@@ -130,7 +164,8 @@ def why(found: Findings) -> str:
             '<div class="sequence still" data-walk="ref/accept.A/cancel/accept.B/enter.B/enter.A" tabindex="0" '
             'role="group" aria-label="The mark, as a sequence diagram"></div></article>')
     others = "".join(f"<dt>{escape(reason['title'])}?</dt><dd>{_linked(reason['text'])}</dd>"
-                     for reason in specification()["why"])
+                     for reason in specification()["why"]
+                     if reason["title"] not in ANSWERED and len(reason["text"].split()) <= BRIEF)
     return (f'<ol class="argument">{steps}</ol><div class="stories-grid instead">{cards}{mark}</div>'
             f'<details class="more"><summary>More questions: why is it so?</summary><dl class="reasons">{others}</dl>'
             "</details>")
@@ -159,8 +194,9 @@ def others() -> str:
     return f"""<div class="others">
 <article><h3>A proof, for any number of prompts</h3><p>A solver (z3) was asked {spec['proof']['questions']} questions
 and answered each as it must. They show that the {len(spec['proof']['invariant'])} sentences below hold at the start
-and survive every action, and that the properties follow; delivery is not part of it. <code>cancelmark prove</code> asks
-again.</p><details><summary>The sentences</summary><ul>{invariant}</ul></details></article>
+and survive every action, and that the properties follow, with any of <a href="#family">the family’s calls</a> or none.
+Delivery is not part of it. <code>cancelmark prove</code> asks again.</p>
+<details><summary>The sentences</summary><ul>{invariant}</ul></details></article>
 <article><h3>A second model, in another language</h3><p>SPIN searched a model that was written apart, in Promela, from
 the rules alone. In {len(spec['spin'])} searches it counted the same states and the same edges as this project’s
 explorer; the largest has {widest['states']:,} states and {widest['edges']:,} edges. Every property held.</p></article>

@@ -9,38 +9,18 @@ from cancelmark.model.delivery import DELIVERY, LOGGED
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.lifecycle import Row
 from cancelmark.model.properties import Bounds, Property
-from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
-from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES, SILENT
+from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES
 from cancelmark.views.plots import columns, growth, shares
 from cancelmark.views.render import inline
 from cancelmark.views.tables import KINDS
 from cancelmark.views.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
-from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces, graphs
+from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces
 from .reading import cite
-from .whatif import CHANGES, INSTEAD
-
-
-def draw_table(
-    caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], css: str = "", right: Iterable[int] = (),
-) -> str:
-    """A table of HTML cells, the first of each row its heading."""
-    numbers = set(right)
-
-    def css_of(i: int) -> str:
-        return ' class="number"' if i in numbers else ""
-
-    head = "".join(f'<th scope="col"{css_of(i)}>{heading}</th>' for i, heading in enumerate(headings))
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>'
-        + "".join(f'<td{css_of(i)} data-head="{escape(headings[i])}">{cell}</td>' for i, cell in enumerate(rest, 1))
-        + "</tr>" for first, *rest in rows)
-    return (f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption)}"><table class="{css}">'
-            f'<caption class="unseen">{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody>'
-            "</table></div>")
-
+from .tables import draw_table
+from .whatif import CHANGES, INSTEAD, SEEDED_CHANGES
 
 # --- what holds
 
@@ -118,6 +98,9 @@ def bounds_text(bounds: Bounds) -> str:
 
 # --- guarantees
 
+FIRST = 4  # examples that are not folded
+
+
 def guarantees(found: Findings) -> str:
     drawn = {trace.id for trace in example_traces(found)}
 
@@ -126,7 +109,10 @@ def guarantees(found: Findings) -> str:
                 f'<div class="sequence still" data-draw="example/{e.name}" tabindex="0" role="group" '
                 f'aria-label="{escape(e.title)}, as a sequence diagram"></div></article>')
 
-    return f'<div class="stories-grid">{"".join(article(e) for e in EXAMPLES if f"example/{e.name}" in drawn)}</div>'
+    shown = [article(e) for e in EXAMPLES if f"example/{e.name}" in drawn]
+    return (f'<div class="stories-grid">{"".join(shown[:FIRST])}</div>'
+            f'<details class="more"><summary>{len(shown) - FIRST} more</summary>'
+            f'<div class="stories-grid">{"".join(shown[FIRST:])}</div></details>')
 
 
 # --- history
@@ -177,8 +163,11 @@ def ladder() -> str:
     return ("<h3>The repair ladder</h3><p class=\"note\">"
             f"The merged version, {last}, has {len(merged)} flaws: {len(merged & before)} that were there before, and "
             f"{len(merged - before)} that came with the last repair.</p>" + draw_table(
-                "What each repair did", ("revision", "flaws", "new", "repaired in it", "that came with it"), rows,
-                "ladder", right=(1, 2)))
+                "How many flaws each revision has", ("revision", "flaws", "new"), (row[:3] for row in rows),
+                "ladder brief", right=(1, 2))
+            + '<details class="more"><summary>Which flaws each repair ended, and which came with it</summary>'
+            + draw_table("What each repair did", ("revision", "repaired in it", "that came with it"),
+                         ((row[0], *row[3:]) for row in rows), "ladder") + "</details>")
 
 
 def flaws(found: Findings) -> str:
@@ -194,18 +183,17 @@ def flaws(found: Findings) -> str:
         still = " data-still" if last in flaw.revisions else ""
         return (f'<article id="flaw-{flaw.name}"{still}><h4>{flaw.name}</h4><p class="says-it">{escape(flaw.says)}</p>'
                 f'<p class="tags"><span>in {flaw.where}</span> <span>{repaired}</span></p>'
-                f'<details><summary>The story</summary><p>{escape(flaw.tale)}</p>'
-                f'<p class="ruled-out"><strong>Ruled out:</strong> {cite(flaw.ruled_out)}</p>'
-                f'<p class="told" data-told="flaw/{flaw.name}"></p></details>{show}</article>')
+                f'<p class="told" data-told="flaw/{flaw.name}"></p>{show}</article>')
 
     order = [p.id for p in JUDGED]
-    groups = groupby(sorted(FLAWS, key=lambda f: order.index(f.breaks)), key=lambda f: f.breaks)
+    ordered = groupby(sorted(FLAWS, key=lambda f: order.index(f.breaks)), key=lambda f: f.breaks)
     still = (f'<p class="filter"><label><input type="checkbox" id="still"> only the {len(flaws_of(last))} that are '
              f"still in {last}, as it was merged</label></p>")
     return still + "".join(
-        f'<section class="broken-by"><h3 class="breaks-title"><code>{id}</code> '
-        f'<span>{escape(SENTENCES[id])}</span></h3>'
-        f'<div class="flaws-grid">{"".join(map(article, group))}</div></section>' for id, group in groups)
+        f'<details class="broken-by"><summary><h3 class="breaks-title"><code>{id}</code> '
+        f'<span>{escape(SENTENCES[id])}</span> <small>{len(group)}</small></h3></summary>'
+        f'<div class="flaws-grid">{"".join(map(article, group))}</div></details>'
+        for id, group in ((id, list(group)) for id, group in ordered))
 
 
 # --- what if
@@ -226,25 +214,19 @@ def whatif(found: Findings) -> str:
         return ((escape(CHANGES[id].title), broken(id),
                  f'<a href="#play/{id}/">play</a>') for id in ids)
 
-    first = [change.id for change in INSTEAD]
-    return draw_table("Changed protocols, and what each breaks", ("what if …", "then", "play it"),
-                  rows([*first, *(id for id in CHANGES if id not in first)]), "whatif-table")
+    shown = [change.id for change in (*INSTEAD, *SEEDED_CHANGES)]
+    return (f'<details class="more"><summary>{len(shown)} changes, and what each breaks</summary>' + draw_table(
+        "Changed protocols, and what each breaks", ("what if …", "then", "play it"), rows(shown), "whatif-table")
+        + "</details>")
 
 
-# --- actions, figures, limits
+# --- rows, figures, limits
 
 def rows_table(rows: Iterable[Row]) -> str:
     """The table that the life of a prompt is drawn from."""
     return draw_table("The rows", ("trigger", "from", "to", "when", "ends", "rule"), (
         (f"<code>{row.trigger.value}</code>", row.source.value.replace("_", " "), row.dest.value.replace("_", " "),
          escape(row.condition) or "–", row.outcome.value if row.outcome else "–", cite(row.rule)) for row in rows),
-        "actions-table")
-
-
-def actions() -> str:
-    return draw_table("The actions", ("action", "taken by", "when", "what it does", "rule"), (
-        (f"<code>{a.name}</code>", a.actor.value, escape(a.guard), escape(a.effect), cite(a.rule))
-        for a in REFERENCE.actions),
         "actions-table")
 
 
@@ -268,7 +250,7 @@ def figures(found: Findings) -> str:
 <ul class="legend">{legend}</ul></figcaption></figure>
 <figure>{inline(grows)}<figcaption>Growth with the bound, on a scale of powers of ten; the widest
 search here has {most.states:,} states.</figcaption></figure>
-{counts}</div>"""
+</div><details class="more"><summary>Every search of the reference</summary>{counts}</details>"""
 
 
 def limits(found: Findings) -> dict[str, str]:
@@ -278,8 +260,4 @@ def limits(found: Findings) -> dict[str, str]:
         "most_sessions": str(max(b.sessions for b in found.checked)),
         "profiles": "; ".join(
             f"{bounds_text(p.bounds)} ({' or '.join(KINDS[kind] for kind in p.accepts)})" for p in PROFILES),
-        "silent": "; ".join(f"<code>{id}</code> of {', '.join(names)}" for id, names in SILENT.items()),
-        "played": "; ".join(
-            f"{name}: {graph.states:,} states" for name, graph in graphs(found).items() if name not in CHANGES)
-            + f"; {len(CHANGES)} changed protocols, each with what was searched",
     }

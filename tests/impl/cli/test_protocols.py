@@ -81,7 +81,7 @@ def test_a_review_names_what_breaks_with_its_shortest_trace(mine: Path) -> None:
         assert "2 of" in page.locator(".verdict").inner_text()
         page.locator('[data-show="own/no-lost-cancel"]').click()
         page.locator('dialog [data-part="last"]').click()
-        assert "B starts, although a cancel came after B was accepted." in page.locator("dialog").inner_text()
+        assert "B starts, although B was canceled after its acceptance." in page.locator("dialog").inner_text()
         page.locator('dialog [data-part="explore"]').click()
         page.locator('#explorer [data-part="beside"]').select_option("ref")
         page.get_by_text("They differ since step 5, cancel.").wait_for()

@@ -26,8 +26,8 @@ from cancelmark.impl.cli.review.reading import specification
 from cancelmark.impl.cli.review.whatif import CHANGES, limit_actions
 from cancelmark.model.check.judging import properties_of
 from cancelmark.model.delivery import LOGGED, LOSSY
-from cancelmark.model.lifecycle import State
-from cancelmark.model.properties import Bounds, ServerStep, SessionStep
+from cancelmark.model.lifecycle import Feature, State
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
@@ -138,6 +138,23 @@ def test_every_change_breaks_what_its_bug_declares(review: Review) -> None:
         if slug:
             assert set(review.found.changed[slug].broken) == bug.breaks, bug.name
             assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
+
+
+def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -> None:
+    section = review.html.partition('<section id="family"')[2].partition("</section>")[0]
+    told = specification()["family"]
+    assert len(told["sets"]) == told["holding"] == 2 ** len(Feature)
+    assert f"all {len(told['sets'])} sets of them were searched" in section
+    for states in told["sets"].values():
+        assert f">{states}</td>" in section
+    for p in (*FAMILY_PROPERTIES, *PROPERTIES):
+        features = re.findall(rf">{p.id}</code></th>(.*?)</tr>", section)
+        assert bool(features) == bool(p.feature or p.reworded_for)
+        if features:
+            cells = re.findall(r'data-head="([\w-]+)">(.*?)</td>', features[-1])
+            said = {name: re.sub("<[^>]+>", "", cell) for name, cell in cells}
+            assert said == {f.value: "new" if p.feature is f else "reworded" if f in p.reworded_for else ""
+                            for f in Feature}
 
 
 def test_the_ladder_says_how_many_flaws_are_new(review: Review) -> None:
@@ -370,6 +387,9 @@ class Opened:
         for call in calls:
             self.page.locator(f'#explorer [data-call="{call}"]').click()
 
+    def unfold(self, within: str) -> None:
+        self.page.evaluate("(s) => document.querySelectorAll(`${s} details`).forEach((d) => { d.open = true })", within)
+
     def prompts(self) -> dict[str, str]:
         """The prompts in the explorer and their states."""
         rows = self.page.locator('#explorer [data-part="session"] tbody tr').all()
@@ -399,6 +419,30 @@ def test_opens_from_disk_without_errors_or_requests(opened: Opened, review: Revi
     assert opened.page.title() == "Cancelmark: the review"
     assert opened.page.locator(".sequence.still .step").count() > 50, "the guarantees are drawn"
     assert opened.part("size").inner_text().startswith(f"{review.found.chapters['ref'].graph.states:,} states")
+    opened.unfold("#guarantees")
+    assert opened.page.locator("#guarantees .lanes").last.evaluate("(e) => e.scrollWidth") > 300, "also what was folded"
+
+
+def test_ten_minutes_are_enough_to_read_it(opened: Opened) -> None:
+    """Words that are seen, those in pictures left out: at once, and with everything unfolded."""
+    count = """() => {
+        document.querySelectorAll("svg, select, .unseen").forEach((part) => part.remove());
+        return document.body.innerText.match(/\\S+/g).length; }"""
+    assert opened.page.evaluate(count) < 3_500
+    opened.unfold("body")
+    opened.page.wait_for_timeout(500)  # what was folded is drawn
+    assert opened.page.evaluate(count) < 8_000
+
+
+def test_the_diagram_of_a_prompt_is_enlarged_and_leads_to_the_rules(opened: Opened) -> None:
+    figure = opened.page.get_by_role("group", name="The lifecycle diagram", exact=True)
+    before = figure.locator("svg").evaluate("(svg) => svg.getBoundingClientRect().width")
+    opened.page.get_by_role("button", name="The lifecycle diagram: larger").click()
+    assert figure.locator("svg").evaluate("(svg) => svg.getBoundingClientRect().width") == pytest.approx(before * 1.5)
+    opened.page.get_by_role("button", name="The lifecycle diagram: fit").click()
+    assert "MUST be queued" in (figure.locator('a[href="#rule-R5a"] title').text_content() or "")
+    figure.locator('a[href="#rule-R5a"] text').dispatch_event("click")
+    opened.page.locator("#rule-R5a").wait_for(state="visible")
 
 
 def test_the_page_reads_a_graph_as_it_was_written(opened: Opened, review: Review) -> None:
@@ -528,6 +572,7 @@ def test_every_cell_opens_and_steps_through_to_the_violation(opened: Opened, rev
 
 def test_a_flaw_opens_and_goes_on_in_the_explorer(opened: Opened) -> None:
     page = opened.page
+    opened.unfold("#flaws")
     page.locator('[data-show="flaw/clear-races-handoff"]').click()
     page.locator('dialog [data-part="last"]').click()
     assert "breaks one-terminal" in page.locator("dialog [aria-current]").inner_text()
@@ -638,6 +683,7 @@ def test_two_protocols_step_together(opened: Opened) -> None:
 
 
 def test_only_the_flaws_that_are_still_there(opened: Opened) -> None:
+    opened.unfold("#flaws")
     shown = opened.page.locator("#flaws article:visible")
     assert shown.count() == len(FLAWS)
     opened.page.locator("#still").check()
@@ -741,5 +787,5 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, review: Review, widt
 def test_prints_without_what_cannot_be_used_on_paper(opened: Opened) -> None:
     opened.page.emulate_media(media="print")
     assert not opened.page.locator("#play").is_visible()
-    assert opened.page.locator(".matrix").is_visible()
+    assert opened.page.locator("#history .matrix").is_visible()
     assert opened.page.pdf(format="A4").startswith(b"%PDF")

@@ -72,19 +72,42 @@ for (const button of document.querySelectorAll("[data-show]")) {
   button.addEventListener("click", () => showTrace(payload.traces.find(({ id }) => id === button.dataset.show)));
 }
 
-async function drawGuarantees() {
-  for (const figure of document.querySelectorAll("[data-draw]")) {
+async function drawGuarantees(within = document) {
+  for (const figure of within.querySelectorAll("[data-draw]")) {
     const trace = payload.traces.find(({ id }) => id === figure.dataset.draw);
     if (!trace) continue;
     const walk = new Walk(await loadGraph(trace.protocol), trace.path);
     drawSequence(figure, walk, { sentences: payload.properties });
   }
-  for (const figure of document.querySelectorAll("[data-walk]")) {
+  for (const figure of within.querySelectorAll("[data-walk]")) {
     const [protocol, ...words] = figure.dataset.walk.split("/");
     const walk = new Walk(await loadGraph(protocol));
     walk.follow(words);
     drawSequence(figure, walk, { sentences: payload.properties });
   }
+}
+
+// A wide diagram can be enlarged, and then moved by dragging or scrolling.
+for (const figure of document.querySelectorAll("figure.wide")) {
+  let zoom = 1;
+  const set = (to) => {
+    zoom = Math.max(1, Math.min(4, to));
+    figure.style.setProperty("--zoom", zoom);
+    figure.classList.toggle("zoomed", zoom > 1);
+  };
+  const button = (text, label, by) => {
+    const made = html("button", { type: "button", "aria-label": label }, text);
+    made.addEventListener("click", () => set(by ? zoom * by : 1));
+    return made;
+  };
+  const name = figure.getAttribute("aria-label");
+  figure.before(html("p", { class: "zoom" }, button("−", `${name}: smaller`, 1 / 1.5), button("+", `${name}: larger`, 1.5), button("Fit", `${name}: fit`, 0)));
+  figure.addEventListener("pointermove", ({ buttons, movementX }) => { if (buttons === 1) figure.scrollLeft -= movementX; });
+}
+
+// What is folded has no width to draw in.
+for (const folded of document.querySelectorAll("details:has([data-draw])")) {
+  folded.addEventListener("toggle", () => folded.open && drawGuarantees(folded));
 }
 
 // What the address asks for: a walk to go on with, or a trace to look at.
