@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import small_agent
+from support import small_agent, small_server
 from support.paths import ROOT
 
-from examples.field.agents import SCRIPTS, Listed, Skipped, busy, command_of, install, play, read_list
+from examples.field.agents import Listed, Skipped, install, read_list
+from examples.field.plays import MODES, SCRIPTS, agent_words, busy, play
 from examples.field.report import page, table
 
 
@@ -31,11 +32,14 @@ def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
         assert bool(agent.npm) != bool(agent.pip), name
         assert agent.start[0].startswith("{bin}/"), name
         assert agent.wire in ("chat completions", "responses", "messages"), name
+        assert bool(agent.url) == (agent.judge != "acp"), name
+        assert set(SCRIPTS[agent.judge]) <= set(MODES), name
+        assert all(re.search(r"==\d[\w.]*$", package) for package in agent.also), name
 
 
 def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Path) -> None:
     agent, script = small("error-for-cancelled"), "accept A; cancel"
-    reports = {mode: play(agent, tmp_path, mode, tmp_path, 2, (script,)) for mode in SCRIPTS}
+    reports = {mode: play(agent, tmp_path, mode, tmp_path, 2, (script,)) for mode in SCRIPTS["acp"]}
     text = page(agent, seen(reports, reports))
     assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
@@ -80,9 +84,29 @@ def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Pat
 
 
 def test_the_command_has_what_the_list_says(tmp_path: Path) -> None:
-    words = command_of(small("x"), tmp_path, "free", tmp_path)
-    assert words[:5] == ["acp", "--mode", "free", "--env", "KEY={model_url}"]
-    assert words[5:7] == ["--config", f"c/small.json={tmp_path / 'small-small.json'}"]
+    words = agent_words(small("x"), tmp_path, tmp_path)
+    assert words[:2] == ["--env", "KEY={model_url}"]
+    assert words[2:4] == ["--config", f"c/small.json={tmp_path / 'small-small.json'}"]
+
+
+@pytest.mark.parametrize(("judge", "mode", "flaw", "cell"), [
+    ("langgraph", "stream", "hides-waiting", "A canceled, B without end<br>**some-terminal 1/1, loaded 1/1**"),
+    ("a2a", "tasks", "says-completed",
+     "A end_turn and canceled, B end_turn and canceled<br>**no-lost-cancel 1/1, loaded 1/1**<br>**one-terminal 1/1")])
+def test_a_server_is_started_for_each_judgement_and_gets_a_line_for_each_mode(
+        tmp_path: Path, judge: str, mode: str, flaw: str, cell: str) -> None:
+    start = (sys.executable, small_server.__file__, "{port}", "{model_url}", flaw)
+    server = Listed("small", start, "chat completions", judge=judge, url="http://127.0.0.1:{port}", pip="small==1.0",
+                    also=("other==2",), env={"PYTHONPATH": str(ROOT / "tests")}, config={"read.me": "{model_url}"})
+    reports = {mode: play(server, tmp_path, mode, tmp_path, 1, ("accept A; accept B; cancel",))}
+    assert f"| [small](small.md) 1.0, {mode} | {cell}" in table({"small": (server, seen(reports, reports))}, {})
+    assert "small==1.0 with other==2 from PyPI" in page(server, seen(reports, reports))
+
+
+def test_a_server_that_does_not_start_is_skipped_with_the_reason(tmp_path: Path) -> None:
+    server = Listed("small", ("{bin}/none",), "", judge="a2a", url="http://127.0.0.1:{port}", pip="small==1.0")
+    with pytest.raises(Skipped, match="cannot start none: No such file"):
+        play(server, tmp_path, "tasks", tmp_path, 1, ("accept A",))
 
 
 def test_a_name_that_is_not_listed_is_refused() -> None:

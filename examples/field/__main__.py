@@ -1,4 +1,4 @@
-"""Installs the agents of agents.toml, judges each, and writes specs/field/: one page an agent, and one table of all.
+"""Installs the agents and servers of agents.toml, judges each, and writes specs/field/: a page each, and one table.
 
 Installations are kept in a cache. An agent that cannot be installed or started here is skipped, with the reason.
 """
@@ -12,7 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from examples.field.agents import SCRIPTS, Listed, Skipped, busy, install, play, read_list
+from examples.field.agents import Listed, Skipped, install, read_list
+from examples.field.plays import MODES, SCRIPTS, busy, play
 from examples.field.report import page, table
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
@@ -24,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m examples.field", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(agents)} (default: all)")
-    parser.add_argument("--mode", choices=tuple(SCRIPTS), help="polite or free alone")
+    parser.add_argument("--mode", choices=MODES, help="polite or free alone; of a server, one of the others")
     parser.add_argument("--script", action="append", help="play this, print the report, and write nothing")
     parser.add_argument("--times", type=int, default=5, help="that each script is played (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=2 * (os.cpu_count() or 1), metavar="N",
@@ -73,16 +74,18 @@ def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
     """The reports by mode: on the machine as it is, and what showed there once more on a loaded one."""
     programs = install(agent, options.cache)
     machine = {"cores": os.cpu_count() or 1, "load": os.getloadavg()[0], "busy": options.busy}
-    modes = [mode for mode in SCRIPTS if options.mode in (None, mode)]
+    scripts = SCRIPTS[agent.judge]
+    if not (modes := [mode for mode in scripts if options.mode in (None, mode)]):
+        raise Skipped(f"it is judged in the modes {', '.join(scripts)}")
     with tempfile.TemporaryDirectory(prefix="cancelmark-field-") as files:
-        def judge(mode: str, scripts: tuple[str, ...]) -> dict[str, Any]:
-            return play(agent, programs, mode, Path(files), options.times, scripts)
+        def judge(mode: str, played: tuple[str, ...]) -> dict[str, Any]:
+            return play(agent, programs, mode, Path(files), options.times, played)
 
-        reports = {mode: judge(mode, tuple(options.script or SCRIPTS[mode])) for mode in modes}
+        reports = {mode: judge(mode, tuple(options.script or scripts[mode])) for mode in modes}
         showed = {mode: tuple(each["script"] for each in report["scripts"] if each["showed"])
                   for mode, report in reports.items()}
         with busy(options.busy):
-            loaded = {mode: judge(mode, scripts) for mode, scripts in showed.items() if scripts}
+            loaded = {mode: judge(mode, again) for mode, again in showed.items() if again}
     return {"package": agent.package, "day": date.today().isoformat(), "machine": machine, "reports": reports,
             "loaded": loaded}
 

@@ -1,26 +1,16 @@
-"""The agents of `agents.toml`: how each is installed, started and judged."""
+"""The agents and servers of `agents.toml`: what each is, and how it is installed."""
 
-import json
 import os
-import shlex
 import shutil
 import subprocess
-import sys
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 LIST = Path(__file__).with_name("agents.toml")
-INSTALL, JUDGE = 900, 600  # seconds
-SCRIPTS = {
-    "polite": ("accept A + cancel", "accept A, cancel", "accept A; cancel", "accept A; cancel; accept B"),
-    "free": ("accept A; accept B; release; release", "accept A; accept B; cancel", "accept A; cancel + accept B",
-             "cancel; accept A"),
-}
-"""What is played on every agent, by mode. The first two send a prompt and a cancel in one write, and right behind."""
+INSTALL = 900  # seconds
 
 
 class Skipped(Exception):
@@ -29,13 +19,22 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Listed:
-    """One agent of the list."""
+    """One agent of the list, or a server."""
 
     name: str
     start: tuple[str, ...]
     wire: str
+    """Of the language model."""
+    judge: str = "acp"
+    """By which command: conform acp, langgraph or a2a."""
+    url: str = ""
+    """Where a server is judged."""
     npm: str = ""
     pip: str = ""
+    also: tuple[str, ...] = ()
+    """Packages that are installed beside it."""
+    like: str = ""
+    """The name of another, which it is like in all that is not said: it is installed once for both."""
     python: str = ""
     auth: str = ""
     skip: str = ""
@@ -44,6 +43,7 @@ class Listed:
     """What a reader of its page has to know."""
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
+    """Texts by their paths from its home, or for a server from where it works."""
 
     @property
     def package(self) -> str:
@@ -60,15 +60,17 @@ class Listed:
 
 def read_list() -> dict[str, Listed]:
     """By name."""
-    told: dict[str, Any] = tomllib.loads(LIST.read_text())
-    return {name: Listed(name, tuple(about.pop("start")), **about) for name, about in told.items()}
+    told: dict[str, dict[str, Any]] = tomllib.loads(LIST.read_text())
+    whole = {name: {**told.get(about.get("like", ""), {}), **about} for name, about in told.items()}
+    return {name: Listed(name, tuple(about.pop("start")), also=tuple(about.pop("also", ())), **about)
+            for name, about in whole.items()}
 
 
 def install(agent: Listed, cache: Path) -> Path:
     """Installs it once, and returns where its programs are."""
     if agent.skip:
         raise Skipped(agent.skip)
-    place = cache / f"{agent.name}-{agent.version}"
+    place = cache / f"{agent.like or agent.name}-{agent.version}"
     programs = place / ("node_modules/.bin" if agent.npm else "bin")
     if (place / "installed").exists():
         return programs
@@ -77,7 +79,8 @@ def install(agent: Listed, cache: Path) -> Path:
                      agent.npm]]
     else:
         commands = [[_find_python(agent.python), "-m", "venv", str(place)],
-                    [str(place / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", agent.pip]]
+                    [str(place / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", agent.pip,
+                     *agent.also]]
     for command in commands:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL)
@@ -103,60 +106,3 @@ def _find_python(version: str) -> str:
         if subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0:
             return python
     raise Skipped(f"{name} is not on the PATH")
-
-
-@contextmanager
-def busy(n: int) -> Iterator[None]:
-    """So many processes that do nothing but compute."""
-    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
-    try:
-        yield
-    finally:
-        for process in load:
-            process.kill()
-            process.wait()
-
-
-def command_of(agent: Listed, programs: Path, mode: str, files: Path) -> list[str]:
-    """The options and the command behind `cancelmark conform`."""
-    words = ["acp", "--mode", mode]
-    for name, value in agent.env.items():
-        words += ["--env", f"{name}={value}"]
-    for path, text in agent.config.items():
-        file = files / f"{agent.name}-{Path(path).name}"
-        file.write_text(text)
-        words += ["--config", f"{path}={file}"]
-    words += ["--auth", agent.auth] if agent.auth else []
-    return [*words, "--", *(word.replace("{bin}", str(programs)) for word in agent.start)]
-
-
-def play(agent: Listed, programs: Path, mode: str, files: Path, times: int, scripts: tuple[str, ...]) -> dict[str, Any]:
-    """The report of one judgement, in a process of its own, as JSON."""
-    words = command_of(agent, programs, mode, files)
-    at = words.index("--")
-    played = [word for script in scripts for word in ("--script", script)]
-    command = [sys.executable, "-m", "cancelmark.impl.cli.main", "conform", *words[:at], "--json", "--times",
-               str(times), *played, *words[at:]]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=JUDGE)
-        report: dict[str, Any] = json.loads(done.stdout)["modes"][mode]
-    except subprocess.TimeoutExpired as error:
-        raise Skipped(f"the judgement, {mode}, took longer than {JUDGE} s") from error
-    except (ValueError, KeyError) as error:
-        raise Skipped(_short(done.stderr.replace(f"{programs}/", "").removeprefix("cancelmark: "))) from error
-    return report
-
-
-def _short(said: str) -> str:
-    """The first line of an error."""
-    lines = [line.strip() for line in said.strip().splitlines() if line.strip()]
-    return lines[0].partition("; it wrote:")[0].removesuffix("; nothing is claimed") if lines else "it says nothing"
-
-
-def reproduce(agent: Listed, mode: str, script: str) -> str:
-    return f"python -m examples.field {agent.name} --mode {mode} --script {shlex.quote(script)}"
-
-
-def list_broken(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What did not hold."""
-    return (each for each in report["guarantees"] if each["status"] == "broken")

@@ -1,11 +1,13 @@
 """A small server, good or bad, that speaks as much of the LangGraph API and of A2A as clients need.
 
 It shares no code with what judges it. Prompts of a session are answered one after the other, and are canceled one by
-one, by their ids. It runs in a thread of its own: `with small_server(model_url, flaw) as url`.
+one, by their ids. It runs in a thread of its own, `with small_server(model_url, flaw) as url`, or as a program: `python
+small_server.py PORT MODEL_URL [FLAW]`.
 """
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -122,6 +124,11 @@ class SmallServer:
         return await ask_model(self.model, run.text)
 
     # --- HTTP
+
+    async def listen(self, port: int) -> asyncio.Server:
+        server = await asyncio.start_server(self.serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -254,8 +261,7 @@ def small_server(model_url: str, flaw: str = "") -> Iterator[str]:
         until = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(until.set))
-        server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server = await made.listen(0)
         ready.set()
         await until.wait()
         server.close()
@@ -268,3 +274,11 @@ def small_server(model_url: str, flaw: str = "") -> Iterator[str]:
     finally:
         stop[0]()
         thread.join()
+
+
+async def main(port: str, model_url: str, flaw: str = "") -> None:
+    await (await SmallServer(model_url, flaw).listen(int(port))).serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -306,7 +306,7 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 def test_a_server_that_hangs_is_told_and_given_up(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def never(self: Runtime, session_id: str) -> None:
+    async def never(self: Runtime, session_id: str, **more: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(Runtime, "cancel", never)
