@@ -11,6 +11,8 @@ import pytest
 from support import small_agent, small_server
 from support.paths import ROOT
 
+from cancelmark.conformance.adapter import GUARANTEES
+from cancelmark.conformance.playing.script import read_scripts
 from examples.field.agents import Listed, Skipped, install, read_list
 from examples.field.plays import MODES, SCRIPTS, agent_words, busy, play
 from examples.field.report import page, table
@@ -107,6 +109,14 @@ def test_a_server_that_does_not_start_is_skipped_with_the_reason(tmp_path: Path)
     server = Listed("small", ("{bin}/none",), "", judge="a2a", url="http://127.0.0.1:{port}", pip="small==1.0")
     with pytest.raises(Skipped, match="cannot start none: No such file"):
         play(server, tmp_path, "tasks", tmp_path, 1, ("accept A",))
+
+
+def test_every_trace_on_the_page_of_texts_is_a_script_and_every_guarantee_is_one() -> None:
+    text = (ROOT / "specs" / "field" / "protocols.md").read_text()
+    traces = re.findall(r"^    (accept .*)$", text, re.MULTILINE)
+    assert len(read_scripts(traces)) == len(traces) > 10
+    cells = [line.split(" | ")[-1] for line in text.splitlines() if re.match(r"\| [A-Z]", line)]
+    assert {name for cell in cells for name in re.findall(r"\*([a-z-]+)\*", cell)} <= GUARANTEES
 
 
 def test_a_name_that_is_not_listed_is_refused() -> None:
