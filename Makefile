@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 LAB := $(VENV)/ready-lab
 VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
-OPENCODE ?= latest
+OPENCODE ?= 1.18.33
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600
@@ -92,7 +92,8 @@ $(LAB): $(READY)
 bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
 	@$(BIN)/python -m cancelmark.bench -o bench/RESULTS.md
 
-field: $(READY) ## judge agents and a server that we did not write, from npm and PyPI, into specs/field (an hour)
+field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour)
+	@$(BIN)/python -m examples.field.editor
 	@$(BIN)/python -m examples.field
 	@$(BIN)/python -m examples.opencode --version $(OPENCODE)
 

@@ -102,6 +102,8 @@ class FakeModel:
         self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
         """Of prompts that are in one request for the first time, those that speak last and those before them: the one
         whose turn it is, if it is not that of the last."""
+        self.breaks_off_for_good = False
+        """A prompt whose turn was broken off has ended, though nobody has said so yet: its text is conversation."""
         self.tool = ("cancelmark_wait", "{}")
         """The tool that is called by `again`, and with what."""
         self.outgrows = "error"
@@ -349,8 +351,12 @@ class FakeModel:
     def _find_owners(self, text: str) -> list[str]:
         """Its words without those of prompts that have ended, unless it has none of a prompt that has not."""
         words = WORD.findall(text)
-        left = [word for word in words if word not in self._finished]
+        left = [word for word in words if word not in self._finished and not self._was_broken_off(word)]
         return left if self._steered.intersection(left) else words
+
+    def _was_broken_off(self, token: str) -> bool:
+        ending = next((turn.ending for turn in self._by_token.get(token, [])[::-1]), None)
+        return self.breaks_off_for_good and ending is Ending.CLOSED
 
     async def _take_turn(self, turn: Turn, response: Coroutine[Any, Any, Ending], reader: StreamReader) -> None:
         """Responds as the test decides, when it does, unless the server under test leaves before that."""

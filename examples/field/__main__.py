@@ -12,11 +12,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from examples.field.agents import Listed, Skipped, install, read_list
+from examples.field.agents import CACHE, Listed, Skipped, install, read_list
 from examples.field.plays import MODES, SCRIPTS, busy, play
 from examples.field.report import page, table
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
 TABLE = "README.md"
 
 
@@ -47,27 +46,26 @@ def main() -> int:
             print(json.dumps(seen, indent=2))
             continue
         (options.cache / f"{name}.json").write_text(json.dumps(seen))
-        if "reports" in seen:
-            (options.output / f"{name}.md").write_text(page(agents[name], seen))
     if not options.script:
-        write_table(agents, options)
+        write_pages(agents, options.cache, options.output)
     return 0
 
 
-def write_table(agents: dict[str, Listed], options: argparse.Namespace) -> None:
+def write_pages(agents: dict[str, Listed], cache: Path, output: Path) -> None:
     """Of all that were tried, now or before, as the list has them."""
     judged: dict[str, tuple[Listed, dict[str, Any]]] = {}
     skipped: dict[str, str] = {}
     for name, agent in agents.items():
-        file = options.cache / f"{name}.json"
+        file = cache / f"{name}.json"
         seen = json.loads(file.read_text()) if file.exists() else {}
         if seen.get("package") != agent.package:
             skipped[name] = "not tried yet"
         elif "reports" in seen:
             judged[name] = agent, seen
+            (output / f"{name}.md").write_text(page(agent, seen))
         else:
             skipped[name] = seen["skipped"]
-    (options.output / TABLE).write_text(table(judged, skipped))
+    (output / TABLE).write_text(table(judged, skipped))
 
 
 def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:

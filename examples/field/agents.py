@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
 LIST = Path(__file__).with_name("agents.toml")
 INSTALL = 900  # seconds
 

@@ -76,6 +76,7 @@ class AcpAdapter(Adapter):
     @classmethod
     def make_model(cls) -> FakeModel:
         cls.model = FakeModel(is_turn=TurnsWithTools())
+        cls.model.breaks_off_for_good = True
         return cls.model
 
     @classmethod

@@ -189,6 +189,25 @@ def test_who_has_ended_is_conversation_in_one_message_with_another_and_alone_is_
     play(scene())
 
 
+@pytest.mark.parametrize("for_good", [True, False])
+def test_who_was_broken_off_for_good_is_conversation_in_one_message_with_another(for_good: bool) -> None:
+    async def scene() -> None:
+        async with FakeModel() as fake, web(fake.url) as http:
+            fake.breaks_off_for_good = for_good
+            fake.hold("t1")
+            held = asyncio.create_task(ask(http, "one t1"))
+            await fake.until_started("t1")
+            held.cancel()
+            await fake.until_closed("t1")
+            fake.release("t1")
+            fake.release("t2")
+            await ask(http, "one t1\ntwo t2")
+            assert (fake.count_starts("t1"), fake.count_starts("t2")) == (1 if for_good else 2, 1)
+            await ask(http, "one t1")
+            assert fake.count_starts("t1") == (2 if for_good else 3)
+    play(scene())
+
+
 def test_who_has_no_turn_of_its_own_is_taken_in_by_the_first_that_brings_its_text() -> None:
     def user(*texts: str) -> list[dict[str, str]]:
         return [{"role": "user", "content": text} for text in texts]
