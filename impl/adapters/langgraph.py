@@ -52,6 +52,9 @@ SAID = {"some-terminal": "Agent Server API, Join Run: “Wait for a run to finis
         "no-lost-cancel": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
         "cancel-stops": "Agent Server API, Cancel Runs, action: `interrupt` “will simply cancel the run”"}
 """Whatever the policy."""
+STREAMED = {"some-terminal": "Agent Server API, Join Thread Stream: `lifecycle` has “run start/end events”, of “each run "
+                             "executed”; the text is silent about a run that was canceled before it was"}
+"""Where ends are heard of from the thread's stream."""
 OVERRULED = frozenset({"no-poisoning", "isolation", "idle-cancel-noop"})
 """With *interrupt*: each says that nothing but a cancel of its own ends a prompt canceled."""
 
@@ -174,7 +177,7 @@ def _result(answer: httpx2.Response) -> Any:
 
 def langgraph_adapter(server: str, assistant: str, policy: str, watches: str) -> type[LanggraphAdapter]:
     """The adapter of a server, with what is said of a second run."""
-    said = {**SAID, **CLAUSES[policy]}
+    said = {**SAID, **CLAUSES[policy], **(STREAMED if watches == "stream" else {})}
     overruled = OVERRULED if policy == "interrupt" else frozenset()
     return type(f"{policy.capitalize()}Client", (LanggraphAdapter,), {
         "server": server, "assistant": assistant, "policy": policy, "watches": watches,
