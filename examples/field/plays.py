@@ -14,7 +14,7 @@ from cancelmark.conformance.adapter.process import NotRunning, ServerProcess, fr
 from cancelmark.impl.adapters.jail import DIRECT, PROXIES
 from examples.field.agents import Listed, Skipped
 
-JUDGE = 600  # seconds
+JUDGE = 1200  # seconds
 SERVED = ("accept A, cancel", "accept A; cancel", "accept A; accept B; release; release", "accept A; accept B; cancel",
           "accept A; cancel; accept B")
 SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

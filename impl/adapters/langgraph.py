@@ -52,8 +52,8 @@ SAID = {"some-terminal": "Agent Server API, Join Run: “Wait for a run to finis
         "no-lost-cancel": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
         "cancel-stops": "Agent Server API, Cancel Runs, action: `interrupt` “will simply cancel the run”"}
 """Whatever the policy."""
-STREAMED = {"some-terminal": "Agent Server API, Join Thread Stream: `lifecycle` has “run start/end events”, of “each run "
-                             "executed”; the text is silent about a run that was canceled before it was"}
+STREAMED = {"some-terminal": "Agent Server API, Join Thread Stream: `lifecycle` has “run start/end events”, of “each "
+                             "run executed”; the text is silent about a run that was canceled before it was"}
 """Where ends are heard of from the thread's stream."""
 OVERRULED = frozenset({"no-poisoning", "isolation", "idle-cancel-noop"})
 """With *interrupt*: each says that nothing but a cancel of its own ends a prompt canceled."""
