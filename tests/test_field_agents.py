@@ -13,6 +13,7 @@ from support.paths import ROOT
 
 from cancelmark.conformance.adapter import GUARANTEES
 from cancelmark.conformance.playing.script import read_scripts
+from examples.field.__main__ import tell
 from examples.field.agents import Listed, Skipped, install, read_list
 from examples.field.plays import MODES, SCRIPTS, agent_words, busy, play
 from examples.field.report import page, table
@@ -43,6 +44,9 @@ def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Pa
     agent, script = small("error-for-cancelled"), "accept A; cancel"
     reports = {mode: play(agent, tmp_path, mode, tmp_path, 2, (script,)) for mode in SCRIPTS["acp"]}
     text = page(agent, seen(reports, reports))
+    assert tell(seen(reports, reports)).startswith(
+        "polite: accept A; cancel\n  ends: A error\n  did not hold: attribution 2/2, loaded 2/2\nfree: ")
+    assert tell({"skipped": "npm is not on the PATH"}) == "skipped: npm is not on the PATH"
     assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
     assert "Agents MUST catch these errors" in text

@@ -14,7 +14,7 @@ from typing import Any
 
 from examples.field.agents import CACHE, Listed, Skipped, install, read_list
 from examples.field.plays import MODES, SCRIPTS, busy, play
-from examples.field.report import page, table
+from examples.field.report import list_rows, page, table
 
 TABLE = "README.md"
 
@@ -25,7 +25,8 @@ def main() -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(agents)} (default: all)")
     parser.add_argument("--mode", choices=MODES, help="polite or free alone; of a server, one of the others")
-    parser.add_argument("--script", action="append", help="play this, print the report, and write nothing")
+    parser.add_argument("--script", action="append", help="play this, print what shows, and write nothing")
+    parser.add_argument("--json", action="store_true", help="with --script: print the whole report, for programs")
     parser.add_argument("--times", type=int, default=5, help="that each script is played (default: %(default)s)")
     parser.add_argument("--busy", type=int, default=2 * (os.cpu_count() or 1), metavar="N",
                         help="processes that load the machine when what showed is played again (default: %(default)s)")
@@ -43,12 +44,20 @@ def main() -> int:
             seen = {"package": agents[name].package, "skipped": str(why)}
         print(f"{name}: {'judged' if 'reports' in seen else 'skipped: ' + seen['skipped']}", file=sys.stderr)
         if options.script:
-            print(json.dumps(seen, indent=2))
+            print(json.dumps(seen, indent=2) if options.json else tell(seen))
             continue
         (options.cache / f"{name}.json").write_text(json.dumps(seen))
     if not options.script:
         write_pages(agents, options.cache, options.output)
     return 0
+
+
+def tell(seen: dict[str, Any]) -> str:
+    """How the prompts of each script ended, and what showed; or why nothing was played."""
+    if "skipped" in seen:
+        return f"skipped: {seen['skipped']}"
+    return "\n".join(f"{row.mode}: {row.script}\n  ends: {', '.join(row.ended)}\n  did not hold: "
+                     f"{', '.join(row.broken) or 'nothing'}" for row in list_rows(seen))
 
 
 def write_pages(agents: dict[str, Listed], cache: Path, output: Path) -> None:
