@@ -1,6 +1,7 @@
-"""The model of a cluster: the design holds within its bounds, and every precaution that is left out breaks something."""
+"""The model of a cluster: the design holds within its bounds, and whatever is left out of it breaks something."""
 
 import pytest
+from support.budget import DEEP
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.cluster.behaviour import ClusterBehaviour
@@ -15,7 +16,6 @@ from cancelmark.model.cluster.state import Intent, Row, Write
 from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.properties import PROPERTIES
 from cancelmark.model.protocol import FAMILY
-from support.budget import DEEP
 
 # How long a history may be that shows what a flaw breaks: known from histories that people have found.
 LONGEST = {
@@ -45,7 +45,7 @@ def test_design_holds_deep(bound: Bound) -> None:
 def test_flaw_breaks_its_property(flaw: Flaw) -> None:
     result = search_cluster(flaw.budget, flaw.rules, flaw.protocol, until=flaw.property)
     assert len(result.violations[flaw.property]) <= LONGEST[flaw.name]
-    assert search_cluster(flaw.budget, protocol=flaw.protocol).verdict == "holds", "not the flaw, but the budget does it"
+    assert search_cluster(flaw.budget, protocol=flaw.protocol).verdict == "holds", "it is not the flaw"
 
 
 @pytest.mark.parametrize("flaw", HARMLESS, ids=lambda f: f.name)
@@ -145,7 +145,7 @@ def test_database_compares_before_it_writes() -> None:
     accept = behaviour.write(behaviour.start, 0, Intent("accept", None, False),
                              behaviour.compute(Row().session, Intent("accept", None, False), 0) or ())
     row = step(Row(), accept).row
-    assert row.owner == accept.by and row.epoch == 1 and row.knows(accept.id)
+    assert (row.owner, row.epoch, row.knows(accept.id)) == (accept.by, 1, True)
     assert step(row, accept).answer.value == "done before"
     assert step(row, accept._replace(id=9)).answer.value == "stale"
 
