@@ -20,6 +20,9 @@ def digest(specs: Path) -> str:
         "rules": [{"id": rule.id, "title": rule.title,
                    "clauses": {id: plain(text) for id, text in rule.clauses.items()}} for rule in rules(protocol)],
         "why": list(reasons(protocol)),
+        "unpromised": [plain(item) for item in re.findall(
+            r"^- (.*?)(?=^- |\Z)", protocol.partition("## What is not guaranteed\n")[2].partition("\n## ")[0],
+            re.MULTILINE | re.DOTALL)],
         "spin": spin_counts(formal),
         "proof": proof_claims(proof),
         "family": {

@@ -41,7 +41,8 @@ def family() -> str:
         f"search</summary>{draw_sets(told['sets'])}</details>"
         + "<h3>What known servers do</h3>" + draw_policies(told["policies"])
         + f'<p class="note">{len(mistakes)} tempting mistakes were searched too, such as “{escape(mistakes[0])}”. '
-        "Each breaks a property. A number in brackets counts the steps to it.</p>")
+        "Each breaks a property. A number in brackets counts the steps to it. These figures are committed with the "
+        "project.</p>")
 
 
 def draw_properties() -> str:
@@ -81,7 +82,7 @@ def draw_policies(policies: Iterable[list[str]]) -> str:
                          for id, steps, trace in found) or "nothing"
 
     def question(text: str) -> str:
-        return "cancel" if "cancel" in text else "busy"
+        return "on cancel" if "cancel" in text else "when busy"
 
     return draw_table("What known servers do", ("when", "answer", "gives up", "in the family"), (
         (question(asked), escape(answer), given_up(lost), re.sub(r"`([^`]+)`", r"<code>\1</code>", same))

@@ -22,6 +22,7 @@ NAV = {
     "flaws": "Flaws",
     "whatif": "What if",
     "family": "The family",
+    "unpromised": "Not promised",
     "unchecked": "Not checked",
     "words": "Words",
     "rules": "Rules",
@@ -44,8 +45,9 @@ def page(found: Findings) -> str:
         "flaw_count": str(len(FLAWS)),
         "flaws": sections.flaws(found),
         "whatif": sections.whatif(found),
-        "family": family(),
+        "family": family(), "sets": str(len(reading.specification()["family"]["sets"])),
         "figures": sections.figures(found),
+        "unpromised": reading.unpromised(),
         "glossary": reading.glossary(),
         **sections.limits(found),
     }

@@ -39,6 +39,12 @@ GLOSSARY = {
     "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
     "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
     "bounds": "How much may happen in a search: so many prompts, cancels, crashes. All orders of these are tried.",
+    "clear_queue": "A call that drops what is queued. The active prompt goes on.",
+    "close": "The server shuts down: it accepts nothing more, cancels everything, and waits for the ends.",
+    "poisoned": "Canceled by a cancel that came before the prompt was accepted.",
+    "reference": "The protocol that this page is about. The original is the server that it came out of.",
+    "safety, liveness": "Safety: nothing bad ever happens. Liveness: what must happen does happen at last.",
+    "subscriber": "A client that watches the events of the server.",
     "family": "The reference with more calls, each of which can be left out: revoke, stop, hold and so on.",
     "held": "Somebody has held the session: nothing that waits starts or folds before a resume.",
     "front": "The place before all others that wait. Next and interrupt put a prompt there.",
@@ -126,6 +132,12 @@ def rules(cited: set[str]) -> str:
             f'{"".join(map(article, found))}</div></details>')
 
 
+def unpromised() -> str:
+    """What the protocol does not guarantee."""
+    return "<ul class=\"unchecked\">" + "".join(
+        f"<li>{_marked(item)}</li>" for item in specification()["unpromised"]) + "</ul>"
+
+
 def glossary() -> str:
     def words(entries: dict[str, str]) -> str:
         items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(says)}</dd></div>"
@@ -143,11 +155,11 @@ ARGUMENT = (
     "A cancel raises the mark to the latest seq, and nothing ever lowers the mark.",
     "So a prompt accepted before the cancel has a seq at or below the mark: it is covered, for ever.",
     "A prompt accepted after the cancel has a higher seq: it is not covered, however late it enters.",
-    "Entry asks the mark and becomes active in one step, so no cancel can come in between.",
+    "A prompt that enters asks the mark and becomes active in one step, so no cancel can come in between.",
 )
 ANSWERED = {"Why a mark, and not a flag", "Why not a counter of prompts to cancel",
             "Why not a list of the prompts to cancel"}  # beside the drawings
-BRIEF = 36  # words of an answer; the longer ones are about disks and streams
+BRIEF = 26  # words of an answer; the longer ones are about disks and streams
 SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # what tells most
 LESSONS = {
     "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",

@@ -13,7 +13,6 @@ from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES
 from cancelmark.views.plots import columns, growth, shares
 from cancelmark.views.render import inline
-from cancelmark.views.tables import KINDS
 from cancelmark.views.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
@@ -179,10 +178,10 @@ def flaws(found: Findings) -> str:
         show = "" if trace is None else (
             f'<button type="button" data-show="flaw/{flaw.name}">Show the {len(trace.path)} steps'
             f'<span class="unseen"> of {flaw.name}</span></button>')
-        repaired = f"repaired in {flaw.repaired}" if flaw.repaired else "never repaired"
+        repaired = f" <span>repaired in {flaw.repaired}</span>" if flaw.repaired else ""
         still = " data-still" if last in flaw.revisions else ""
         return (f'<article id="flaw-{flaw.name}"{still}><h4>{flaw.name}</h4><p class="says-it">{escape(flaw.says)}</p>'
-                f'<p class="tags"><span>in {flaw.where}</span> <span>{repaired}</span></p>'
+                f'<p class="tags"><span>in {flaw.where}</span>{repaired}</p>'
                 f'<p class="told" data-told="flaw/{flaw.name}"></p>{show}</article>')
 
     order = [p.id for p in JUDGED]
@@ -258,6 +257,6 @@ def limits(found: Findings) -> dict[str, str]:
     return {
         "most_prompts": str(max(b.prompts for b in found.checked)),
         "most_sessions": str(max(b.sessions for b in found.checked)),
-        "profiles": "; ".join(
-            f"{bounds_text(p.bounds)} ({' or '.join(KINDS[kind] for kind in p.accepts)})" for p in PROFILES),
+        "profiles": f"{len(PROFILES)} bounds of at most {max(p.bounds.prompts for p in PROFILES)} prompts, such as "
+                    f"{bounds_text(PROFILES[0].bounds)}",
     }

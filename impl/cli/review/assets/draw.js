@@ -22,6 +22,7 @@ function html(name, attributes = {}, ...children) {
 const LINE = 25; // from one message to the next
 const LEAST = 82; // a lane's least width, and its greatest
 const MOST = 190;
+const WIDEST = 126; // the widest chip: where lanes are narrower, chips stand below each other
 const LETTER = 6.1; // the width of a letter, about
 
 // The lanes of a walk: the client, then each session and its prompts, as far as the walk goes.
@@ -91,9 +92,11 @@ function strip(moment, before, lanes, width) {
   const marks = lanes.filter((lane) => lane.id.startsWith("S"))
     .map((lane) => ({ lane, mark: factOf(moment, lane.session, "mark"), was: factOf(before, lane.session, "mark") }))
     .filter(({ mark, was }) => mark !== was);
-  const chips = changed.length || marks.length;
+  const chips = changed.length + marks.length;
+  const below = lanes[0].wide < WIDEST ? 21 : 0; // from one chip to the next
   const turn = LINE * moment.step.messages.length + 16; // the middle of the chips
-  const height = turn + (chips ? 15 : -6);
+  const height = turn + (chips ? 15 + below * (chips - 1) : -6);
+  let middle = turn - below;
   const drawn = [];
   for (const lane of lanes) drawn.push(...lifeline(lane, moment, before, turn, height));
   for (const { session, label } of newlyReached(moment, before)) {
@@ -103,9 +106,9 @@ function strip(moment, before, lanes, width) {
   moment.step.messages.forEach((message, i) => drawn.push(...arrow(message, at, LINE * (i + 1) - 6, width, lanes[0].wide)));
   for (const { session, label, cell } of changed) {
     const lane = lanes.find((other) => other.label === label && other.session === session);
-    drawn.push(chip(lane, turn, cell.text.replace(/_/g, " "), cell.kind));
+    drawn.push(chip(lane, (middle += below), cell.text.replace(/_/g, " "), cell.kind));
   }
-  for (const { lane, mark } of marks) drawn.push(chip(lane, turn, `mark ${mark}`, "mark"));
+  for (const { lane, mark } of marks) drawn.push(chip(lane, (middle += below), `mark ${mark}`, "mark"));
   return svg("svg", { class: "cancelmark strip", width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...drawn);
 }
 
