@@ -31,6 +31,7 @@ from cancelmark.model.trace import Trace, call_text
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError
+from . import cluster
 from .protocols import REMEDY, add_protocol, protocol_named, sound
 from .terminal import output, progress_bar
 from .width import Help
@@ -82,6 +83,9 @@ examples:
   cancelmark check --protocol seeded:the-mark-is-one-too-high
   cancelmark check --protocol mine.py:KEEP --prompts 2 --cancels 1
   cancelmark check --prompts 4 --cancels 2 --sessions 2 --reduce finished,symmetry
+  cancelmark check --cluster
+  cancelmark check --cluster --prompts 2 --cancels 1 --expiries 1 --doubts 1
+  cancelmark check --cluster --flaw message-unfenced
 """
 
 EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
@@ -108,6 +112,7 @@ def add_parser(commands: Any) -> None:
                         help=f"stop after so many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
     limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
                         help="stop when the process is larger than this (default: 4096 MiB)")
+    cluster.add_options(parser)
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.set_defaults(run=run)
 
@@ -119,6 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in (("max-states", max_states), ("max-memory", arguments.max_memory)):
         if value < 1:
             raise UsageError(f"--{name} {value}: give at least 1")
+    if arguments.cluster:
+        return check_cluster(arguments)
+    cluster.refuse_stray_options(arguments)
     protocol = protocol_named(arguments.protocol)
     properties = properties_named(arguments.properties, protocol)
     engine = engine_named(protocol, arguments, properties)
@@ -138,6 +146,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show(result, properties, cost)
     return EXIT[result.verdict]
+
+
+def check_cluster(arguments: argparse.Namespace) -> int:
+    with watching("exploring the cluster", arguments.max_memory) as watch:
+        searched = cluster.run_cluster(arguments, watch)
+    if arguments.json:
+        print(json.dumps(cluster.report(searched), indent=2, ensure_ascii=False))
+    else:
+        cluster.show(searched)
+    return EXIT[cluster.verdict_of(searched)]
 
 
 class Cost(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.delivery import DELIVERY, delivery_of
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
@@ -24,6 +25,7 @@ from cancelmark.views.timeline import trace_svg
 from cancelmark.views.trace import trace_text
 
 from ..files import UsageError, write
+from . import cluster
 from .protocols import PROTOCOLS
 from .review.workers import open_workers, processors
 from .terminal import output
@@ -37,8 +39,9 @@ A number is the length of the shortest counterexample. `cancelmark explain` tell
 """
 
 EXPLAIN_HELP = """\
-Tell one flaw of the original protocol: its story, the shortest interleaving that shows it, and what rules it out.
-Without a name, list them all. The interleaving is searched for each time; none is stored.
+Tell one flaw of the original protocol: its story, the shortest interleaving that shows it, and what rules it out. Or
+one of a cluster of servers, where a precaution is left out. Without a name, list them all. The interleaving is searched
+for each time; none is stored.
 """
 
 
@@ -170,6 +173,10 @@ def run_explain(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--format {arguments.format}: choose one of {', '.join(forms)}")
     if arguments.flaw is None:
         content = catalogue(arguments.format)
+    elif arguments.flaw in cluster.FLAWS_BY_NAME:
+        if arguments.revision:
+            raise UsageError(f"--revision {arguments.revision}: {arguments.flaw} is a flaw of a cluster")
+        content = cluster.explain_flaw(cluster.FLAWS_BY_NAME[arguments.flaw], arguments.format)
     else:
         flaw = flaw_named(arguments.flaw)
         name = arguments.revision or flaw.latest
@@ -183,7 +190,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 def flaw_named(name: str) -> Flaw:
     if name not in FLAWS_BY_NAME:
-        near = difflib.get_close_matches(name, FLAWS_BY_NAME, 1, cutoff=0.4)
+        near = difflib.get_close_matches(name, [*FLAWS_BY_NAME, *cluster.FLAWS_BY_NAME], 1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         raise UsageError(f"explain {name}: no such flaw; {hint}`cancelmark explain` lists them")
     return FLAWS_BY_NAME[name]
@@ -201,11 +208,15 @@ def trace_in(flaw: Flaw, revision: str) -> Trace:
 def catalogue(form: str) -> str:
     if form == "json":
         return json.dumps([{"name": f.name, "breaks": f.breaks, "revisions": f.revisions, "repaired": f.repaired,
-                            "says": f.says, "tale": f.tale} for f in FLAWS], indent=2, ensure_ascii=False) + "\n"
+                            "says": f.says, "tale": f.tale} for f in FLAWS]
+                          + [cluster.flaw_as_data(f) for f in ALL_FLAWS], indent=2, ensure_ascii=False) + "\n"
     if form != "text":
         raise UsageError(f"explain --format {form}: name a flaw; `cancelmark explain` lists them")
     lines = [line for p in JUDGED if (flaws := [flaw for flaw in FLAWS if flaw.breaks == p.id])
              for line in (fill(f"{p.id}: {p.sentence}", columns()), *map(_listed, flaws), "")]
+    lines += ["Of a cluster, where a precaution is left out (specs/cluster.md):",
+              *(fill(f"{f.name} ({f.clause}, {f.property}): {f.says}", columns(), initial_indent="  ",
+                     subsequent_indent="      ") for f in ALL_FLAWS), ""]
     return "\n".join(lines) + "\ncancelmark explain NAME tells one\n"
 
 

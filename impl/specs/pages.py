@@ -7,16 +7,25 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from cancelmark.conformance.samples.page import conformance_page, fields_table
 from cancelmark.model.check.explore import explore_fully
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import matrix
+from cancelmark.views.cluster import (
+    cluster_bounds_table,
+    cluster_flaws_text,
+    cluster_properties_table,
+    flaw_svg,
+    unfenced_tool_text,
+)
 from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
 from cancelmark.views.lifelines import sequence_svg
 from cancelmark.views.race import race_svg
@@ -78,6 +87,14 @@ SECTIONS: Mapping[str, Callable[[], str]] = {
     "counts": lambda: counts_table(explore_fully(REFERENCE, bounds) for bounds in COUNTED),
 }
 
+CLUSTER_SECTIONS: Mapping[str, Callable[[], str]] = {
+    "properties": cluster_properties_table,
+    "bounds": cluster_bounds_table,
+    "flaws": cluster_flaws_text,
+    "tool": unfenced_tool_text,
+}
+
+
 def proof_page() -> str:
     from cancelmark.views.proof import proof_page  # only this page needs z3-solver
 
@@ -103,6 +120,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "diagrams/session.svg": lambda: render_svg(session_graph()),
     "diagrams/session.mmd": session_mermaid,
     **{name: make for example in EXAMPLES for name, make in drawn(example).items()},
+    **{f"diagrams/cluster/{flaw.name}.svg": partial(flaw_svg, flaw) for flaw in ALL_FLAWS},
     "revisions.md": lambda: HEADER + revisions_page(list(matrix())),
     "flaws.md": lambda: HEADER + flaws_page(),
     "openapi.json": lambda: json.dumps(document(), indent=2, ensure_ascii=False) + "\n",
@@ -125,13 +143,14 @@ def filled(document: str, sections: Mapping[str, Callable[[], str]]) -> str:
 
 def generated(specs: Path, without: Collection[str] = ()) -> Mapping[Path, Callable[[], str]]:
     """Each generated file, and what makes its content. Files and sections of these names are left as they are."""
-    protocol, format = specs / "protocol.md", specs / "trace.md"
+    protocol, format, cluster = specs / "protocol.md", specs / "trace.md", specs / "cluster.md"
     root = specs.resolve().parent
     architecture = specs.parent / "docs" / "architecture.md"
     sections = {name: make for name, make in SECTIONS.items() if name not in without}
     return {
         **{specs / name: make for name, make in FILES.items() if name not in without},
         protocol: lambda: filled(protocol.read_text(encoding="utf-8"), sections),
+        cluster: lambda: filled(cluster.read_text(encoding="utf-8"), CLUSTER_SECTIONS),
         format: lambda: filled(format.read_text(encoding="utf-8"), {"fields": fields_table}),
         specs / "traceability.md": lambda: HEADER + page(traced(root)),
         specs.parent / "impl" / "cli" / "review" / "assets" / "spec.json": lambda: digest(specs),

@@ -168,13 +168,12 @@ def in_order(step: LogStep) -> bool:
 
 
 LOG_PROPERTIES: tuple[ClusterProperty, ...] = (
-    ClusterProperty("dense", "Places have no gaps: who finds one has found an error.", ("C9a",), dense),
-    ClusterProperty("none-passed", "No event commits at a place that a subscriber has passed already.", ("C9b",),
-                    none_passed),
-    ClusterProperty("in-order", "A subscriber sees a session's events in the order of their commits.", ("C9c",),
-                    in_order),
-    ClusterProperty("seen-once", "A subscriber that comes back at any node sees no event twice.", ("C9d",), seen_once),
-    ClusterProperty("all-seen", "Every committed event can be seen.", ("C9e",),
+    ClusterProperty("dense", "Places have no gaps: who finds one has found an error.", dense),
+    ClusterProperty("none-passed", "No event commits at a place that a subscriber has passed already.", none_passed),
+    ClusterProperty("in-order", "A subscriber sees a session's events in the order of their commits.", in_order),
+    ClusterProperty("seen-once", "A subscriber that comes back at any node sees no event twice.", seen_once),
+    ClusterProperty("all-seen",
+                    "Every committed event can be seen.",
                     reached=lambda log, endless: {e.place for e in log.seen} == {e.place for e in log.events}),
 )
 
@@ -187,6 +186,7 @@ class LogFlaw:
     """A log that somebody could build, and what it breaks."""
 
     name: str
+    clause: str  # of specs/cluster.md, that is left out
     says: str
     property: str
     rules: LogRules
@@ -194,22 +194,28 @@ class LogFlaw:
 
 
 LOG_FLAWS: tuple[LogFlaw, ...] = (
-    LogFlaw("place-from-sequence", "Places come from a sequence: one that commits later than the next is never seen.",
+    LogFlaw("place-from-sequence", "C8a",
+            "Places come from a sequence: one that commits later than the next is never seen.",
             "none-passed", LogRules(locks_counter=False)),
-    LogFlaw("place-unseen", "The same, and the subscriber has gone on: the event is in the log and nobody sees it.",
+    LogFlaw("place-unseen", "C8a",
+            "The same, and the subscriber has gone on: the event is in the log and nobody sees it.",
             "all-seen", LogRules(locks_counter=False)),
-    LogFlaw("place-rolled-back", "Places come from a sequence, and a transaction is rolled back: the gap stays.",
+    LogFlaw("place-rolled-back", "C8a",
+            "Places come from a sequence, and a transaction is rolled back: the gap stays.",
             "dense", LogRules(locks_counter=False), LogBudget(2, rollbacks=1, moves=0)),
-    LogFlaw("xid-before-lock", "The reader waits for all that began before, but a transaction begins before it has its "
-            "session's lock: the order of a session's events is inverted.", "in-order",
-            LogRules(locks_counter=False, reads_below_open=True, place_first=True)),
-    LogFlaw("place-clamped", "A node clamps a subscriber's place to what it has heard of itself: events come twice.",
+    LogFlaw("xid-before-lock", "C8a",
+            "The reader waits for all that began before, but a transaction begins before it has its session's lock: "
+            "the order of a session's events is inverted.",
+            "in-order", LogRules(locks_counter=False, reads_below_open=True, place_first=True)),
+    LogFlaw("place-clamped", "C8b",
+            "A node clamps a subscriber's place to what it has heard of itself: events come twice.",
             "seen-once", LogRules(asks_database=False), LogBudget(1, rollbacks=0, moves=1)),
 )
 
 # Another way that holds, but for the gaps: the price is that one long transaction holds up all readers.
 LOG_HARMLESS: tuple[LogFlaw, ...] = (
-    LogFlaw("xid-after-lock", "The reader waits for all that began before, and a transaction begins after it has its "
-            "session's lock: nothing is passed, and order holds. There are gaps, and a long transaction holds up all "
-            "readers.", "dense", LogRules(locks_counter=False, reads_below_open=True), LogBudget()),
+    LogFlaw("xid-after-lock", "C8a",
+            "The reader waits for all that began before, and a transaction begins after it has its session's lock: "
+            "nothing is passed, and order holds. There are gaps, and a long transaction holds up all readers.",
+            "dense", LogRules(locks_counter=False, reads_below_open=True), LogBudget()),
 )

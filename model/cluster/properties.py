@@ -36,7 +36,6 @@ class ClusterProperty:
 
     id: str
     sentence: str
-    clauses: tuple[str, ...]  # of specs/cluster.md
     on_step: Callable[[Any], bool] | None = None
     reached: Callable[[Any, bool], bool] | None = None  # (state, endless): whether it is so here
 
@@ -118,34 +117,32 @@ def released(cluster: Cluster, endless: bool) -> bool:
 
 
 CLUSTER_PROPERTIES: tuple[ClusterProperty, ...] = (
-    ClusterProperty("fenced", "Nothing of a fenced turn is ever seen: no message, no end, no fold.", ("C3b", "C6a"),
-                    fenced),
-    ClusterProperty("one-turn", "No two turns run in the session's current epoch.", ("C4b",), one_turn),
-    ClusterProperty("runs-once", "No prompt's turn begins twice, unless it goes on after a summary.", ("C4c", "C5b"),
-                    runs_once),
-    ClusterProperty("one-end", "Subscribers see exactly one end of a prompt: the one that is committed.", ("C6b",),
-                    one_end),
-    ClusterProperty("living-owner", "A session is taken from its owner only if the owner is dead, and given up by the "
-                    "owner alone, or when there is nothing to do.", ("C4a", "C5a", "C7a"), living_owner),
-    ClusterProperty("once", "A call is done once, however often it is sent and at whatever node.", ("C2a", "C2c"),
-                    once),
-    ClusterProperty("no-echo", "A call that is sent again reaches no prompt that was accepted since it was done.",
-                    ("C2b",), no_echo),
-    ClusterProperty("answered", "A client is told that its call is done if and only if it is committed.", ("C2d",),
-                    answered),
-    ClusterProperty("above-mark", "Every prompt is accepted above the mark of its session.", ("C1c",), above_mark),
-    ClusterProperty("cluster-closed", "Once a workspace is closed at one node, nothing is accepted at any.", ("C1d",),
-                    closed),
-    ClusterProperty("all-ends", "Every prompt that nobody holds can come to its end, and every client to its answer.",
-                    ("C5d", "C8a"), reached=all_done),
-    ClusterProperty("stop-reaches", "A cancel reaches a running turn at whatever node.", ("C8b",),
-                    reached=stop_reaches),
-    ClusterProperty("replaced", "An owner that is gone is replaced.", ("C5c",), reached=replaced),
-    ClusterProperty("released", "A session with nothing to do has no owner in the end: also a held one with nothing "
-                    "active.", ("C7b",), reached=released),
+    ClusterProperty("fenced", "Nothing of a fenced turn is ever seen: no message, no end, no fold.", fenced),
+    ClusterProperty("one-turn", "No two turns run in the session's current epoch.", one_turn),
+    ClusterProperty("runs-once", "No prompt's turn begins twice, unless it goes on after a summary.", runs_once),
+    ClusterProperty("one-end", "Subscribers see exactly one end of a prompt: the one that is committed.", one_end),
+    ClusterProperty("living-owner",
+                    "A session is taken from its owner only if the owner is dead, and given up by the owner alone, "
+                    "or when there is nothing to do.",
+                    living_owner),
+    ClusterProperty("once", "A call is done once, however often it is sent and at whatever node.", once),
+    ClusterProperty("no-echo",
+                    "A call that is sent again reaches no prompt that was accepted since it was done.",
+                    no_echo),
+    ClusterProperty("answered", "A client is told that its call is done if and only if it is committed.", answered),
+    ClusterProperty("above-mark", "Every prompt is accepted above the mark of its session.", above_mark),
+    ClusterProperty("cluster-closed", "Once a workspace is closed at one node, nothing is accepted at any.", closed),
+    ClusterProperty("all-ends",
+                    "Every prompt that nobody holds can come to its end, and every client to its answer.",
+                    reached=all_done),
+    ClusterProperty("stop-reaches", "A cancel reaches a running turn at whatever node.", reached=stop_reaches),
+    ClusterProperty("replaced", "An owner that is gone is replaced.", reached=replaced),
+    ClusterProperty("released",
+                    "A session with nothing to do has no owner in the end: also a held one with nothing active.",
+                    reached=released),
 )
 
-TOOL = ClusterProperty("tool-fenced", "No tool of a fenced turn acts.", (),
+TOOL = ClusterProperty("tool-fenced", "No tool of a fenced turn acts.",
                        lambda step: step.edge.tool is None or step.edge.tool.epoch == step.before.row.epoch)
 
 

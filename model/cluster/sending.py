@@ -30,6 +30,7 @@ class Edge(NamedTuple):
     what: str
     how: str = ""
     to_database: bool = True
+    client: bool = False  # a client asked for it
     fault: bool = False
     fair: bool = True  # happens by itself if nothing else does
     answer: Answer | None = None
@@ -138,7 +139,7 @@ class Sending:
                 yield self.edge(i, write, written, lost or "answer lost", fault=True), self.note(after, written)
         if (paid := self.spend(cluster, "doubts")) is not None:
             after = self.in_doubt(paid, i, write)
-            yield (Edge(i, write.words, "late", fault=True, fair=False),
+            yield (Edge(i, write.words, "late", client=self.is_call(write), fault=True, fair=False),
                    after._replace(flight=(*after.flight, write)))
 
     def answered(self, cluster: Cluster, i: int, write: Write, written: Written, how: str = "") -> Way:
@@ -170,8 +171,9 @@ class Sending:
             published = (write.intent.seq,)
         said = how or ("" if ok else written.answer.value)
         fair = not self.is_call(write) and not fault and write.intent.action not in ("requeue", "fail")
-        return Edge(i, write.words, said, fault=fault, fair=fair, answer=written.answer, moves=written.moves,
-                    call=write.id if ok and self.is_call(write) else None, turn=turn, published=published)
+        return Edge(i, write.words, said, client=self.is_call(write), fault=fault, fair=fair, answer=written.answer,
+                    moves=written.moves, call=write.id if ok and self.is_call(write) else None, turn=turn,
+                    published=published)
 
     def is_call(self, write: Write) -> bool:
         """Whether a client asked for it."""

@@ -1,13 +1,16 @@
 """The model of a cluster: the design holds within its bounds, and whatever is left out of it breaks something."""
 
+import re
+
 import pytest
 from support.budget import DEEP
+from support.paths import ROOT
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.cluster.behaviour import ClusterBehaviour
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
 from cancelmark.model.cluster.budget import NAMES, Budget
-from cancelmark.model.cluster.flaws import FLAWS, HARMLESS, Flaw
+from cancelmark.model.cluster.flaws import ALL_FLAWS, FLAWS, HARMLESS, Flaw
 from cancelmark.model.cluster.log import LOG_FLAWS, LOG_HARMLESS, LOG_PROPERTIES, LogFlaw
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, TOOL
 from cancelmark.model.cluster.rules import DESIGN, Rules
@@ -16,6 +19,8 @@ from cancelmark.model.cluster.state import Intent, Row, Write
 from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.properties import PROPERTIES
 from cancelmark.model.protocol import FAMILY
+
+CALLS_CLAUSE = "C1a"  # test_every_call_and_step_of_the_protocol_is_there, test_everything_happens_somewhere
 
 # How long a history may be that shows what a flaw breaks: known from histories that people have found.
 LONGEST = {
@@ -64,6 +69,14 @@ def test_every_precaution_has_a_flaw() -> None:
     design = vars(DESIGN)
     left_out = {name for f in (*FLAWS, *HARMLESS) for name, value in vars(f.rules).items() if value != design[name]}
     assert left_out == set(design)
+
+
+def test_every_clause_is_left_out_by_a_flaw_or_has_a_test() -> None:
+    page = (ROOT / "specs" / "cluster.md").read_text(encoding="utf-8")
+    rules = page[page.index("## Rules"):page.index("## What must hold")]
+    lettered = set(re.findall(r"\*\*(C\d+[a-z])\*\*", rules))
+    whole = {id for id in re.findall(r"^\*\*(C\d+) ", rules, re.MULTILINE) if f"{id}a" not in lettered}
+    assert {f.clause for f in (*ALL_FLAWS, *HARMLESS, *LOG_HARMLESS)} | {CALLS_CLAUSE} == lettered | whole
 
 
 def test_log_holds() -> None:
@@ -127,6 +140,7 @@ def test_everything_happens_somewhere(budget: Budget, family: bool, wanted: list
 
 
 def test_every_call_and_step_of_the_protocol_is_there() -> None:
+    """Any node takes every call (C1a): the model's nodes ask for nothing but a call that is possible."""
     calls = {a.name for a in ClusterBehaviour(Budget(1), protocol=FAMILY).calls}
     owners = {"enter", "fail", "settle", "step", "requeue", "finish"}
     assert calls | owners | {"crash", "recover"} == {a.name for a in ALL_ACTIONS}

@@ -1,0 +1,152 @@
+"""Histories of a cluster: a client, the nodes and the database as lifelines, and beside them what the row has.
+
+Time goes down, a step a line. A client's call is an arrow to its node, a node's step an arrow to the database. A dashed
+arrow that ends on its way is late or lost. What happens to a node is written at its lifeline.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
+from cancelmark.model.cluster.database import Answer
+from cancelmark.model.cluster.flaws import ALL_FLAWS, Flaw, find_history, find_unfenced_tool
+from cancelmark.model.cluster.log import LOG_PROPERTIES, Log, LogFlaw
+from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
+from cancelmark.model.cluster.search import Path
+from cancelmark.model.cluster.sending import Edge
+from cancelmark.model.cluster.state import Cluster, name_node
+from cancelmark.model.session import label
+
+from .render import svg_document
+from .svg import LETTER, arrow, line, text
+from .tables import table
+
+EDGE, TOP, LINE, PAD = 14, 82, 24, 12
+GAP = 190  # between lifelines
+
+
+def tell_history(path: Path) -> str:
+    """The history for a terminal: each step, and what the row has after it."""
+    lines = [(str(edge), row) for (edge, _), row in zip(path.steps, rows_after(path))]
+    wide = max((len(words) for words, _ in lines), default=0)
+    return "".join(f"{number:3}  {words:{wide}}  {row}\n" for number, (words, row) in enumerate(lines, 1))
+
+
+def rows_after(path: Path) -> list[str]:
+    """What the database has after each step."""
+    if isinstance(path.start, Log):
+        return [_log_words(log) for _, log in path.steps]
+    epochs = list(accumulate((cluster.row.epoch for _, cluster in path.steps), initial=0))[1:]
+    return [_row_words(cluster, epoch) for (_, cluster), epoch in zip(path.steps, epochs)]
+
+
+def _row_words(cluster: Cluster, epoch: int) -> str:
+    row = cluster.row
+    words = [f"{label(p.seq)} {p.state.value.replace('_', ' ')}{' twice' if p.ends > 1 else ''}"
+             for p in row.session.prompts]
+    if row.session.mark:
+        words.append(f"mark {row.session.mark}")
+    words += ["held"] * row.session.held + ["closing"] * row.closing
+    words.append(f"owner {row.owner or '–'}, epoch {epoch}")
+    return " · ".join([*words, *(f"{id} dead" for id in sorted(row.dead))])
+
+
+def _log_words(log: Log) -> str:
+    places = ", ".join(f"{e.place}" for e in log.events) or "none"
+    seen = ", ".join(f"{e.place}" for e in log.seen) or "none"
+    return f"committed {places} · seen {seen}"
+
+
+def history_svg(path: Path, title: str, says: str = "") -> str:
+    """The history as an SVG that stands alone."""
+    nodes = len(path.start.heard if isinstance(path.start, Log) else path.start.nodes)
+    xs: list[float] = [EDGE + 40 + GAP * n for n in range(nodes + 2)]  # client, nodes, database
+    rows = rows_after(path)
+    names = ["subscriber" if isinstance(path.start, Log) else "client",
+             *(f"node {name_node(n)}" for n in range(nodes)), "database"]
+    heights = [LINE * (1 + edge.client) + PAD for edge, _ in path.steps]
+    tops = [*accumulate(heights, initial=TOP)]
+    width = max(xs[-1] + PAD + max(map(len, rows)) * LETTER, len(says) * LETTER * 0.9, len(title) * LETTER) + EDGE
+    body = [
+        text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint"),
+        *(text(x, TOP - PAD, name, "strong", "middle") for x, name in zip(xs, names)),
+        *(line(x, TOP, x, tops[-1], "lifeline") for x in xs),
+    ]
+    for (edge, _), row, top, bottom in zip(path.steps, rows, tops, tops[1:]):
+        body += [line(EDGE, top, width - EDGE, top, "guide"), *_draw_step(edge, top + LINE, xs),
+                 text(xs[-1] + PAD, bottom - PAD - 2, row, "faint")]
+    return svg_document(title, width, tops[-1] + PAD, "\n".join(body))
+
+
+def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
+    """The arrows of one step. They stand above its words."""
+    words = edge.what + (f" ({edge.how})" if edge.how else "")
+    database = xs[-1]
+    if edge.by is None:
+        at = next((x for n, x in enumerate(xs[1:-1]) if edge.what.startswith(name_node(n))), None)
+        if at is None:  # nobody's doing but the database's, or the subscriber's
+            at = xs[0] if edge.what.startswith("subscriber") else database
+        left = at is not database
+        yield text(at + (PAD if left else -PAD), y - 4, words, "strong" if edge.fault else "",
+                   "start" if left else "end")
+        return
+    node = xs[1 + edge.by]
+    if edge.what.startswith("subscriber"):
+        yield arrow(database, xs[0], y + 2, "ordinary")
+        yield text(node + PAD, y - 4, words)
+        return
+    if edge.client:
+        yield arrow(xs[0], node, y + 2, "ordinary")
+        yield text(xs[0] + PAD, y - 4, edge.what)
+        y += LINE
+    elif not edge.to_database:
+        yield text(node + PAD, y - 4, words)
+        return
+    refused = edge.answer in (Answer.LOST, Answer.STALE, Answer.REFUSED)
+    css = "fault" if refused else "cancel" if edge.fault else "ordinary"
+    yield arrow(node, node + 90 if edge.how == "late" else database, y + 2, css, dashed=edge.how == "late")
+    yield text(node + PAD, y - 4, edge.how if edge.client else words)
+
+
+# --- the page
+
+def flaw_svg(flaw: Flaw | LogFlaw) -> str:
+    return history_svg(find_history(flaw), f"{flaw.name}: breaks {flaw.property}", flaw.says)
+
+
+def cluster_properties_table() -> str:
+    broken_by = {p.id: [f"[{f.name}](#{f.name})" for f in ALL_FLAWS if f.property == p.id]
+                 for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES)}
+    return table(("property", "kind", "what it says", "broken by"), (
+        (f"`{p.id}`", p.kind.value, p.sentence, ", ".join(broken_by[p.id]))
+        for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES)))
+
+
+def cluster_bounds_table() -> str:
+    def row(bound: Bound, where: str) -> tuple[str, str, str, str]:
+        return str(bound.budget), bound.protocol.name, f"{bound.states:,}", where
+
+    return table(("bounds", "protocol", "states", "searched by"), (
+        *(row(b, "`make test`") for b in BOUNDS), *(row(b, "`make test-deep`") for b in DEEP_BOUNDS),
+        (f"the log: {LOG_BOUND}", "–", f"{LOG_STATES:,}", "`make test`")), right=[2])
+
+
+def cluster_flaws_text() -> str:
+    index = table(("flaw", "leaves out", "breaks", "steps"), (
+        (f"[{f.name}](#{f.name})", f.clause, f"`{f.property}`", str(len(find_history(f)))) for f in ALL_FLAWS),
+        right=[3])
+    return index + "".join(map(_flaw_text, ALL_FLAWS))
+
+
+def _flaw_text(flaw: Flaw | LogFlaw) -> str:
+    return f"""
+### {flaw.name}
+
+Leaves out **{flaw.clause}**, and breaks `{flaw.property}`: {flaw.says}
+
+![{flaw.name}: the shortest history](diagrams/cluster/{flaw.name}.svg)
+"""
+
+
+def unfenced_tool_text() -> str:
+    return f"```text\n{tell_history(find_unfenced_tool())}```\n"
