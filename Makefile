@@ -15,7 +15,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-random test-runtime test-deep mutants soak lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: family help review test test-random test-runtime test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -58,6 +58,12 @@ mutants: $(READY) ## change the protocol in small ways, and see a test fail each
 
 soak: $(READY) ## 500 readers and 50 writers on one server for ten minutes: memory, descriptors and log stay flat
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/soak.py
+
+chaos: $(READY) ## three servers on one PostgreSQL, every fault for ten minutes (SECONDS=60): nothing is lost
+	@PYTHONPATH=tests nice $(BIN)/python tests/tools/chaos.py --seconds $(or $(SECONDS),600)
+
+cluster: $(READY) ## three servers and a PostgreSQL on this machine, and a failover to look at (Ctrl-C stops)
+	@PYTHONPATH=tests $(BIN)/python tests/tools/cluster.py
 
 lint: $(READY) ## ruff and mypy --strict
 	@$(BIN)/ruff check .

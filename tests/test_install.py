@@ -101,6 +101,7 @@ USES = {  # what a command is given here, and the extra that it then needs, if a
     "serve": ([], "serve"),
     "run": (["hello"], "wire"),
     "send": (["hello"], "wire"),
+    "migrate": (["pyproject.toml", "postgresql://127.0.0.1:1/none"], "postgres"),
     "acp": ([], "wire"),
     "cancel": ([], "wire"),
     "stop": ([], "wire"),

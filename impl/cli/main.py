@@ -43,6 +43,7 @@ COMMANDS = {
     "play": ("play", "play the protocol step by step in the terminal"),
     "diff": ("diff", "two revisions or two traces side by side"),
     "serve": ("serve", "serve prompts to any number of clients"),
+    "migrate": ("migrate", "move a workspace from a file into a PostgreSQL database"),
     "acp": ("acp", "be an agent for editors that speak the Agent Client Protocol"),
     "run": ("run", "send a prompt, show its answer, and end as it ends"),
     "send": ("send", "send a prompt and do not wait for its end"),

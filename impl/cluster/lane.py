@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from cancelmark.model.lifecycle import State
 
 from ..runtime.events import Broker
-from ..runtime.lane import Lane
+from ..runtime.lane import Lane, LaneStep
 from ..runtime.run import Run
-from ..runtime.session import Prompt, Session
+from ..runtime.session import Effects, Prompt, Session
 from ..store import Operation, Snapshot
 
 
@@ -36,6 +36,14 @@ class SharedLane(Lane):
         self.free = snapshot.free
         counter = self.session.counter
         counter.latest = max([counter.latest, snapshot.mark, *self.session.prompts])
+
+    def take_again(self, step: LaneStep) -> Effects:
+        """Takes the step on the session that was loaded. A cancel reaches what others have accepted meanwhile: whoever
+        has called may have been told of that."""
+        first = step.effects
+        if first.action and first.prompt is None:
+            return self.session.take(first.action, None, first.variant)
+        return super().take_again(step)
 
     def needs_owner(self) -> bool:
         """Whether somebody has something to do in it: a prompt runs, is still to enter, or is next."""

@@ -5,7 +5,7 @@ stored with what it runs: what is accepted enters, what is active runs, what is 
 makes it look sooner and nothing else.
 
 **A call that meets a conflict is made again**, on the session as it is then, so that its caller hears what came of it.
-The steps of turns are taken again in their lane.
+At the owner it is taken again in its lane, as the steps of turns are: a turn that it has stopped may have ended.
 
 **A session is owned only while there is something to do in it.** Whoever gives work to a session that is free claims it
 in the same step; the step after which nothing is left to do releases it.
@@ -28,7 +28,7 @@ from ..runtime.lane import NOTHING, Lane, LaneStep
 from ..runtime.messages import wire_part
 from ..runtime.refusals import Refusal
 from ..runtime.run import Handle, Run
-from ..runtime.runtime import INTERRUPTED, Runtime
+from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
 from ..runtime.tasks import outlast
 from ..runtime.writer import Commit
@@ -67,6 +67,7 @@ class SharedRuntime(Runtime):
     should look."""
 
     store: PostgresStore
+    INTERRUPTED = "interrupted: the server that ran it is gone"
 
     def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -300,10 +301,17 @@ class SharedRuntime(Runtime):
         await super()._take_all_again(lane, snapshot)
 
     def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
-        if step.done and step.effects.action in CALLS | {""}:
-            step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
-            return LaneStep(NOTHING, lane.session.mark, lane.session.held, None)
-        return super()._take_again(lane, step)
+        called = step.done is not None and step.effects.action in CALLS | {""}
+        if called and lane.epoch is None:
+            return self._make_again(lane, step)
+        again = super()._take_again(lane, step)  # a turn that a call has stopped needs that call before its end
+        return self._make_again(lane, step) if called and not again.effects.action else again
+
+    def _make_again(self, lane: Lane, step: LaneStep) -> LaneStep:
+        """Nothing comes of the step: whoever has called calls again."""
+        assert step.done is not None
+        step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
+        return LaneStep(NOTHING, lane.session.mark, lane.session.held, None)
 
     async def _wait_for_news(self, lane: Lane) -> None:
         await asyncio.sleep(0.001)
@@ -342,6 +350,9 @@ class SharedRuntime(Runtime):
 
     def _do(self, lane: Lane, effects: Effects) -> None:
         if lane.epoch is not None:
+            for prompt, _ in effects.moved:
+                if prompt.seq not in self._runs:  # the step was taken before the session was this node's
+                    self._register(prompt)
             super()._do(lane, effects)
             return
         for effect in effects:
@@ -455,7 +466,7 @@ class SharedRuntime(Runtime):
         if turn.abandoned or run.prompt.state is not State.ACTIVE:
             return
         await turn.look_back()
-        task, result = run.task, turn.end(Outcome.ERROR, INTERRUPTED)
+        task, result = run.task, turn.end(Outcome.ERROR, self.INTERRUPTED)
         self._let_go(run, turn)
         if task:
             await asyncio.wait([task], timeout=self.grace)

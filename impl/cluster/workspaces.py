@@ -242,7 +242,7 @@ class SharedWorkspaces(Workspaces):
             runtime.lose_all()
 
 
-TABLES = ("events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
+TABLES = ("lives", "events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
 FORGET = "WITH " + ", ".join(
     f"of_{table} AS (DELETE FROM cancelmark.{table} WHERE workspace_id = %s)" for table in TABLES
 ) + " DELETE FROM cancelmark.workspaces WHERE id = %s"

@@ -37,7 +37,6 @@ from .turn import ToolRunner
 
 log = logging.getLogger("cancelmark")
 
-INTERRUPTED = "interrupted by a restart of the server"
 START = 2.0  # seconds for what the last life has left to be written
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
 
@@ -49,6 +48,8 @@ class Runtime(Dispatcher):
     why the prompt cannot start: it ends with that error, unless it was canceled meanwhile. `trace`, if given, is told
     of every action; whoever has opened it closes it. `protocol` is what its sessions live by.
     """
+
+    INTERRUPTED = "interrupted by a restart of the server"
 
     def __init__(
         self, model: Model, store: Store | None = None, *, tools: Iterable[ToolRunner] = (), grace: float = 5.0,
@@ -107,10 +108,10 @@ class Runtime(Dispatcher):
         turn = self._make_turn(lane, run)
         try:
             await turn.look_back()
-            run.said, run.messages = turn.end(Outcome.ERROR, INTERRUPTED), turn.unwritten
+            run.said, run.messages = turn.end(Outcome.ERROR, self.INTERRUPTED), turn.unwritten
         except Exception as error:  # what its turn has written cannot be read: it ends all the same
             log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
-            run.said = run.fail(INTERRUPTED)
+            run.said = run.fail(self.INTERRUPTED)
 
     async def create_session(self, id: str, title: str = "") -> None:
         """A new session. One that exists is left as it is."""

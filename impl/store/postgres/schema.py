@@ -41,6 +41,13 @@ CREATE TABLE logs (
     latest bigint NOT NULL,
     floor bigint NOT NULL
 ) WITH (fillfactor = 50);
+-- Under which names its places were given out before: by a file that was moved here, life by life.
+CREATE TABLE lives (
+    workspace_id uuid NOT NULL,
+    first bigint NOT NULL,
+    name text NOT NULL,
+    PRIMARY KEY (workspace_id, first)
+);
 CREATE SEQUENCE seqs CACHE 1;
 CREATE TABLE sessions (
     position bigint GENERATED ALWAYS AS IDENTITY,

@@ -29,6 +29,7 @@ from ..operations import (
 from ..records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
 from ..rows import (
     make_event,
+    make_life,
     make_message,
     make_prompt,
     make_records,
@@ -311,9 +312,11 @@ class PostgresStore(Store):
         return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
     async def lives(self) -> list[Life]:
-        """One for all nodes: the database is one life."""
+        """The same for all nodes: the database is one life, after those of a file that was moved here."""
+        known = await self._read(
+            make_life, "SELECT first, name FROM cancelmark.lives WHERE workspace_id = %s ORDER BY first")
         rows = await self._fetch("SELECT log FROM cancelmark.workspaces WHERE id = %s")
-        return [Life(1, str(rows[0][0]))] if rows else []
+        return known or [Life(1, str(rows[0][0])) for _ in rows]
 
     # --- listening
 

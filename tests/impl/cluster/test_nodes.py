@@ -236,3 +236,22 @@ def test_through_a_pool_in_transaction_mode() -> None:
         play(story, database=server.url(server.new_database(), bouncer.port))
     finally:
         bouncer.stop()
+
+
+def test_what_is_asked_while_a_session_is_being_claimed_is_carried_out_by_its_new_owner() -> None:
+    """A resume claims the session; a cancel that comes before the answer to that drops what was queued."""
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        for n in (2, 3):
+            await a[1].send(f"p{n}", f"r{n}")
+        assert (await a[1].do("stop", body={"hold": True})).json()["held"]
+        await b[1].until(lambda prompts: [p["state"] for p in prompts] == ["done", "queued", "queued"])
+        answers = await asyncio.gather(*(b[1].do(what) for what in ("resume", "cancel", "resume", "cancel")))
+        assert [answer.status_code for answer in answers] == [200] * 4
+        await a[1].until(lambda prompts: all(p["state"] == "done" for p in prompts))
+        async with a[1].watching() as watch:
+            await b[1].send("more", "r4")
+            assert (await watch.end("r4"))["outcome"] == "end_turn"
+
+    for _ in range(3):
+        play(story)
