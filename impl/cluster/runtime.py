@@ -67,7 +67,7 @@ class SharedRuntime(Runtime):
     should look."""
 
     store: PostgresStore
-    INTERRUPTED = "interrupted: the server that ran it is gone"
+    interrupted = "interrupted: the server that ran it is gone"
 
     def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -466,7 +466,7 @@ class SharedRuntime(Runtime):
         if turn.abandoned or run.prompt.state is not State.ACTIVE:
             return
         await turn.look_back()
-        task, result = run.task, turn.end(Outcome.ERROR, self.INTERRUPTED)
+        task, result = run.task, turn.end(Outcome.ERROR, self.interrupted)
         self._let_go(run, turn)
         if task:
             await asyncio.wait([task], timeout=self.grace)

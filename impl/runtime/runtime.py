@@ -37,6 +37,7 @@ from .turn import ToolRunner
 
 log = logging.getLogger("cancelmark")
 
+INTERRUPTED = "interrupted by a restart of the server"
 START = 2.0  # seconds for what the last life has left to be written
 LAST_LOOK = 1.0  # seconds for those who watch to see the last events before the store closes
 
@@ -49,7 +50,7 @@ class Runtime(Dispatcher):
     of every action; whoever has opened it closes it. `protocol` is what its sessions live by.
     """
 
-    INTERRUPTED = "interrupted by a restart of the server"
+    interrupted = INTERRUPTED  # what is said of a turn whose server is gone
 
     def __init__(
         self, model: Model, store: Store | None = None, *, tools: Iterable[ToolRunner] = (), grace: float = 5.0,
@@ -108,10 +109,10 @@ class Runtime(Dispatcher):
         turn = self._make_turn(lane, run)
         try:
             await turn.look_back()
-            run.said, run.messages = turn.end(Outcome.ERROR, self.INTERRUPTED), turn.unwritten
+            run.said, run.messages = turn.end(Outcome.ERROR, self.interrupted), turn.unwritten
         except Exception as error:  # what its turn has written cannot be read: it ends all the same
             log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
-            run.said = run.fail(self.INTERRUPTED)
+            run.said = run.fail(self.interrupted)
 
     async def create_session(self, id: str, title: str = "") -> None:
         """A new session. One that exists is left as it is."""

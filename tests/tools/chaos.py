@@ -91,13 +91,15 @@ class Chaos:
     async def start_node(self, member: Member) -> None:
         """Starts it, until it serves: the database may be away."""
         directory = tempfile.mkdtemp(prefix="chaos-")
+        wake_ups = ("--wake-ups", "none") if member is self.members[-1] else ()  # one node has to look by itself
         while not self.over or member.process is None:
             url = self.database.url("postgres", member.proxy.port)
             with self.log.open("ab") as log:
                 member.process = await asyncio.create_subprocess_exec(
                     sys.executable, str(SCRIPT), self.flaw, "serve", "--port", str(member.port), "--database", url,
                     "--lease", str(self.lease), "--poll", "0.2", "--drain", "0.5", "--pace", str(PACE),
-                    "--log-level", "warning", "--data-dir", directory, stdout=asyncio.subprocess.PIPE, stderr=log,
+                    "--log-level", "warning", "--data-dir", directory, *wake_ups,
+                    stdout=asyncio.subprocess.PIPE, stderr=log,
                     env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)})
             assert member.process.stdout is not None
             line = (await member.process.stdout.readline()).decode()
