@@ -14,7 +14,9 @@ them later. To tell one is to tell that those before it are over (R19b): a start
 does, as each can as well come after it. Where a line tells an effect, nothing can have owed an end before it. And a
 prompt that waits to enter can do whatever one in the queue can, since it can enter at the last moment: so entering the
 queue is imagined only together with what needs it there (to be folded, to be cleared away, to be handed the turn ahead
-of another). A cancel needs nothing: whoever has not entered is canceled on entry, and ends as the dropped ones do.
+of another). A cancel needs nothing: whoever has not entered is canceled on entry, and ends as the dropped ones do. Once
+calls of the family have left something behind, a hold or a place or a prompt that will stop another, every step is
+imagined everywhere. So it is before an acceptance that is refused if the session is busy, or that stops what runs.
 Tests compare all this with a search that imagines every step everywhere.
 """
 
@@ -22,16 +24,27 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
-from cancelmark.model.actions import Variant
+from cancelmark.model.actions import RUN_ID, Variant, place
 from cancelmark.model.check.graph import Search
 from cancelmark.model.effects import End, Start
+from cancelmark.model.family import HOLD
 from cancelmark.model.lifecycle import Guard, Outcome
-from cancelmark.model.protocol import REFERENCE, Move
-from cancelmark.model.session import ACCEPTED, ACTIVE, CANCELED_ON_ENTRY, DONE, QUEUED, Prompt, Session
+from cancelmark.model.protocol import FAMILY, Move
+from cancelmark.model.session import (
+    ACCEPTED,
+    ACTIVE,
+    CANCELED_ON_ENTRY,
+    DONE,
+    PLAIN,
+    QUEUED,
+    Prompt,
+    Session,
+)
 
-from .records import ACTION, Asked, Moved, TraceLine
+from .records import ACTION, Asked, Made, Moved, TraceLine
 
 MOST = 2_000  # candidates of a session at a time
+TELLS_ITS_END = ("finish", "fail", "settle")  # the end of its own prompt, if it says nothing about effects
 
 
 class Limit:
@@ -66,17 +79,25 @@ def why_impossible(session: Session) -> str | None:
         return "a prompt is there twice"
     if len(session.active) > 1:
         return f"prompts {' and '.join(str(p.seq) for p in session.active)} are active"
-    if session.queue and not session.active:
+    if session.queue and not session.active and not session.held:
         return f"prompt {session.queue[0].seq} is queued, and none is active"
     for prompt in session.prompts:
         covered = session.covered(prompt)
         if prompt.state is DONE:
             return f"prompt {prompt.seq} is done, and has no place among the unfinished"
         if prompt.state is QUEUED and covered:
-            return f"prompt {prompt.seq} is queued, though the mark covers it"
+            return f"prompt {prompt.seq} is queued, though {_why_covered(session, prompt)}"
         if prompt.state is CANCELED_ON_ENTRY and not covered:
             return f"prompt {prompt.seq} is canceled on entry, though the mark does not cover it"
+        if prompt.begun and prompt.state in (ACCEPTED, CANCELED_ON_ENTRY):
+            return f"prompt {prompt.seq} has begun, and is {prompt.state.value}"
+        if prompt.urgent and not prompt.front:
+            return f"prompt {prompt.seq} is an interrupt, and its place is not at the front"
     return None
+
+
+def _why_covered(session: Session, prompt: Prompt) -> str:
+    return "the mark covers it" if prompt.seq <= session.mark else "it is revoked"
 
 
 # --- what a move says ---------------------------------------------------------------------------------------------
@@ -89,6 +110,13 @@ def moved_rows(session: Session, move: Move) -> tuple[Moved, ...]:
                   [p.seq for p in session.prompts if p.state is ACCEPTED])  # `recover` lets these enter, in order
     return tuple(Moved(next(ends if row.outcome else starts if row.dest is ACTIVE else others), row.name)
                  for row in move.rows)
+
+
+def made_traits(session: Session, move: Move) -> tuple[Made, ...]:
+    """What a move has made of prompts; that one has begun is told by its row."""
+    before = {p.seq: Made.of(p.seq, p.traits or PLAIN) for p in session.prompts}
+    after = [Made.of(p.seq, p.traits or PLAIN) for p in move.after.prompts]
+    return tuple(made for made in after if made != before.get(made.seq, Made.of(made.seq, PLAIN)))
 
 
 def owed_by(moves: Iterable[Move]) -> tuple[Owed, ...]:
@@ -106,7 +134,10 @@ def owed_by(moves: Iterable[Move]) -> tuple[Owed, ...]:
 # --- taking a line ------------------------------------------------------------------------------------------------
 
 def variant_of(line: TraceLine) -> Variant:
-    return line.run_id is not None if line.action == "accept" else line.outcome
+    if line.action == "accept":
+        named = line.run_id is not None
+        return named if line.if_busy is None else line.if_busy.value + (RUN_ID if named else "")
+    return HOLD if line.hold else line.outcome
 
 
 def move_of(session: Session, line: TraceLine, seq: int) -> Move | None:
@@ -115,16 +146,20 @@ def move_of(session: Session, line: TraceLine, seq: int) -> Move | None:
     action, prompt = ACTION[line.action], None
     if action.subject:
         prompt = next((p for p in session.prompts if p.seq == line.seq), None)
-        if prompt is None or not REFERENCE.allows(action, session, prompt, variant_of(line)):
+        if prompt is None or not FAMILY.allows(action, session, prompt, variant_of(line)):
             return None
+    elif not FAMILY.allows(action, session, None, variant_of(line)):
+        return None
     if action.name == "recover":
         session = session._replace(down=True)
-    return REFERENCE.apply(action, session, prompt, variant_of(line), seq)
+    return FAMILY.apply(action, session, prompt, variant_of(line), seq)
 
 
 def agrees(line: TraceLine, session: Session, move: Move) -> bool:
     """Whether everything that the line says of the move is so. The mark apart, if it happens everywhere."""
     return ((line.mark is None or ACTION[move.action.name].everywhere or move.after.mark == line.mark)
+            and (line.held is None or move.after.held == line.held)
+            and (line.traits is None or line.traits == made_traits(session, move))
             and (line.rows is None or line.rows == moved_rows(session, move))
             and (line.effects is None or line.effects == tuple(map(Asked.of, move.effects))))
 
@@ -139,7 +174,8 @@ def take_action(
         if move is None or not agrees(line, before, move):
             continue
         owed = owed_by([move])
-        if line.effects is None and not (move.seq is not None and Owed("end", move.seq) in _without_outcomes(owed)):
+        if line.effects is None and not (line.action in TELLS_ITS_END
+                                         and Owed("end", line.seq or 0) in _without_outcomes(owed)):
             yield Candidate(_live(move), candidate.owed + owed), before, move
         elif not owed:
             yield Candidate(_live(move), candidate.owed), before, move
@@ -174,7 +210,7 @@ def entrances(session: Session, line: TraceLine, limit: Limit) -> Iterator[Sessi
     """The session after those have entered the queue whom the line finds there."""
     late = _late(session)
     choices: Iterable[Iterable[Prompt]] = [()]
-    if not late or line.action in ("accept", "enter", "fail", "settle"):
+    if not late or line.action in ("accept", "enter", "fail", "settle", "hold", "next", "replace"):
         pass
     elif line.rows is not None or (line.effects is not None and line.action != "recover"):
         named = {row.seq for row in line.rows or ()} | {effect.seq for effect in line.effects or ()}
@@ -182,21 +218,23 @@ def entrances(session: Session, line: TraceLine, limit: Limit) -> Iterator[Sessi
             enter = {row.seq for row in line.rows or () if row.row.startswith("enter")}
             choices = [[p for p in late if p.seq not in enter]]
         else:
-            choices = [[p for p in late if p.seq in named and p.seq != line.seq]]
+            choices = [[p for p in late if p.seq in named and (p.seq != line.seq or line.action == "revoke")]]
     elif line.action == "clear_queue":
         some = chain.from_iterable(combinations(late, size) for size in range(1, len(late)))
         choices = islice(chain([(), late], some), MOST)  # the likely ones first
         limit.hit |= 2 ** len(late) > MOST
+    elif line.action == "revoke":
+        choices = [(), [p for p in late if p.seq == line.seq]]
     elif line.action == "step":
         choices = [(), *([p] for p in late if not p.run_id)]
-    elif line.action in ("finish", "requeue"):
+    elif line.action in ("finish", "requeue", "resume"):
         choices = [(), *([p] for p in ahead(session, late, line.action))]
     return (enter_queue(session, choice) for choice in choices)
 
 
 def _late(session: Session) -> list[Prompt]:
     """Those who would be queued if they entered."""
-    if not session.down and not session.active:
+    if not (session.down or session.held or session.active):
         return []
     return [p for p in session.prompts if p.state is ACCEPTED and not session.covered(p)]
 
@@ -204,29 +242,29 @@ def _late(session: Session) -> list[Prompt]:
 def ahead(session: Session, late: Iterable[Prompt], action: str) -> list[Prompt]:
     """Those who are handed the turn if they have entered, and otherwise would have to wait."""
     rivals = [*session.queue, *(session.active if action == "requeue" else ())]
-    return [p for p in late if rivals and all(p.seq < rival.seq for rival in rivals)]
+    return [p for p in late if rivals and all(place(p) < place(rival) for rival in rivals)]
 
 
 def enter_queue(session: Session, prompts: Iterable[Prompt]) -> Session:
     for prompt in prompts:
-        session = _live(REFERENCE.apply(ACTION["enter"], session, prompt, None, 0))
+        session = _live(FAMILY.apply(ACTION["enter"], session, prompt, None, 0))
     return session
 
 
 def imagine_step(candidate: Candidate, about: Collection[int] | None = None) -> Iterator[Candidate]:
     """The candidate after one more step that the trace does not have: of the prompts `about`, or of any."""
     session = candidate.session
-    late = _late(session)
+    late, simple = _late(session), is_simple(session)
     for prompt in session.prompts if about is None else [p for p in session.prompts if p.seq in about]:
         if prompt.state is ACCEPTED:
-            if session.covered(prompt) or not REFERENCE.step(session).holds(prompt, Guard.BUSY):
+            if not simple or session.covered(prompt) or not FAMILY.step(session).holds(prompt, Guard.BUSY):
                 yield _step(candidate, session, "enter", prompt)
             if not session.covered(prompt):
                 yield _step(candidate, session, "fail", prompt)
         elif prompt.state is CANCELED_ON_ENTRY:
             yield _step(candidate, session, "settle", prompt)
         elif prompt.state is ACTIVE:
-            if not session.covered(prompt):
+            if _can_fold(session, prompt):
                 folding = [()] if any(not p.run_id for p in session.queue) else []
                 for choice in (*folding, *([p] for p in late if not p.run_id)):
                     yield _step(candidate, enter_queue(session, choice), "step", prompt)
@@ -234,16 +272,31 @@ def imagine_step(candidate: Candidate, about: Collection[int] | None = None) -> 
                 yield _step(candidate, enter_queue(session, choice), "finish", prompt)
 
 
+def _can_fold(session: Session, prompt: Prompt) -> bool:
+    """Whether its turn takes others in, if there are any in the queue."""
+    return not (session.covered(prompt) or session.held or any(
+        p.urgent and p.state is ACCEPTED and not session.covered(p) for p in session.prompts))
+
+
+def is_simple(session: Session) -> bool:
+    """Whether no call of the family has left anything behind that what is to come depends on."""
+    return not session.held and all(p.traits is None or (p.traits[:3] == PLAIN[:3] and not p.urgent)
+                                    for p in session.prompts)
+
+
 def _step(candidate: Candidate, session: Session, name: str, prompt: Prompt) -> Candidate:
     action = ACTION[name]
-    moves = [REFERENCE.apply(action, session, prompt, variant, 0) for variant in action.variants
-             if REFERENCE.allows(action, session, prompt, variant)]
+    moves = [FAMILY.apply(action, session, prompt, variant, 0) for variant in action.variants
+             if FAMILY.allows(action, session, prompt, variant)]
     return Candidate(_live(moves[0]), candidate.owed + owed_by(moves))
 
 
 def with_imagined_steps(candidates: Collection[Candidate], line: TraceLine, limit: Limit) -> Iterator[Candidate]:
     """The candidates, and those after steps that the trace does not have and that make a difference to the line."""
-    return iter(candidates) if line.action == "accept" else imagine_steps(candidates, limit, *_scope(line))
+    if line.action == "accept" and line.if_busy is None:
+        return iter(candidates)
+    owing, about = _scope(line)
+    return imagine_steps(candidates, limit, owing, about if all(is_simple(one.session) for one in candidates) else None)
 
 
 def imagine_steps(
@@ -272,6 +325,6 @@ def _scope(line: TraceLine) -> tuple[list[int] | None, Collection[int] | None]:
     if not (line.effect or tells or own):
         return None, None
     owing = [line.seq] if line.effect == "end" and line.seq else []
-    if line.outcome is Outcome.FOLDED or line.action == "clear_queue":  # somebody else has the turn
+    if line.outcome is Outcome.FOLDED or line.action in ("clear_queue", "revoke"):  # somebody else has the turn
         return owing, None
     return owing, {*([line.seq] if line.seq else []), *(effect.seq for effect in line.effects or ())}

@@ -19,8 +19,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from cancelmark.model.lifecycle import ROWS, State
-from cancelmark.model.session import Prompt, Session
+from cancelmark.model.lifecycle import ROWS, Feature, State
+from cancelmark.model.protocol import FAMILY, Protocol
+from cancelmark.model.session import PLAIN, Prompt, Session
 
 from .candidates import (
     MOST,
@@ -33,7 +34,8 @@ from .candidates import (
     with_imagined_steps,
 )
 from .explain import Nearest, find_nearest, state_text, why_rejected
-from .records import Asked, BadTrace, Found, Moved, Torn, TraceLine
+from .idleness import Idleness
+from .records import ACTION, Asked, BadTrace, Found, FoundSession, Moved, Torn, TraceLine
 from .seqs import Seqs
 
 DESTINATION = {row.name: row.dest for row in ROWS}
@@ -76,11 +78,12 @@ class Known(NamedTuple):
 class TraceCheck:
     """Takes the lines of a trace, and raises at the first that is wrong: `Rejected`, `Undecided` or `BadTrace`.
 
-    `complete`: no step is left out. A trace with numbered lines is complete.
+    `complete`: no step is left out. A trace with numbered lines is complete. `protocol`: the family, or one that has
+    fewer of its calls; without them it does the same.
     """
 
-    def __init__(self, complete: bool = False) -> None:
-        self.complete = complete
+    def __init__(self, complete: bool = False, protocol: Protocol = FAMILY) -> None:
+        self.complete, self.protocol = complete, protocol
         self.sessions: dict[str, tuple[Candidate, ...]] = {}
         self.prompts: dict[int, Known] = {}  # by seq
         self._of: dict[str, set[int]] = {}  # their seqs, by session
@@ -91,6 +94,8 @@ class TraceCheck:
         self._narrowed: dict[str, int] = {}  # sessions not all of whose candidates are followed, since which line
         self._numbered: bool | None = None
         self._n = 0
+        self._idleness: dict[str, Idleness] = {}  # by session
+        self._holds: dict[str, set[bool]] = {}  # what the sessions of this life were, held or not, if it is complete
         self._closed: int | None = None  # the latest seq when the server began to close
         self._cut = False  # the line before this one was torn
 
@@ -106,6 +111,7 @@ class TraceCheck:
             self._cut = True
             return
         self._count_line(line)
+        self._refuse_without_feature(line)
         if line.action == "recover":
             self._recover(line)
         elif line.action == "close":
@@ -142,6 +148,14 @@ class TraceCheck:
                            "give the file as it was written; to leave out steps, leave out n as well")
         self._n = line.n
 
+    def _refuse_without_feature(self, line: TraceLine) -> None:
+        """A protocol without the call cannot do it."""
+        needed = [ACTION[line.action].feature if line.action else None, line.if_busy,
+                  Feature.HOLD if line.hold else None]
+        for feature in needed:
+            if feature and feature not in self.protocol.features:
+                raise self._rejection(line, f"protocol {self.protocol.name} has no {feature.value}")
+
     # --- the kinds of lines
 
     def _accept(self, line: TraceLine) -> None:
@@ -149,13 +163,29 @@ class TraceCheck:
         assert line.session is not None
         if self._closed is not None and line.seq > self._closed:
             raise self._rejection(line, "the server is closing, and accepts nothing any more")
-        if wrong := self.seqs.give(line.seq, self._n - 1 if line.after is None else line.after, self._n):
+        after = self._n - 1 if line.after is None else line.after
+        if wrong := self.seqs.give(line.seq, after, self._n):
             raise self._rejection(line, wrong)
+        idleness = self._idleness.setdefault(line.session, Idleness())
+        if wrong := idleness.accept(line.seq):
+            raise self._rejection(line, wrong, line.session)
         if line.run_id in self._run_ids:
             raise self._rejection(line, f"run id {line.run_id} is in use by prompt {self._run_ids[line.run_id]}")
         self._know(line.seq, Known(line.session, line.run_id, {State.ACCEPTED}))
         self.accepted += 1
-        self._move(line, line.session, line.seq - 1)
+        if line.if_busy is Feature.REJECT and self.complete:
+            if wrong := idleness.reject(line.seq, after):
+                raise self._rejection(line, wrong, line.session)
+            self._move(replace(line, if_busy=None), line.session, line.seq - 1)
+        else:
+            if line.if_busy is Feature.REJECT and after != self._n - 1:
+                raise BadTrace(line.number, "an acceptance with reject that is written late, where steps are left out",
+                               "write it when the prompt is accepted, or leave no step out and number all lines")
+            self._move(line, line.session, line.seq - 1)
+            if line.if_busy is Feature.REJECT:
+                idleness.found_idle(line.seq)
+        if self.complete:
+            idleness.note(self._n, False, line.seq)
 
     def _take_action(self, line: TraceLine) -> None:
         name = self._session_of(line)
@@ -210,14 +240,13 @@ class TraceCheck:
 
     # --- lives
 
-    def _begin_life(self, line: TraceLine, found: Mapping[str, tuple[int, tuple[Found, ...]]]) -> None:
+    def _begin_life(self, line: TraceLine, found: Mapping[str, FoundSession]) -> None:
         """A life begins with what the journal has."""
-        prompts = {p.seq: (name, p) for name, (_, inside) in found.items() for p in inside}
-        if len(prompts) < sum(len(inside) for _, inside in found.values()):
+        prompts = {p.seq: (name, p) for name, inside in found.items() for p in inside.prompts}
+        if len(prompts) < sum(len(inside.prompts) for inside in found.values()):
             raise self._rejection(line, "a prompt was found twice")
-        sessions = {name: Session(mark, False, tuple(
-            Prompt(p.seq, p.run_id is not None, p.state) for p in sorted(inside, key=lambda p: p.seq)))
-            for name, (mark, inside) in found.items()}
+        sessions = {name: Session(inside.mark, False, tuple(map(_as_found, sorted(inside.prompts))), held=inside.held,
+                                  wished_hold=inside.held) for name, inside in found.items()}
         for name, session in sessions.items():
             if wrong := why_impossible(session):
                 raise self._rejection(line, f"what was found in session {name} is no state of the model: {wrong}")
@@ -227,6 +256,7 @@ class TraceCheck:
         known, self.prompts, self._of, self._run_ids = self.prompts, {}, {}, {}
         for seq, (name, prompt) in prompts.items():
             self._know(seq, Known(name, prompt.run_id, {prompt.state, *(known[seq].seen if seq in known else ())}))
+        self._idleness, self._holds = {}, {name: {session.held} for name, session in sessions.items()}
         self.sessions = {name: (Candidate(session),) for name, session in sessions.items()}
         self.seqs.restart(max([0, *prompts, *(session.mark for session in sessions.values())]), self._n)
 
@@ -245,7 +275,12 @@ class TraceCheck:
             if prompt.state not in seen or (told and (told.session, told.run_id) != (name, prompt.run_id)):
                 raise self._rejection(line, f"prompt {seq} was found {prompt.state.value} in session {name}, where the "
                                      "trace has never had it", name)
+            if told and (wrong := self._why_not_made(prompt, name)):
+                raise self._rejection(line, wrong, name)
         for name, session in sessions.items():
+            if session.held not in self._holds.get(name, {False}):
+                raise self._rejection(line, f"session {name} was found {'held' if session.held else 'not held'}, which "
+                                     "it never was", name)
             if session.mark > max((one.session.mark for one in self.sessions.get(name, ())), default=session.mark):
                 wrong = f"mark {session.mark} was found in session {name}, which never had it"
                 raise self._rejection(line, wrong, name)
@@ -313,11 +348,32 @@ class TraceCheck:
                 line, why_rejected(line, self.sessions[name]), name)
         self.most = max(self.most, len(after))
         self.sessions[name] = tuple(after)
+        if self.complete:
+            self._note_state(name, [one.session for one in after])
         alive = {p.seq for one in after for p in one.session.prompts} | {o.seq for one in after for o in one.owed}
         for seq in self._of.get(name, set()) - alive:
             self._forget(seq)
         if not self._of.get(name):
             self._narrowed.pop(name, None)
+
+    def _note_state(self, name: str, sessions: Sequence[Session]) -> None:
+        """What the journal of a complete trace may have, and whether the session is idle now."""
+        idle = not any(session.prompts or session.held for session in sessions)
+        self._idleness.setdefault(name, Idleness()).note(self._n, idle)
+        self._holds.setdefault(name, {False}).update(session.held for session in sessions)
+
+    def _why_not_made(self, found: Found, name: str) -> str | None:
+        """Whether the journal is ahead of what calls have made of the prompt, which only ever grows. The place of an
+        interrupt is journaled before the prompt is accepted, and again if others were faster: it is not judged."""
+        for one in self.sessions.get(name, ()):
+            for prompt in one.session.prompts:
+                if prompt.seq != found.seq:
+                    continue
+                here, there = prompt.traits or PLAIN, found.traits
+                if (there.urgent is not here.urgent or there.version > here.version or there.revoked > here.revoked
+                        or (there.front > here.front and not here.urgent)):
+                    return f"prompt {found.seq} was found with traits that no line has given it"
+        return None
 
     def _rejection(self, line: TraceLine, why: str, name: str | None = None) -> Rejected:
         candidates = self.sessions.get(name, ()) if name is not None else ()
@@ -326,6 +382,12 @@ class TraceCheck:
             near = find_nearest(line, candidates, self.seqs.latest, self.complete, SHOWN)
         states = sorted(map(state_text, candidates), key=lambda text: (len(text), text))
         return Rejected(line, why, name, states, near)
+
+
+def _as_found(found: Found) -> Prompt:
+    """The prompt as the model has it. What is active has begun, whoever says so."""
+    prompt = Prompt(found.seq, found.run_id is not None, found.state)
+    return prompt.changed(**(found.traits._replace(begun=found.traits.begun or found.state is State.ACTIVE)._asdict()))
 
 
 def _only_of(seqs: set[int], told: tuple[Told, ...] | None) -> tuple[Told, ...] | None:

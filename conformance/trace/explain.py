@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from cancelmark.model.actions import RUN_ID
+from cancelmark.model.family import HOLD
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.protocol import REFERENCE, Move
+from cancelmark.model.protocol import FAMILY, Move
 
-from .candidates import Candidate, Limit, Owed, imagine_steps, moved_rows, variant_of
-from .records import ACTION, Asked, Moved, TraceLine
+from .candidates import Candidate, Limit, Owed, imagine_steps, made_traits, moved_rows, variant_of
+from .records import ACTION, Asked, Made, Moved, TraceLine
 
 LOOKED_AT = 200  # candidates among which the nearest lines are looked for
 
@@ -23,12 +25,15 @@ class Nearest(NamedTuple):
 def state_text(candidate: Candidate) -> str:
     """A candidate as people read it: `mark 2; 1 active, asked to stop; 3 queued`."""
     session = candidate.session
-    told = [f"mark {session.mark}"]
+    told = [f"mark {session.mark}", *(["held"] if session.held else [])]
     for prompt in session.prompts:
         covered = session.covered(prompt)
         told.append(f"{prompt.seq} {prompt.state.value}" + (
             ", asked to stop" if covered and prompt.state is State.ACTIVE else
-            ", covered" if covered and prompt.state is State.ACCEPTED else ""))
+            ", covered" if covered and prompt.state is State.ACCEPTED else "") + (
+            ", an interrupt" if prompt.urgent and prompt.state is State.ACCEPTED else "") + (
+            f", to the front {prompt.front}" if prompt.front else "") + (
+            f", text {prompt.version}" if prompt.version else ""))
     if not session.prompts:
         told.append("idle")
     if candidate.owed:
@@ -61,7 +66,7 @@ def why_rejected(line: TraceLine, candidates: Collection[Candidate]) -> str:
     assert line.action
     action = ACTION[line.action]
     able = [candidate for candidate in candidates if action.subject is None or any(
-        p.seq == line.seq and REFERENCE.allows(action, candidate.session, p, variant_of(line))
+        p.seq == line.seq and FAMILY.allows(action, candidate.session, p, variant_of(line))
         for p in candidate.session.prompts)]
     if not able and line.seq is not None:
         return f"{where}; {line.action} needs: {action.guard}"
@@ -98,12 +103,18 @@ def allowed_lines(candidate: Candidate, line: TraceLine, latest: int) -> Iterato
                 break
         return
     session = candidate.session
-    for move in REFERENCE.moves(session, latest):
-        if move.action.name in ACTION:
+    for move in FAMILY.moves(session, latest):
+        if move.action.name in ACTION and (_is_plain(move) or move.action.name == line.action):
             yield _text(move, latest), {
                 "action": move.action.name, "seq": _seq(move, latest),
                 "outcome": move.variant if isinstance(move.variant, Outcome) else None, "mark": move.after.mark,
+                "hold": move.variant == HOLD, "held": move.after.held, "traits": made_traits(session, move),
                 "rows": moved_rows(session, move), "effects": tuple(map(Asked.of, move.effects))}
+
+
+def _is_plain(move: Move) -> bool:
+    """Whether it is a call of the reference."""
+    return move.action.feature is None and not isinstance(move.variant, str)
 
 
 def _seq(move: Move, latest: int) -> int | None:
@@ -111,7 +122,9 @@ def _seq(move: Move, latest: int) -> int | None:
 
 
 def _text(move: Move, latest: int) -> str:
-    words = [move.action.name, _seq(move, latest), move.variant.value if isinstance(move.variant, Outcome) else None]
+    how = move.variant
+    words = [move.action.name, _seq(move, latest),
+             how.value if isinstance(how, Outcome) else how.removesuffix(RUN_ID) if isinstance(how, str) else None]
     return " ".join(str(word) for word in words if word is not None)
 
 
@@ -120,11 +133,17 @@ def _format_value(value: object) -> str:
         return value.value
     if isinstance(value, tuple):
         return ", ".join(_item(item) for item in value) or "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
     return "none" if value is None else str(value)
 
 
-def _item(item: Asked | Moved) -> str:
+def _item(item: Asked | Moved | Made) -> str:
     if isinstance(item, Moved):
         return f"{item.row} {item.seq}"
+    if isinstance(item, Made):
+        told = {name: value for name, value in item._asdict().items() if name != "seq" and value}
+        return f"{item.seq} " + (" ".join(name if value is True else f"{name} {value}" for name, value in told.items())
+                                 or "as accepted")
     return " ".join([item.effect, str(item.seq), *([f"into {item.into}"] if item.into else []),
                      *([item.outcome.value] if item.outcome else [])])

@@ -16,19 +16,21 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, NamedTuple
 
-from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import EFFECTS, Effect, End, Start
-from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.family import ALL_ACTIONS
+from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.session import PLAIN, Traits
 
 VERSION = 1
 LONGEST = 64 * 1024 * 1024  # bytes of a line: what a recovery finds can be long
 
-ACTION = {action.name: action for action in ACTIONS if action.name != "crash"}
+ACTION = {action.name: action for action in ALL_ACTIONS if action.name != "crash"}
 ON_PROMPTS = frozenset({"accept", *(name for name, action in ACTION.items() if action.subject)})
 ENDS = {outcome.value: outcome for outcome in Outcome}
 OWN_LINE = (Start.kind, End.kind)  # the effects that can have a line of their own
 ROW_NAMES = frozenset(row.name for row in ROWS)
 STATES = {state.value: state for state in State}
+MODES = {mode.value: mode for mode in (Feature.REJECT, Feature.INTERRUPT)}
 
 
 class BadTrace(Exception):
@@ -59,12 +61,35 @@ class Moved(NamedTuple):
     row: str
 
 
+class Made(NamedTuple):
+    """What an action has made of a prompt, as a line tells it."""
+
+    seq: int
+    revoked: bool
+    front: int
+    version: int
+    urgent: bool
+
+    @classmethod
+    def of(cls, seq: int, traits: Traits) -> "Made":
+        return cls(seq, traits.revoked, traits.front, traits.version, traits.urgent)
+
+
 class Found(NamedTuple):
     """A prompt as a recovery has found it in the journal."""
 
     seq: int
     run_id: str | None
     state: State
+    traits: Traits
+
+
+class FoundSession(NamedTuple):
+    """A session as a recovery has found it in the journal."""
+
+    mark: int
+    held: bool
+    prompts: tuple[Found, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +109,16 @@ class TraceLine:
     after: int | None
     rows: tuple[Moved, ...] | None
     effects: tuple[Asked, ...] | None
-    found: Mapping[str, tuple[int, tuple[Found, ...]]] | None
+    found: Mapping[str, FoundSession] | None
+    if_busy: Feature | None
+    hold: bool
+    held: bool | None
+    traits: tuple[Made, ...] | None
 
     def __str__(self) -> str:
         words = [self.action or self.effect or "", *([] if self.seq is None else [str(self.seq)]),
-                 *([] if self.outcome is None else [self.outcome.value])]
+                 *([] if self.outcome is None else [self.outcome.value]),
+                 *([] if self.if_busy is None else [self.if_busy.value]), *(["hold"] if self.hold else [])]
         return " ".join(words) + (f" in session {self.session}" if self.session is not None else "")
 
 
@@ -116,9 +146,15 @@ def _text(value: Any) -> bool:
     return type(value) is str
 
 
-def _fields(value: Any, needed: Mapping[str, Callable[[Any], bool]]) -> bool:
-    return type(value) is dict and value.keys() == needed.keys() and all(
-        good(value[name]) for name, good in needed.items())
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _fields(
+    value: Any, needed: Mapping[str, Callable[[Any], bool]], optional: Mapping[str, Callable[[Any], bool]] = {},
+) -> bool:
+    return (type(value) is dict and needed.keys() <= value.keys() <= needed.keys() | optional.keys()
+            and all({**needed, **optional}[name](inner) for name, inner in value.items()))
 
 
 def _rows(value: Any) -> bool:
@@ -137,10 +173,15 @@ def _effect(value: Any) -> bool:
 
 def _is_found(value: Any) -> bool:
     prompt = {"seq": _SEQ, "run_id": _run_id, "state": lambda state: _text(state) and state in STATES}
+    traits = {"traits": lambda traits: _fields(traits, {**_TRAITS, "begun": _flag})}
     return type(value) is dict and all(_fields(session, {
         "mark": _count(0),
-        "prompts": lambda prompts: type(prompts) is list and all(_fields(p, prompt) for p in prompts),
-    }) for session in value.values())
+        "prompts": lambda prompts: type(prompts) is list and all(_fields(p, prompt, traits) for p in prompts),
+    }, {"held": _flag}) for session in value.values())
+
+
+def _made(value: Any) -> bool:
+    return type(value) is list and all(_fields(one, {"seq": _SEQ, **_TRAITS}) for one in value)
 
 
 def _outcome(value: Any) -> bool:
@@ -152,6 +193,7 @@ def _run_id(value: Any) -> bool:
 
 
 _SEQ = _count(1)
+_TRAITS = {"revoked": _flag, "front": _count(0), "version": _count(0), "urgent": _flag}
 _DETAILS = {"into": _SEQ, "outcome": _outcome}
 _ASKED: Mapping[Any, Mapping[str, Callable[[Any], bool]]] = {
     effect.kind: {name: _DETAILS[name] for name in effect.details} for effect in EFFECTS}
@@ -172,8 +214,15 @@ FIELDS: Mapping[str, Field] = {
                   "the moves of prompts, in order"),
     "effects": Field('a list of {"effect": …, "seq": …}, a fold with "into" and an end with "outcome"', _effects,
                      "everything that the action asks for, in order"),
+    "if_busy": Field("queue, reject or interrupt", lambda value: value == "queue" or (_text(value) and value in MODES),
+                     "what the caller wants if the session is busy; without it: queue"),
+    "hold": Field("true or false", _flag, "whether a stop holds the session too"),
+    "held": Field("true or false", _flag, "whether the session is held after the action"),
+    "traits": Field('a list of {"seq": …, "revoked": …, "front": …, "version": …, "urgent": …}', _made,
+                    "what the action has made of prompts, by seq: those that it has changed, with all four"),
     "found": Field('an object with {"mark": …, "prompts": […]} for each session', _is_found,
-                   "what a recovery has found in the journal"),
+                   "what a recovery has found in the journal; of a session also `held`, of a prompt also `traits`, "
+                   "with `begun`: whether its turn has ever started"),
     "n": Field("a whole number from 1", _count(1),
                "the number of the line, from 1 in each life of the server. A trace with it is complete"),
     "after": Field("a whole number from 0", _count(0),
@@ -185,14 +234,18 @@ FIELDS: Mapping[str, Field] = {
 
 NEEDED: Mapping[str, tuple[str, ...]] = {
     **{name: ("seq",) if action.subject else () for name, action in ACTION.items()},
-    "accept": ("session", "seq"), "finish": ("seq", "outcome"), "cancel": ("session",), "clear_queue": ("session",),
+    "accept": ("session", "seq"), "finish": ("seq", "outcome"),
+    **dict.fromkeys(("cancel", "clear_queue", "stop", "hold", "resume"), ("session",)),
     "start": ("seq",), "end": ("seq", "outcome"),
 }
+
+_IN_ONE = frozenset(name for name, action in ACTION.items() if not action.everywhere)  # session
 
 ONLY: Mapping[str, frozenset[str]] = {
     "seq": ON_PROMPTS | set(OWN_LINE), "run_id": ON_PROMPTS | set(OWN_LINE), "outcome": frozenset({"finish", "end"}),
     "after": frozenset({"accept"}), "found": frozenset({"recover"}), "mark": frozenset(ACTION),
-    "rows": frozenset(ACTION), "effects": frozenset(ACTION),
+    "rows": frozenset(ACTION), "effects": frozenset(ACTION), "if_busy": frozenset({"accept"}),
+    "hold": frozenset({"stop"}), "held": _IN_ONE, "traits": _IN_ONE,
 }
 
 
@@ -227,6 +280,7 @@ def parse_line(number: int, value: Any) -> TraceLine:
     if kind == "finish" and value["outcome"] == "folded":
         raise BadTrace(number, "finish has the outcome folded", "a turn ends in end_turn, error or canceled")
     rows, effects, found = value.get("rows"), value.get("effects"), value.get("found")
+    traits = value.get("traits")
     return TraceLine(
         number, action, effect, session, value.get("seq"), "run_id" in value, value.get("run_id") or None,
         ENDS[value["outcome"]] if "outcome" in value else None, value.get("mark"), value.get("n"), value.get("after"),
@@ -234,9 +288,12 @@ def parse_line(number: int, value: Any) -> TraceLine:
         None if effects is None else tuple(
             Asked(e["effect"], e["seq"], e.get("into"), ENDS[e["outcome"]] if "outcome" in e else None)
             for e in effects),
-        None if found is None else {name: (session["mark"], tuple(
-            Found(p["seq"], p["run_id"] or None, STATES[p["state"]]) for p in session["prompts"]))
-            for name, session in found.items()})
+        None if found is None else {name: FoundSession(session["mark"], session.get("held", False), tuple(
+            Found(p["seq"], p["run_id"] or None, STATES[p["state"]],
+                  Traits(**p["traits"]) if "traits" in p else PLAIN) for p in session["prompts"]))
+            for name, session in found.items()},
+        MODES.get(value.get("if_busy")), value.get("hold", False), value.get("held"),
+        None if traits is None else tuple(Made(**one) for one in traits))
 
 
 def _kind(value: Any) -> str:

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cancelmark.conformance.trace.check import SHOWN, Rejected, TraceCheck, Undecided
 from cancelmark.conformance.trace.records import BadTrace, Torn, TraceLine, read_lines
+from cancelmark.model.protocol import FAMILY, REFERENCE
 
 from ..files import UsageError
 from .terminal import output
@@ -26,12 +27,14 @@ Judge a log, line by line: is it something that the model can do? If not, the fi
 states that the model could have been in before it, and what it would have allowed there.
 
 The log is NDJSON, one JSON object a line, compressed with gzip or not; specs/trace.md has every field. Cancelmark's own
-traces (`serve --trace`, `Runtime(trace=…)`) are complete. A log of another server needs four kinds of lines, with no
+traces (`serve --trace`, `Runtime(trace=…)`) are complete. A log of another server needs five kinds of lines, with no
 more fields than these:
 
   {"action": "accept", "session": "s", "seq": 1, "run_id": "a"}   seq: the number of the prompt, in order of acceptance
   {"action": "cancel", "session": "s"}                            and so clear_queue; close and recover have no session
   {"action": "requeue", "seq": 1}                                 if its turns can go on after a summary
+  {"action": "hold", "session": "s"}                              and so resume, stop (and "hold": true); revoke, next
+                                                                  and replace have a seq; accept may have "if_busy"
   {"effect": "end", "seq": 1, "outcome": "canceled"}              end_turn, error, canceled or folded: once a prompt
 
 What else happened in between is inferred: {"action": "enter", "seq": 1}, fail, settle, step, finish (with an outcome;
@@ -51,6 +54,7 @@ examples:
   journalctl -o cat -u my-server | my-converter | cancelmark trace check -
 """
 
+PROTOCOLS = {protocol.name: protocol for protocol in (FAMILY, REFERENCE)}
 EXIT = {"accepted": 0, "rejected": 1, "undecided": 2}
 PAUSE = 2000  # lines between two looks at the progress
 
@@ -63,13 +67,16 @@ def add_parser(commands: Any) -> None:
     check.add_argument("file", metavar="FILE", help="the log; - for standard input")
     check.add_argument("--complete", action="store_true",
                        help="no step is left out (a log whose lines are numbered by n says so itself)")
+    check.add_argument("--protocol", choices=PROTOCOLS, default=FAMILY.name,
+                       help="what the server may do: family, which has every call (default), or ref, which has no "
+                            "revoke, stop, hold, resume, replace, next nor if_busy")
     check.add_argument("--json", action="store_true", help="report as JSON")
     check.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     name = "standard input" if arguments.file == "-" else arguments.file
-    check = TraceCheck(arguments.complete)
+    check = TraceCheck(arguments.complete, PROTOCOLS[arguments.protocol])
     wrong: Rejected | Undecided | None = None
     started = time.perf_counter()
     try:

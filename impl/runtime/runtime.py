@@ -185,13 +185,12 @@ class Runtime(Dispatcher):
         was being journaled: it came before them. The future is there for one that has a place of its own: others may
         have gone to the front meanwhile, so that its place is journaled again."""
         session = lane.session
-        if mode is Feature.REJECT and not session.is_idle():
-            mode = None
-        prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
+        late = mode is Feature.REJECT and not session.is_idle()
+        prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq, None if late else mode)
         prompt.attachments = accepted.attachments
         placed: asyncio.Future[Effects] | None = None
         if self.trace:
-            self.trace.step(session, effects, after)
+            self.trace.step(session, effects, after, mode)
         run = self._register(prompt)
         self._tell(prompt, prompt.state)
         if effects.changed:

@@ -21,8 +21,9 @@ from time import time
 from typing import Any, Self, TextIO
 
 from cancelmark.model.effects import EFFECTS, encode_effect
-from cancelmark.model.family import ALL_ACTIONS
-from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.family import ALL_ACTIONS, HOLD
+from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.session import PLAIN
 
 from ..store import Json
 from .session import Effects, Session
@@ -30,6 +31,7 @@ from .session import Effects, Session
 log = logging.getLogger("cancelmark")
 
 VERSION = 1
+MODES = (Feature.REJECT, Feature.INTERRUPT)
 
 
 def _object(properties: Mapping[str, Any], optional: Iterable[str] = ()) -> dict[str, Any]:
@@ -40,6 +42,13 @@ def _object(properties: Mapping[str, Any], optional: Iterable[str] = ()) -> dict
 _SEQ = {"type": "integer", "minimum": 1}
 _MARK = {"type": "integer", "minimum": 0}
 _RUN_ID = {"type": ["string", "null"]}
+_FLAG = {"type": "boolean"}
+_COUNT = {"type": "integer", "minimum": 0}
+_TRAITS = {
+    "revoked": {**_FLAG, "description": "a call that names the prompt, a stop or an interrupt has canceled it"},
+    "front": {**_COUNT, "description": "how far it was moved to the front; 0: its place is its seq"},
+    "version": {**_COUNT, "description": "how often its text was replaced"},
+    "urgent": {**_FLAG, "description": "it was accepted with interrupt"}}
 
 SCHEMA: Mapping[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -64,10 +73,18 @@ SCHEMA: Mapping[str, Any] = {
             "into": {**_SEQ, "description": "of a fold: the prompt whose turn takes it in"},
             "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "of an end"},
         }, optional=("into", "outcome"))},
+        "if_busy": {"enum": ["queue", *(mode.value for mode in MODES)],
+                    "description": "of an acceptance: what the caller wants if the session is busy; queue if absent"},
+        "hold": {**_FLAG, "description": "of a stop: whether it holds the session too; not if absent"},
+        "held": {**_FLAG, "description": "whether the session is held after the action"},
+        "traits": {"type": "array", "description": "the prompts that the action has made other than they were",
+                   "items": _object({"seq": _SEQ, **_TRAITS})},
         "found": {"type": "object", "description": "of a recovery: the journal, by session", "additionalProperties":
-                  _object({"mark": _MARK, "prompts": {"type": "array", "items": _object({
-                      "seq": _SEQ, "run_id": _RUN_ID, "state": {"enum": [state.value for state in State]}})}})},
-    }, optional=("seq", "run_id", "outcome", "after", "found")),
+                  _object({"mark": _MARK, "held": _FLAG, "prompts": {"type": "array", "items": _object({
+                      "seq": _SEQ, "run_id": _RUN_ID, "state": {"enum": [state.value for state in State]},
+                      "traits": _object({**_TRAITS, "begun": {**_FLAG, "description": "its turn has started once"}}),
+                  }, optional=("traits",))}}, optional=("held",))},
+    }, optional=("seq", "run_id", "outcome", "after", "found", "if_busy", "hold", "held", "traits")),
 }
 
 
@@ -102,8 +119,10 @@ class TraceWriter:
                 self._file.close()
             self._file = None
 
-    def step(self, session: Session, effects: Effects, after: int | None = None) -> None:
-        """A step of one session."""
+    def step(
+        self, session: Session, effects: Effects, after: int | None = None, mode: Feature | None = None,
+    ) -> None:
+        """A step of one session; of an acceptance also the line after which it has got its seq, and its mode."""
         line: dict[str, Any] = {}
         if effects.prompt:
             line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
@@ -111,6 +130,14 @@ class TraceWriter:
             line["outcome"] = effects.variant.value
         if after is not None:
             line["after"] = after
+        if mode is not None:
+            line["if_busy"] = mode.value
+        if effects.variant == HOLD:
+            line["hold"] = True
+        if session.features:
+            changed = sorted({prompt.seq: prompt for prompt, _ in effects.changed}.items())
+            line |= {"held": effects.held, "traits": [
+                {"seq": seq, **{name: getattr(prompt, name) for name in _TRAITS}} for seq, prompt in changed]}
         self._write(effects.action, session.id, effects.mark, [effects], line)
 
     def everywhere(self, action: str, steps: Sequence[Effects], found: Json | None = None) -> None:
@@ -143,7 +170,8 @@ def _torn(path: Path) -> bool:
 
 
 def describe_sessions(sessions: Iterable[Session]) -> Json:
-    """The sessions as a recovery has found them in the journal."""
-    return {session.id: {"mark": session.mark, "prompts": [
-        {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value}
+    """The sessions as a recovery has found them in the journal. What is as in the reference is not told."""
+    return {session.id: {"mark": session.mark, **({"held": True} if session.held else {}), "prompts": [
+        {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value,
+         **({"traits": prompt.traits._asdict()} if session.features and prompt.traits != PLAIN else {})}
         for prompt in session.prompts.values()]} for session in sessions}

@@ -16,6 +16,7 @@ from support.tracing import (
     Line,
     Plain,
     delayed,
+    line_of,
     logged,
     mutants,
     observed,
@@ -36,7 +37,8 @@ from cancelmark.conformance.trace.seqs import Seqs
 from cancelmark.model.check.plain import Explorer, Situation
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.server import Change, Server
 from cancelmark.model.session import Prompt, Session
 
 
@@ -101,13 +103,17 @@ def remembered(check: TraceCheck) -> Any:
     """What a check has in mind, apart from counts."""
     sessions = frozenset((name, frozenset(ways)) for name, ways in check.sessions.items())
     prompts = frozenset((seq, known.session, frozenset(known.seen)) for seq, known in check.prompts.items())
-    return sessions, prompts, check.seqs.latest, check._closed
+    idle = frozenset((name, one._alone) for name, one in check._idleness.items())
+    return sessions, prompts, check.seqs.latest, check._closed, idle
 
 
-def accepted_paths(bounds: Bounds, style: Callable[[list[Line]], list[Line]]) -> int:
+def accepted_paths(
+    bounds: Bounds, style: Callable[[list[Line]], list[Line]], protocol: Protocol = REFERENCE,
+    tell: Callable[[Server, Change], Line] = line_of,
+) -> int:
     """How many paths the bounds have, all of which the checker follows: where it has come to the same state of model
     and check before, it need not go on from there again."""
-    explorer = Explorer(REFERENCE, bounds)
+    explorer = Explorer(protocol, bounds)
     known: dict[Any, int] = {}
 
     def count(situation: Situation, check: TraceCheck) -> int:
@@ -118,7 +124,7 @@ def accepted_paths(bounds: Bounds, style: Callable[[list[Line]], list[Line]]) ->
                 following = fork(check)
                 if change.call.name == "crash":
                     following._n = 0
-                for line in style(written([(situation.server, change)])):
+                for line in style(written([(situation.server, change)], tell)):
                     number = following.lines + 1
                     following.take(parse_line(number, {**line, **({"n": following._n + 1} if "n" in line else {}),
                                                    **({"after": following._n} if "after" in line else {})}))

@@ -5,7 +5,7 @@
 It prints, as soon as a caller would know: `accepted RUN_ID`, then for each cancel that was acknowledged
 `covered RUN_ID…`, those that were accepted before it and had not started; `closing`, and `closed`. With the last three
 arguments it kills itself at that write of that phase (start, run or close), `before` or `after` the write is durable.
-All its lives of the reference write one trace, FILE.ndjson.
+All its lives write one trace, FILE.ndjson.
 
 In the family clients also revoke, stop, hold, resume, replace, go to the front, interrupt, and want an idle session.
 Then it also prints `found SESSION held|free` when it starts, `maybe SESSION` before a call that holds or resumes and
@@ -61,8 +61,8 @@ class Hesitant(Runtime):
 
     def __init__(self, store: SqliteStore, random: Random, protocol: Protocol) -> None:
         tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
-        trace = None if protocol is FAMILY else TraceWriter(f"{store.path}.ndjson")
-        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=trace, protocol=protocol)
+        super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=TraceWriter(f"{store.path}.ndjson"),
+                         protocol=protocol)
         self._random = random
 
     def _enter(self, lane: Lane, prompt: Prompt) -> None:

@@ -11,7 +11,7 @@ tells); if what lines say of those steps is so; and if the ends and starts that 
 in order, an end never passed over.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from random import Random
@@ -22,7 +22,7 @@ from cancelmark.model.check.plain import Explorer, Situation
 from cancelmark.model.effects import Effect, End, Fold, Start
 from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE, Move
+from cancelmark.model.protocol import FAMILY, REFERENCE, Move, Protocol
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import Prompt, Session, Step
 
@@ -35,7 +35,7 @@ class Recording(Step):
     """A step that remembers whom it moved."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__(REFERENCE.table, session)
+        super().__init__(FAMILY.table, session, FAMILY.guards, FAMILY.features)
         self.moved: list[tuple[int, str]] = []
 
     def fire(self, prompt: Prompt, trigger: Trigger) -> None:
@@ -73,7 +73,8 @@ def line_of(before: Server, change: Change) -> Line:
 
 def bare(line: Line) -> Line:
     """As little of the line as another implementation may log."""
-    return {name: line[name] for name in ("action", "effect", "session", "seq", "run_id", "outcome") if name in line}
+    return {name: line[name] for name in ("action", "effect", "session", "seq", "run_id", "outcome", "if_busy", "hold")
+            if name in line}
 
 
 # --- the plain judge ---------------------------------------------------------------------------------------------
@@ -266,15 +267,18 @@ Path = list[tuple[Server, Change]]
 
 
 def steps_from(explorer: Explorer, situation: Situation) -> Iterator[tuple[Change, Situation]]:
-    """What the bounds allow next, and where it leads. Finished prompts are forgotten."""
+    """What the bounds allow next, and where it leads. Finished prompts are forgotten. A resume has no bound: one that
+    changes nothing is left out."""
     for change, spent in explorer.changes(situation):
+        if change.call.name == "resume" and change.after == situation.server:
+            continue
         yield change, Situation(change.after._replace(sessions=tuple(
             s.holding(s.live) for s in change.after.sessions if isinstance(s, Session))), spent)
 
 
-def paths(bounds: Bounds) -> Iterator[Path]:
+def paths(bounds: Bounds, protocol: Protocol = REFERENCE) -> Iterator[Path]:
     """Every path of the model that goes as far as the bounds allow."""
-    explorer = Explorer(REFERENCE, bounds)
+    explorer = Explorer(protocol, bounds)
 
     def onward(situation: Situation, path: Path) -> Iterator[Path]:
         end = True
@@ -287,8 +291,8 @@ def paths(bounds: Bounds) -> Iterator[Path]:
     return onward(explorer.situations[explorer.root()], [])
 
 
-def random_path(bounds: Bounds, random: Random) -> Path:
-    explorer = Explorer(REFERENCE, bounds)
+def random_path(bounds: Bounds, random: Random, protocol: Protocol = REFERENCE) -> Path:
+    explorer = Explorer(protocol, bounds)
     situation, path = explorer.situations[explorer.root()], Path()
     while steps := list(steps_from(explorer, situation)):
         change, after = random.choice(steps)
@@ -299,12 +303,13 @@ def random_path(bounds: Bounds, random: Random) -> Path:
 
 def found_of(server: Server) -> Line:
     """What a recovery finds, if all was journaled."""
-    return {name: {"mark": session.mark, "prompts": [
-        {"seq": p.seq, "run_id": f"r{p.seq}" if p.run_id else None, "state": p.state.value} for p in session.live]}
+    return {name: {"mark": session.mark, **({"held": True} if session.held else {}), "prompts": [
+        {"seq": p.seq, "run_id": f"r{p.seq}" if p.run_id else None, "state": p.state.value,
+         **({"traits": p.traits._asdict()} if p.traits else {})} for p in session.live]}
         for name, session in zip(NAMES, server.sessions)}
 
 
-def written(path: Iterable[tuple[Server, Change]]) -> list[Line]:
+def written(path: Iterable[tuple[Server, Change]], line_of: Callable[[Server, Change], Line] = line_of) -> list[Line]:
     """The path as a runtime would write it: whole lines, numbered in each life; a crash writes nothing."""
     lines: list[Line] = []
     n = 0
@@ -396,11 +401,13 @@ SAME_FIELDS = (("enter", "fail", "settle", "step", "requeue"), ("cancel", "clear
 ROW_NAMES = ("enter→active", "enter→queued", "enter→canceled_on_entry", "drop→done", "start→active")
 
 
-def mutants(lines: Sequence[Line]) -> Iterator[tuple[int, str, list[Line]]]:
+def mutants(
+    lines: Sequence[Line], changed: "Callable[[Line], Iterator[tuple[str, Line]]] | None" = None,
+) -> Iterator[tuple[int, str, list[Line]]]:
     """Every trace that differs in one line, its number, and how: a line changed in one place, left out, written twice,
     or moved by one."""
     for i, line in enumerate(lines):
-        for what, other in changed(line):
+        for what, other in (changed or change_line)(line):
             yield i + 1, what, [*lines[:i], other, *lines[i + 1:]]
         if len(lines) > 1:
             yield i + 1, "left out", [*lines[:i], *lines[i + 1:]]
@@ -409,7 +416,7 @@ def mutants(lines: Sequence[Line]) -> Iterator[tuple[int, str, list[Line]]]:
             yield i + 1, "one later", [*lines[:i], lines[i + 1], line, *lines[i + 2:]]
 
 
-def changed(line: Line) -> Iterator[tuple[str, Line]]:
+def change_line(line: Line) -> Iterator[tuple[str, Line]]:
     def put(name: str, value: Any) -> tuple[str, Line]:
         return f"{name}={value}", {**line, name: value}
 

@@ -29,7 +29,6 @@ from cancelmark.conformance.trace.records import FIELDS, NEEDED, parse_line, rea
 from cancelmark.impl.client import Client
 from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.store import SqliteStore
-from cancelmark.model.family import FAMILY_ACTIONS
 
 GOOD = [
     {"action": "accept", "session": "s", "seq": 1, "run_id": "a"},
@@ -107,10 +106,10 @@ def test_what_cannot_be_decided_exits_2() -> None:
 
 def test_help_teaches_and_its_example_is_good() -> None:
     shown = run_command("trace", "check", "--help").stdout
-    accept, cancel, requeue, end = examples = [
+    accept, cancel, requeue, hold, end = examples = [
         json.loads(found) for found in re.findall(r"^  (\{.*?\})", shown, re.MULTILINE)]
     assert requeue["action"] == "requeue"
-    assert run(ndjson([accept, cancel, end])).splitlines()[-1].endswith("verdict=accepted")
+    assert run(ndjson([hold, accept, cancel, end])).splitlines()[-1].endswith("verdict=accepted")
     for example in examples:
         parse_line(1, example)
 
@@ -147,6 +146,15 @@ NUMBERED = [{**line, "n": n} for n, line in enumerate(GOOD[:3], 1)]
     (ndjson([{**GOOD[0], "v": 2}]), "line 1: v is 2; it must be the number 1"),
     (ndjson([{**GOOD[0], "rows": [{"seq": 1}]}]), 'line 1: rows is [{"seq": 1}]; it must be a list of'),
     (ndjson([{**GOOD[0], "effects": [{"effect": "end", "seq": 1}]}]), "line 1: effects is"),
+    (ndjson([{**GOOD[0], "if_busy": "wait"}]), 'line 1: if_busy is "wait"; it must be queue, reject or interrupt'),
+    (ndjson([{**GOOD[2], "if_busy": "queue"}]), "line 1: cancel has the field if_busy; only accept can have it"),
+    (ndjson([{**GOOD[0], "held": 1}]), "line 1: held is 1; it must be true or false"),
+    (ndjson([{**GOOD[0], "traits": [{"seq": 1}]}]), 'line 1: traits is [{"seq": 1}]; it must be a list of'),
+    (ndjson([{"action": "recover", "found": {"s": {"mark": 0, "held": 1, "prompts": []}}}]), "line 1: found is"),
+    (ndjson([{"action": "next"}]), "line 1: next has no seq"),
+    (ndjson([{"action": "stop"}]), "line 1: stop has no session"),
+    (ndjson([GOOD[0], GOOD[1], {**GOOD[0], "seq": 3, "run_id": "c", "if_busy": "reject", "after": 1}]),
+     "line 3: an acceptance with reject that is written late, where steps are left out"),
     (ndjson(GOOD[:2]) + b"{broken\n" + ndjson(GOOD[2:]), "line 3: not JSON"),
     (ndjson(GOOD)[:-3] + b"\n", "line 5: not JSON"),
     (ndjson([NUMBERED[0], NUMBERED[2]]), "line 2: n is 3 where 2 is next: lines are missing, or out of order"),
@@ -207,6 +215,14 @@ def test_the_trace_of_lives_that_end_in_a_kill_is_accepted_also_with_torn_lines(
         session["prompts"] = [prompt for prompt in session["prompts"] if prompt["state"] != "active"]
     trace.write_text("\n".join([*lines[:lost], json.dumps(found), *lines[lost + 1:]]) + "\n")
     assert f"line {lost + 1} is not what the model can do" in run(trace, code=1), "a prompt that a restart loses"
+
+
+def test_the_reference_has_no_call_of_the_family() -> None:
+    for line in ({"action": "hold", "session": "s"}, {"action": "stop", "session": "s", "hold": True},
+                 {**GOOD[0], "if_busy": "interrupt"}):
+        run(ndjson([line]))
+        assert f"protocol ref has no {line.get('if_busy') or line['action']}" in run(
+            ndjson([line]), "--protocol", "ref", code=1)
 
 
 def test_the_trace_of_a_server_that_is_killed_and_started_again_is_accepted(tmp_path: Path) -> None:
@@ -303,5 +319,4 @@ def test_a_leak_would_be_noticed() -> None:
 def test_every_field_of_the_runtimes_schema_is_one_of_the_format() -> None:
     schema = json.loads((ROOT / "specs" / "trace.schema.json").read_text())
     assert set(schema["properties"]) == set(FIELDS) - {"effect"}
-    unjudged = {action.name for action in FAMILY_ACTIONS}  # which the runtime tells, and no check knows yet
-    assert set(schema["properties"]["action"]["enum"]) - unjudged == set(NEEDED) - {"start", "end"}
+    assert set(schema["properties"]["action"]["enum"]) == set(NEEDED) - {"start", "end"}

@@ -18,6 +18,8 @@ from support.kills import Observer
 from support.runtimes import PATIENCE, World, calls, tool, until, world
 from support.stores import Meddled, at_once, unfinished
 
+from cancelmark.conformance.trace.check import TraceCheck
+from cancelmark.conformance.trace.records import TraceLine, read_lines
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import Runtime
@@ -37,6 +39,7 @@ from cancelmark.impl.store import (
     SqliteStore,
     Steps,
 )
+from cancelmark.model.family import FAMILY_ACTIONS
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
@@ -382,6 +385,17 @@ def check_journal(path: Path, observer: Observer) -> int:
     return len(interrupted)
 
 
+def check_trace(path: Path) -> None:
+    """What all lives have written is a behaviour of the family, also what each has found of the one before."""
+    check, actions = TraceCheck(), set()
+    with path.open("rb") as file:
+        for line in read_lines(file):
+            check.take(line)
+            actions |= {line.action} if isinstance(line, TraceLine) else set()
+    assert check.complete
+    assert actions >= {action.name for action in FAMILY_ACTIONS}
+
+
 @pytest.mark.rule("R16a", "R30a", "R31c", "R32b", "R33a", "R35b")
 def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -> None:
     path = tmp_path / "test.db"
@@ -391,6 +405,7 @@ def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -
     while (observer.kills < effort(24) or not phases <= set(observer.ends)) and seed < effort(200):
         seed += 1
         observer.live(path, seed, random)
+    check_trace(tmp_path / "test.db.ndjson")
     asyncio.run(clean_run(path, FAMILY))
     interrupted = check_journal(path, observer)
 

@@ -6,7 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,14 +19,18 @@ from support.runtime_traces import do_everything, echo, write_trace
 from support.runtimes import Held, World, tool, until, world
 from support.stores import Meddled, at_once, unfinished
 
+from cancelmark.conformance.trace.check import TraceCheck
+from cancelmark.conformance.trace.records import parse_line
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime.refusals import Busy, NoPrompt, TooLate
 from cancelmark.impl.runtime.trace import SCHEMA, TraceWriter, schema
 from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
-from cancelmark.model.lifecycle import ROWS, Outcome, State
-from cancelmark.model.protocol import REFERENCE, Move
+from cancelmark.model.family import FAMILY_ACTIONS
+from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.protocol import FAMILY, REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
 
 Line = dict[str, Any]
@@ -191,6 +195,54 @@ def test_random_histories_replay(tmp_path: Path, seed: int) -> None:
 
     path = write_trace(tmp_path, Suspending(random), story)
     assert set(replayed(path).states.values()) == {State.DONE}
+
+
+def test_random_histories_of_the_family_are_accepted(tmp_path: Path) -> None:
+    """Also with calls that come while an acceptance is journaled."""
+    lines = [line for seed in range(effort(6)) for line in random_family_history(tmp_path / f"{seed}", Random(seed))]
+    assert {line["action"] for line in lines} > {action.name for action in FAMILY_ACTIONS}
+    assert {line.get("if_busy") for line in lines} == {None, "reject", "interrupt"}
+    assert any(line.get("after", line["n"] - 1) < line["n"] - 1 for line in lines), "an acceptance that was overtaken"
+
+
+def random_family_history(path: Path, random: Random) -> list[Line]:
+    """The lines of a history, which the check has accepted."""
+
+    async def main() -> None:
+        with TraceWriter(path) as trace:
+            runtime = Runtime(ScriptedModel(), Suspending(random), grace=0.05, trace=trace, protocol=FAMILY)
+            async with runtime:
+                for session in "st":
+                    await runtime.create_session(session)
+                working = {asyncio.ensure_future(call_at_random(runtime, random, number)) for number in range(40)}
+                await asyncio.gather(*working)
+                for session in "st":
+                    await runtime.resume(session)
+
+    asyncio.run(main())
+    check, lines = TraceCheck(), lines_of(path)
+    for number, line in enumerate(lines, 1):
+        check.take(parse_line(number, line))
+    assert check.complete
+    assert not check.unfinished
+    return lines
+
+
+async def call_at_random(runtime: Runtime, random: Random, number: int) -> None:
+    session = random.choice("sst")
+    for _ in range(random.randrange(60)):
+        await asyncio.sleep(0)
+    call = random.choice(["accept"] * 8 + ["cancel", "stop", "hold", "resume", *["revoke", "next", "replace"] * 3])
+    with suppress(Busy, TooLate, NoPrompt):
+        if call == "accept":
+            mode = random.choice([None, None, Feature.INTERRUPT, Feature.REJECT])
+            await runtime.accept(session, f"{number}", random.choice([f"r{number}", None]), (), mode)
+        elif call == "stop":
+            await runtime.stop(session, hold=random.random() < 0.5)
+        elif call in ("cancel", "hold", "resume"):
+            await getattr(runtime, call)(session)
+        else:
+            await getattr(runtime, call)(session, random.randint(1, 12), *(["other"] if call == "replace" else []))
 
 
 def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: Path) -> None:
