@@ -23,7 +23,8 @@ def facts(session: AnySession) -> Mapping[str, str]:
         return _agent(session)
     if isinstance(session, Stream):
         return _stream(session)
-    return {"mark": mark_text(session), "queue": _labels(p.seq for p in session.queue), "server": _down(session)}
+    return {"mark": mark_text(session), "queue": _labels(p.seq for p in session.queue), "server": _down(session),
+            "hold": "held" if session.held else NO}
 
 
 def _labels(seqs: Iterable[int]) -> str:

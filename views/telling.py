@@ -88,7 +88,9 @@ def scenes(trace: Trace) -> Iterator[Scene]:
     for number, step in enumerate(trace.steps, 1):
         cells = _cells(step.after, cells)
         title = call_text(step.call, len(step.after.sessions))
-        happened = (*map(effect_text, step.effects), *_server_changes(before, step.after))
+        happened = (*map(effect_text, step.effects), *_server_changes(before, step.after),
+                    *(words for was, now in zip(before.sessions, step.after.sessions)
+                      for words in _session_changes(was, now)))
         yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells)
         before = step.after
 
@@ -129,6 +131,23 @@ def _server_changes(before: Server, after: Server) -> Iterator[str]:
         yield "server down" if is_down(after) else "server up"
     if before.closing != after.closing:
         yield "accepts no more" if after.closing else "accepts again"
+
+
+def _session_changes(before: AnySession, after: AnySession) -> Iterator[str]:
+    """What a call of the family has changed, and no state of a prompt shows."""
+    if not (isinstance(before, Session) and isinstance(after, Session)):
+        return
+    if before.held != after.held:
+        yield "the session is held" if after.held else "the hold is over"
+    known = {p.seq: p for p in before.prompts}
+    for p in after.prompts:
+        was = known.get(p.seq)
+        if p.front > (was.front if was else 0):
+            yield f"{p.label} goes to the front"
+        if was and p.version > was.version:
+            yield f"{p.label} has another text"
+        if was and p.revoked and not was.revoked and p.state is State.ACCEPTED:
+            yield f"{p.label} will be canceled on entry"
 
 
 def loop_text(trace: Trace) -> str | None:

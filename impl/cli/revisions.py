@@ -223,7 +223,8 @@ def catalogue(form: str) -> str:
 def _listed(flaw: Flaw) -> str:
     """The name, where it is, and its sentence: beside each other where there is room."""
     name, says = f"  {flaw.name:{max(map(len, FLAWS_BY_NAME))}}  {flaw.where:6}", fill(flaw.says, columns() - 6)
-    return f"{name}  {flaw.says}" if len(name) + len(flaw.says) < columns() else f"{name}\n{indent(says, ' ' * 6)}"
+    beside = f"{name}  {flaw.says}"
+    return beside if len(beside) <= columns() else f"{name}\n{indent(says, ' ' * 6)}"
 
 
 def tell(flaw: Flaw, revision: str, trace: Trace) -> str:

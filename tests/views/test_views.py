@@ -15,7 +15,7 @@ from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import ROWS, Guard, Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.trace import Trace, replay
 from cancelmark.views.chain import trace_dot
 from cancelmark.views.itf import itf_calls, trace_itf
@@ -195,6 +195,15 @@ step  call       mark  A                   what happened
    3  enter(A)   ≤ A   canceled_on_entry*
    4  settle(A)  ≤ A   done: canceled*     A recorded as canceled, A ends: canceled
 """
+
+
+def test_text_says_what_the_calls_of_the_family_change() -> None:
+    trace = replay(FAMILY, ["accept A", "hold", "accept B", "enter A", "enter B", "next B", "replace A", "accept C",
+                            "revoke C", "resume"])
+    told = [line.partition("queued")[2] or line for line in trace_text(trace).splitlines()]
+    for number, words in {2: "the session is held", 6: "B goes to the front", 7: "A has another text",
+                          9: "C will be canceled on entry", 10: "B starts, the hold is over"}.items():
+        assert told[number].endswith(words)
 
 
 def test_text_stays_within_its_width(race: Trace, two: Trace) -> None:

@@ -9,6 +9,7 @@ from support.commands import COMMAND
 from support.terminals import Terminal
 
 from cancelmark.conformance.report import counted
+from cancelmark.impl.cli import revisions
 from cancelmark.impl.cli.main import COMMANDS, main
 from cancelmark.impl.cli.width import fit_line
 from cancelmark.model.protocol import REFERENCE
@@ -68,6 +69,13 @@ def test_every_flaw_is_listed_with_its_sentence(capsys: pytest.CaptureFixture[st
         assert f"{flaw.name} " in listed
         assert flaw.says in listed
     assert len({flaw.says for flaw in FLAWS}) == len(FLAWS)
+
+
+def test_the_list_of_flaws_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for width in range(100, 121):
+        monkeypatch.setattr(revisions, "columns", lambda width=width: width)
+        assert main(["explain"]) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= width
 
 
 def test_a_misspelt_command_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
