@@ -16,8 +16,8 @@ CARD = ".well-known/agent-card.json"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("servers of the LangGraph API")
-    group.add_argument("--policy", choices=POLICIES, metavar="POLICY", help="the multitask strategy of all runs: enqueue "
-                       "(default), reject or interrupt")
+    group.add_argument("--policy", choices=POLICIES, metavar="POLICY", help="the multitask strategy of all runs: "
+                       "enqueue (default), reject or interrupt")
     group.add_argument("--ends", choices=ENDS, help="how ends are heard of: by joining each run (default), or from the "
                        "stream of its thread")
     group.add_argument("--assistant", metavar="NAME", help="the graph that answers (default: the first)")
