@@ -124,7 +124,7 @@ def _finding(agent: Listed, row: Row, finding: Mapping[str, Any]) -> Iterator[st
     name = finding["id"]
     yield f"## {row.mode}: {name}\n"
     yield _filled(f"> {finding['says']}", "> ") + "\n"
-    silent = finding["promise"].startswith("the text is silent")
+    silent = finding["promise"].startswith(("the text is silent", "no promise"))
     yield _filled(f"{'What the text says' if silent else 'The text'}: {finding['promise']}.") + "\n"
     yield _filled(f"Seen in {row.showed[name]} of {row.times} plays of `{row.script}`, and in {row.loaded[name]} of "
                   f"{row.times} on a loaded machine: {finding['complaint']}") + "\n"

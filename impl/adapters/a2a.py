@@ -41,8 +41,8 @@ CLAUSES: Mapping[str, str] = {
     "some-terminal": "A2A 1.0, 3.1.2 Send Streaming Message: “The stream MUST close when the task reaches a terminal "
                      "state”",
     "one-terminal": "A2A 1.0, 4.1.3 Task State: `completed`, `failed`, `canceled` and `rejected` are terminal",
-    "no-lost-cancel": "A2A 1.0, 3.1.5 Cancel Task: “success is not guaranteed”, and it takes the id of a task",
-    "cancel-stops": "A2A 1.0, 3.1.5 Cancel Task: “success is not guaranteed”",
+    "no-lost-cancel": "no promise; A2A 1.0, 3.1.5 Cancel Task: “success is not guaranteed”, and it takes a task's id",
+    "cancel-stops": "no promise; A2A 1.0, 3.1.5 Cancel Task: “success is not guaranteed”",
     "attribution": "A2A 1.0, 3.1.5 Cancel Task: what is answered is the task “with cancellation status”",
     "progress": "A2A 1.0, 3.1.5 Cancel Task: it “returns its updated state”",
     "isolation": "A2A 1.0, 3.4.1 Context Identifier: it “logically groups” tasks and messages",
