@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.reviewing import Review, make_review
 from support.runtimes import OpenStore
 from support.shared_fixture import once
 
-from cancelmark.impl.cli.revisions import search_protocol
 from cancelmark.impl.store import MemoryStore, SqliteStore
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
@@ -37,11 +37,16 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def columns(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Column]:
-    """The verdict matrix."""
-    judged = {behaviour.name: behaviour for behaviour in (*REVISIONS, REFERENCE)}
-    found = once(tmp_path_factory, "matrix", lambda: {name: search_protocol(name) for name in judged})
-    return {name: found[name].column(protocol) for name, protocol in judged.items()}
+def review(tmp_path_factory: pytest.TempPathFactory) -> Review:
+    """The review page."""
+    return once(tmp_path_factory, "review", lambda: make_review(tmp_path_factory.mktemp("review") / "review.html"))
+
+
+@pytest.fixture(scope="session")
+def columns(review: Review) -> dict[str, Column]:
+    """The verdict matrix, as the review has searched it."""
+    return {protocol.name: review.found.chapters[protocol.name].column.unpack(protocol)
+            for protocol in (*REVISIONS, REFERENCE)}
 
 
 @pytest.fixture

@@ -7,17 +7,16 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from textwrap import fill, indent
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
 from cancelmark.model.cluster.flaws import ALL_FLAWS
-from cancelmark.model.delivery import DELIVERY, delivery_of
-from cancelmark.model.protocol import REFERENCE, Behaviour
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
-from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, column, ladder
-from cancelmark.model.trace import Trace, positions, retraced
+from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, PackedColumn, column, ladder
+from cancelmark.model.trace import Trace
 from cancelmark.views.itf import trace_itf
 from cancelmark.views.sequence import trace_mermaid
 from cancelmark.views.tables import matrix_table
@@ -77,7 +76,7 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     with open_workers(arguments.jobs) as workers:
         judged = [PROTOCOLS[name] for name in (*(r.name for r in REVISIONS), REFERENCE.name)]
         searches = [(protocol, workers.begin(search_protocol, protocol.name)) for protocol in judged]
-        columns = [found().column(protocol) for protocol, found in searches]
+        columns = [found().unpack(protocol) for protocol, found in searches]
     if arguments.json:
         print(json.dumps(report(columns), indent=2, ensure_ascii=False))
     elif arguments.markdown:
@@ -87,30 +86,9 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     return 1 if columns[-1].violations else 0
 
 
-class Searched(NamedTuple):
-    """A column as plain data, which can cross over from another process: its traces are numbers."""
-
-    title: str
-    states: int
-    traces: dict[str, tuple[tuple[int, ...], int, int | None]]  # by property id: positions, sessions, loop
-
-    def column(self, protocol: Behaviour) -> Column:
-        violations = {id: retraced(_of(protocol, id), *trace) for id, trace in self.traces.items()}
-        return Column(protocol.name, self.title, violations, self.states)
-
-
-def search_protocol(name: str) -> Searched:
-    """Searches one protocol."""
-    protocol = PROTOCOLS[name]
-    found = column(protocol)
-    return Searched(found.title, found.states, {
-        id: (positions(_of(protocol, id), trace), len(trace.start.sessions), trace.loop)
-        for id, trace in found.violations.items()})
-
-
-def _of(protocol: Behaviour, id: str) -> Behaviour:
-    """What a property is judged on: delivery is a model of its own."""
-    return delivery_of(protocol.name) if id == DELIVERY.id else protocol
+def search_protocol(name: str) -> PackedColumn:
+    """Searches one protocol, maybe in another process."""
+    return column(PROTOCOLS[name]).pack(PROTOCOLS[name])
 
 
 def report(columns: list[Column]) -> dict[str, Any]:

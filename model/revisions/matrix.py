@@ -17,7 +17,7 @@ from ..properties import PROPERTIES, Bounds
 from ..protocol import REFERENCE, Behaviour, Protocol
 from ..revisions import REVISIONS
 from ..server import Call
-from ..trace import Trace
+from ..trace import Trace, positions, retraced
 from .flaws import FLAWS
 from .machine import Revision
 
@@ -82,6 +82,29 @@ class Column:
         if property in self.violations:
             return f"fails {len(self.violations[property])}"
         return "–" if self.name in SILENT.get(property, ()) or property in self.unjudged else "holds"
+
+    def pack(self, protocol: Behaviour) -> "PackedColumn":
+        return PackedColumn(self.title, self.states, {
+            id: (positions(_judged_on(protocol, id), trace), len(trace.start.sessions), trace.loop)
+            for id, trace in self.violations.items()})
+
+
+@dataclass(frozen=True)
+class PackedColumn:
+    """A column as plain data, which can cross over from another process: its traces are numbers."""
+
+    title: str
+    states: int
+    traces: dict[str, tuple[tuple[int, ...], int, int | None]]  # by property id: positions, sessions, loop
+
+    def unpack(self, protocol: Behaviour) -> Column:
+        violations = {id: retraced(_judged_on(protocol, id), *trace) for id, trace in self.traces.items()}
+        return Column(protocol.name, self.title, violations, self.states)
+
+
+def _judged_on(protocol: Behaviour, id: str) -> Behaviour:
+    """What a property is judged on: delivery is a model of its own."""
+    return delivery_of(protocol.name) if id == DELIVERY.id else protocol
 
 
 def matrix(watch_of: Callable[[str], Watch] | None = None) -> Iterator[Column]:

@@ -103,7 +103,7 @@ def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:
     return {
         "page": str(path), "verdict": "violated" if found.wrong else "holds", "wrong": found.wrong,
         "states": found.states, "seconds": round(seconds, 3), "properties": properties,
-        "revisions": {c.name: {"states": c.searched, "cells": c.cells} for c in found.chapters.values()},
+        "revisions": {c.name: {"states": c.column.states, "cells": c.cells} for c in found.chapters.values()},
         "flaws": {flaw.name: flaw.latest for flaw in FLAWS},
     }
 

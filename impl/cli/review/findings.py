@@ -12,7 +12,7 @@ from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
-from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, Profile, column
+from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, PackedColumn, Profile, column
 from cancelmark.views.levels import Level, count_levels
 from cancelmark.views.trace import trace_text
 
@@ -73,8 +73,7 @@ class Chapter:
     """One protocol: its verdicts, and its graph with the traces that are told of it. A trace is a walk in the graph."""
 
     name: str
-    title: str
-    searched: int
+    column: PackedColumn
     cells: dict[str, str]  # by property id: `holds`, `fails 4`, or `–`
     graph: PackedGraph
     counterexamples: dict[str, list[int]]
@@ -133,7 +132,7 @@ class Findings:
     @property
     def states(self) -> int:
         """States of all searches, those that several searches have in common counted by each."""
-        return (sum(c.states for c in self.checked.values()) + sum(c.searched for c in self.chapters.values())
+        return (sum(c.states for c in self.checked.values()) + sum(c.column.states for c in self.chapters.values())
                 + sum(d.searched for d in self.delivered.values()) + sum(c.states for c in self.changed.values()))
 
 
@@ -159,7 +158,7 @@ def chapter(name: str) -> Chapter:
     graph, walks = pack_graph(behaviour, PLAYED[name], [*broken.values(), *flaws.values(), *examples.values()])
     told = iter(walks)
     return Chapter(
-        name, verdicts.title, verdicts.states, {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
+        name, verdicts.pack(PROTOCOLS[name]), {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
         {id: next(told) for id in broken}, {flaw: next(told) for flaw in flaws},
         {example: next(told) for example in examples})
 

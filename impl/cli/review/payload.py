@@ -32,7 +32,7 @@ class ShownTrace(NamedTuple):
 def make_payload(found: Findings) -> dict[str, object]:
     titles = {
         REF: "the reference", SESSIONS: "the reference, two sessions",
-        **{name: f"{name} · {found.chapters[name].title.split(':')[0]}" for name in REVISIONS},
+        **{name: f"{name} · {found.chapters[name].column.title.split(':')[0]}" for name in REVISIONS},
         LOGGED.name: "delivery by a log (the reference)", LOSSY.name: "delivery by buffers (r0–r4)",
     }
     titles |= {id: change.title for id, change in CHANGES.items()}

@@ -130,12 +130,12 @@ def matrix(found: Findings) -> str:
                 f'<span class="unseen"> steps: how {name} breaks {property}</span></button>')
 
     known = {trace.id for trace in counterexample_traces(found)}
-    heads = [f'<abbr title="{escape(c.title)}">{c.name}</abbr>' for c in found.chapters.values()]
+    heads = [f'<abbr title="{escape(c.column.title)}">{c.name}</abbr>' for c in found.chapters.values()]
     table = draw_table("The verdict matrix: properties by revision", ("property", *heads), (
         (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(name, p.id) for name in found.chapters))
         for p in JUDGED), "matrix")
-    revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.title)} <span>{c.searched:,} states</span></dd></div>"
-                        for c in found.chapters.values())
+    revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.column.title)} <span>{c.column.states:,} states</span>"
+                        "</dd></div>" for c in found.chapters.values())
     return f'{table}<dl class="revisions">{revisions}</dl>'
 
 

@@ -1,26 +1,21 @@
 """The review page: made once by the command itself, judged by the model, then opened in a real browser."""
 
-import contextlib
-import gzip
 import io
-import json
 import re
 import shlex
 import xml.etree.ElementTree as ElementTree
-from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import pytest
 from playwright.sync_api import Browser, Locator
 from support.browsing import Sight, chromium, inaccessible
-from support.shared_fixture import once
+from support.reviewing import Review
 
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.review import command, findings
-from cancelmark.impl.cli.review.findings import Findings
 from cancelmark.impl.cli.review.page import page as page_of
 from cancelmark.impl.cli.review.reading import specification
 from cancelmark.impl.cli.review.whatif import CHANGES, limit_actions
@@ -39,47 +34,6 @@ from cancelmark.views.reasons import reason, rest_reason
 
 WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation")
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}
-
-
-class Review(NamedTuple):
-    """What `cancelmark review` did."""
-
-    path: Path
-    html: str
-    said: str
-    code: int
-    found: Findings
-
-    @property
-    def url(self) -> str:
-        return self.path.as_uri()
-
-    @property
-    def told(self) -> dict[str, Any]:
-        found = re.search(r'<script type="application/json" id="payload">(.*?)</script>', self.html, re.DOTALL)
-        assert found
-        return dict(json.loads(found[1]))
-
-    def graph(self, name: str) -> dict[str, Any]:
-        found = re.search(rf'id="graph-{name}">(.*?)</script>', self.html)
-        assert found
-        return dict(json.loads(gzip.decompress(b64decode(found[1]))))
-
-
-@pytest.fixture(scope="session")
-def review(tmp_path_factory: pytest.TempPathFactory) -> Review:
-    """The page."""
-    return Review(*once(tmp_path_factory, "review", lambda: made(tmp_path_factory.mktemp("review") / "review.html")))
-
-
-def made(path: Path) -> tuple[Path, str, str, int, Findings]:
-    """The page as people make it, and what was found on the way, for tests that change it."""
-    kept: list[Findings] = []
-    find_out = findings.find_out
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
-        patch.setattr(command, "find_out", lambda workers: kept.append(find_out(workers)) or kept[0])
-        code = main(["review", "-o", str(path)])
-    return path, path.read_text(), said.getvalue(), code, kept[0]
 
 
 # --- what it says
