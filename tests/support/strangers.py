@@ -76,9 +76,11 @@ class Stranger:
     def path(self) -> str:
         workspace = f"/v1/workspaces/{self.random.choice([self.workspace, 'unknown', '%00', '%ff'])}"
         session = f"{workspace}/agent/sessions/{self.random.choice([self.session, 'unknown', '*'])}"
+        prompt = f"{session}/prompts/{self.random.choice(['unknown', '%00', '%ff', '..', 'x' * 3000])}"
         return self.random.choice([
             "/v1/health", "/v1/workspaces", f"{workspace}/agent", f"{workspace}/sessions", f"{session}/prompts",
-            "/v1/clients/x", "/app.js", "/metrics", "/nowhere", f"{workspace}/events?client_id=x"])
+            "/v1/clients/x", "/app.js", "/metrics", "/nowhere", f"{workspace}/events?client_id=x", prompt,
+            f"{prompt}/text", f"{prompt}/next", f"{session}/stop", f"{session}/hold", f"{session}/resume"])
 
     def body(self) -> bytes:
         size = 2 ** self.random.randint(4, 17 if self.random.random() < 0.97 else 20)
@@ -94,8 +96,8 @@ class Stranger:
 
     def make_header(self) -> Attack:
         name, value = self.random.choice(HEADERS), self.random.choice(ODD)
-        return Attack("header", [self.head(self.random.choice(["GET", "POST"]), self.path(), name + b": " + value)],
-                      good=True)
+        method = self.random.choice(["GET", "POST", "PUT", "DELETE"])
+        return Attack("header", [self.head(method, self.path(), name + b": " + value)], good=True)
 
     def make_query(self) -> Attack:
         query = self.random.choice([b"client_id=%ff", b"client_id=" + b"x" * 5000, b"&" * 5000, b"%", b"=" * 100,
@@ -106,9 +108,12 @@ class Stranger:
 
     def make_body(self) -> Attack:
         body = self.body()
-        path = self.random.choice(["/v1/workspaces", f"/v1/workspaces/{self.workspace}/agent",
-                                   f"/v1/workspaces/{self.workspace}/sessions"])
-        return Attack("body", [self.head("POST", path, b"content-length: %d" % len(body)), body], good=True)
+        workspace = f"/v1/workspaces/{self.workspace}"
+        session = f"{workspace}/agent/sessions/{self.session}"
+        method, path = self.random.choice([
+            ("POST", "/v1/workspaces"), ("POST", f"{workspace}/agent"), ("POST", f"{workspace}/sessions"),
+            ("POST", f"{session}/stop"), ("PUT", f"{session}/prompts/unknown/text")])
+        return Attack("body", [self.head(method, path, b"content-length: %d" % len(body)), body], good=True)
 
     def make_workspace(self) -> Attack:
         path = self.random.choice([*PATHS, f"/hostile/{self.random.randrange(10_000)}"])
