@@ -62,14 +62,19 @@ def build(
     directory: Path, bounds: Bounds, options: tuple[str, ...], bug: str | None = None,
     features: frozenset[Feature] = frozenset(), *more: str,
 ) -> Verifier:
-    """Generates and compiles. -o2 keeps variables that are only written: to SPIN, history may look like that."""
+    """Generates and compiles. -o2 keeps variables that are only written: to SPIN, history may look like that.
+
+    Without optimization tcc compiles, if it is there: sixty times as fast as gcc, which is most of a small search.
+    """
     started = time.perf_counter()
     shutil.copy(SPEC, directory)
     defines = (*(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()),
                *(f"-D{feature.name}" for feature in Feature if feature in features),
                *((f"-DBUG={bug}",) if bug else ()), *more)
     _run(directory, "spin", "-a", "-o2", *defines, SPEC.name)
-    _run(directory, "gcc", "-w", *options, "-o", "pan", "pan.c")
+    optimized = any(option.startswith("-O") for option in options)
+    compiler = "gcc" if optimized or not shutil.which("tcc") else "tcc"
+    _run(directory, compiler, "-w", *options, "-o", "pan", "pan.c")
     return Verifier(directory, defines, time.perf_counter() - started)
 
 

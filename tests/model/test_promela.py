@@ -29,10 +29,9 @@ from cancelmark.model.server import Server, changes
 from cancelmark.model.trace import call_text, replay
 from cancelmark.model.variants.mistakes import MISTAKES
 
-# Each compiles once, without optimization: at small bounds compiling is what takes the time.
-SAFETY = (*spin.SAFETY, "-O0")
-SHORTEST = (*SAFETY, "-DREACH")
-LIVENESS = ("-DNOREDUCE", "-O0")
+# Compiled without optimization: at small bounds compiling is what takes the time.
+SHORTEST = (*spin.SAFETY, "-DREACH")
+LIVENESS = ("-DNOREDUCE",)
 
 QUICK = 50_000  # states
 EVERYTHING = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
@@ -103,7 +102,7 @@ def tools() -> None:
 
 @pytest.mark.parametrize("bounds", [b for b, (states, *_) in PINNED.items() if DEEP or states < QUICK], ids=str)
 def test_spin_counts_as_many_states_and_edges_as_the_explorer(bounds: Bounds, tmp_path: Path) -> None:
-    told = spin.build(tmp_path, bounds, SAFETY).run()
+    told = spin.build(tmp_path, bounds, spin.SAFETY).run()
     found = spin.Search.of(told)
     assert (found.states, found.edges, found.errors) == (*PINNED[bounds][:2], 0)
     if bounds == EVERYTHING:
@@ -114,7 +113,7 @@ def test_spin_counts_as_many_states_and_edges_as_the_explorer(bounds: Bounds, tm
 def test_three_sessions_count_alike(tmp_path: Path) -> None:
     bounds = Bounds(2, cancels=1, crashes=1, sessions=3)
     ours = explore(REFERENCE, bounds)
-    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY).run())
+    found = spin.Search.of(spin.build(tmp_path, bounds, spin.SAFETY).run())
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
 
@@ -124,7 +123,7 @@ def test_spin_counts_a_protocol_of_the_family_as_the_explorer_does(
     features: tuple[Feature, ...], tmp_path: Path,
 ) -> None:
     bounds, counts = FAMILY_PINNED[features]
-    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY, None, frozenset(features)).run())
+    found = spin.Search.of(spin.build(tmp_path, bounds, spin.SAFETY, None, frozenset(features)).run())
     assert (found.states, found.edges, found.errors) == (*counts[:2], 0)
 
 
@@ -138,7 +137,7 @@ EVERY_CALL = Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, rev
       if DEEP else [])], ids=str)
 def test_spin_counts_the_whole_family_as_the_explorer_does(bounds: Bounds, tmp_path: Path) -> None:
     ours = explore(FAMILY, bounds)
-    found = spin.Search.of(spin.build(tmp_path, bounds, SAFETY, None, ALL).run())
+    found = spin.Search.of(spin.build(tmp_path, bounds, spin.SAFETY, None, ALL).run())
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
 
@@ -222,19 +221,19 @@ def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken
 
 
 def test_a_search_that_was_cut_short_is_no_count(tmp_path: Path) -> None:
-    verifier = spin.build(tmp_path, Bounds(2, cancels=1, clears=1), SAFETY)
+    verifier = spin.build(tmp_path, Bounds(2, cancels=1, clears=1), spin.SAFETY)
     with pytest.raises(RuntimeError, match="did not search to the end"):
         spin.Search.of(verifier.run("-m3"))
 
 
 def test_a_bug_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="NO_SUCH_BUG"):
-        spin.build(tmp_path, Bounds(1), SAFETY, "NO_SUCH_BUG")
+        spin.build(tmp_path, Bounds(1), spin.SAFETY, "NO_SUCH_BUG")
 
 
 def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spin, "BOUNDS", (Bounds(1, cancels=1),))
-    monkeypatch.setattr(spin, "FAST", SAFETY)
+    monkeypatch.setattr(spin, "FAST", spin.SAFETY)
     report = spin.measure(1)
     [row] = report.tables[0].rows
     assert row[:3] == ("prompts=1 cancels=1", 34, 34)
