@@ -9,7 +9,7 @@ REVIEW := build/review
 OPENCODE ?= 1.18.33
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --timeout 600
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --timeout 600  # a third worker: tests of real servers wait
 ifndef SEED
 SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
