@@ -341,7 +341,7 @@ class Action:
 
     @property
     def effect(self) -> str:
-        return (self.apply.__doc__ or "").strip()
+        return " ".join((self.apply.__doc__ or "").split())  # it is a cell of tables: one line
 
 
 def _by(trigger: Trigger) -> Callable[[Port, Any, Variant], bool]:

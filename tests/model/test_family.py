@@ -54,6 +54,7 @@ def test_without_a_feature_the_family_is_the_reference() -> None:
 
 def test_with_every_feature_the_family_has_every_action_row_and_property() -> None:
     assert FAMILY.actions == ALL_ACTIONS
+    assert all(len(action.effect.splitlines()) == 1 for action in ALL_ACTIONS), "a cell of a table"
     assert FAMILY.rows == ROWS
     assert [p.id for p in properties_for(FAMILY)] == [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)]
     assert all(p.sentence == p.in_family for p in properties_for(FAMILY) if p.in_family)

@@ -202,13 +202,11 @@ def others() -> str:
     """What two other tools say, as committed with the project."""
     spec = specification()
     widest = max(spec["spin"], key=lambda row: int(row["states"]))
-    invariant = "".join(f"<li>{escape(sentence)}</li>" for sentence in spec["proof"]["invariant"].values())
     return f"""<div class="others">
 <article><h3>A proof, for any number of prompts</h3><p>A solver (z3) was asked {spec['proof']['questions']} questions
-and answered each as it must. They show that the {len(spec['proof']['invariant'])} sentences below hold at the start
+and answered each as it must. They show that the {len(spec['proof']['invariant'])} sentences hold at the start
 and survive every action, and that the properties follow, with any of <a href="#family">the family’s calls</a> or none.
-Delivery is not part of it. <code>cancelmark prove</code> asks again.</p>
-<details><summary>The sentences</summary><ul>{invariant}</ul></details></article>
+Delivery is not part of it. <code>cancelmark prove</code> asks again.</p></article>
 <article><h3>A second model, in another language</h3><p>SPIN searched a model that was written apart, in Promela, from
 the rules alone. In {len(spec['spin'])} searches it counted the same states and the same edges as this project’s
 explorer; the largest has {widest['states']:,} states and {widest['edges']:,} edges. Every property held.</p></article>
