@@ -13,7 +13,8 @@ import importlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import getsource
 from pathlib import Path
@@ -209,8 +210,22 @@ def attempted(protocol: Protocol, server: Server) -> list[Change]:
         return list(changes(protocol, server))
     except IllegalTrigger:
         if len(protocol.actions) == 1:
-            return []
+            return attempted_one_by_one(protocol, server)
         return [change for action in protocol.actions for change in attempted(limited(protocol, (action,)), server)]
+
+
+def attempted_one_by_one(protocol: Protocol, server: Server) -> list[Change]:
+    """The same for a protocol of one action, of which some prompt is the reason that it cannot happen."""
+    (action,) = protocol.actions
+    found: list[Change] = []
+    for asked_for in server.prompts if action.subject else ():
+        def subject(port: Any, prompt: Any, variant: Any, seq: int = asked_for.seq) -> bool:
+            return prompt.seq == seq and action.subject is not None and action.subject(port, prompt, variant)
+
+        with suppress(IllegalTrigger):
+            one = protocol.limited((replace(action, subject=subject),))
+            found += [change._replace(call=change.call._replace(action=action)) for change in changes(one, server)]
+    return found
 
 
 def visible(server: Server) -> Server:

@@ -1,6 +1,7 @@
 """The replay of the model's edges finds implementations that part ways with it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support.budget import DEEP
@@ -8,9 +9,11 @@ from support.replayed_sessions import FamilySessions, Sessions
 from tools import replaying
 from tools.replaying import Asked, Difference, Subject, replay
 
+from cancelmark.model.actions import Variant
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import FAMILY
+from cancelmark.model.protocol import FAMILY, Protocol
+from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 
 BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
 
@@ -134,3 +137,46 @@ def test_what_is_not_there_is_named(name: str, capsys: pytest.CaptureFixture[str
         replaying.main([name])
     assert stopped.value.code == 2
     assert f"{name}" in capsys.readouterr().err
+
+
+# --- the tempting mistakes of the family -----------------------------------------------------------------------------
+
+def sessions_of(protocol: Protocol) -> type[FamilySessions]:
+    """The runtime's sessions with this protocol: a crash, and whatever the protocol has of its own, is its action."""
+    class Mistaken(FamilySessions):
+        def crash(self) -> list[Asked]:
+            for session in self.sessions:
+                session.take("crash")
+            return super().crash()
+
+        def take(
+            self, name: str, session: int = 0, seq: int | None = None, variant: Variant = None,
+        ) -> list[Asked]:
+            """The runtime takes no step on a prompt that is done, whatever a protocol says."""
+            if seq is not None and seq not in self.prompts[seq].session.prompts:
+                raise LookupError(seq)
+            return super().take(name, session, seq, variant)
+
+        def arrive(self, session: int) -> list[Asked]:
+            return self.take("arrive", session)
+
+        def look(self, session: int) -> list[Asked]:
+            return self.take("look", session)
+
+    Mistaken.protocol = protocol
+    return Mistaken
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_every_mistake_of_the_family_runs_on_the_runtimes_session(mistake: Mistake) -> None:
+    """The protocol is a value: with a mistake in it, model and runtime are still the same protocol."""
+    bounds = mistake.bounds if DEEP else replace(mistake.bounds, prompts=min(2, mistake.bounds.prompts))
+    assert replay(sessions_of(mistake.protocol), bounds, mistake.protocol)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_the_replay_finds_every_mistake_of_the_family(mistake: Mistake) -> None:
+    """And a runtime with the mistake is not the family: some edge differs, within the bounds that show the mistake."""
+    right = Protocol("right", features=mistake.protocol.features)
+    with pytest.raises(Difference):
+        replay(sessions_of(mistake.protocol), mistake.bounds, right)
