@@ -16,7 +16,7 @@ from support.openai_server import Act, Reply
 from support.servers import Process
 from support.terminals import Terminal
 
-from cancelmark.impl.cli.board import KEPT, Board, draw_board
+from cancelmark.impl.cli.client.board import KEPT, Board, draw_board
 from cancelmark.impl.client import Notice, Prompt, Session
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.commands import COMMAND, run_command
 from support.terminals import Terminal
 
-from cancelmark.impl.cli.quiz import CHOICES, Question, ask, questions
+from cancelmark.impl.cli.game.quiz import CHOICES, Question, ask, questions
 from cancelmark.model.check.walk import Walk
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE

@@ -12,8 +12,8 @@ import pytest
 from support.commands import read_refusal, run_command
 from support.servers import PATIENCE, Process
 
-from cancelmark.impl.cli.board import Board, draw_board
-from cancelmark.impl.cli.watch import Lines
+from cancelmark.impl.cli.client.board import Board, draw_board
+from cancelmark.impl.cli.client.watch import Lines
 from cancelmark.impl.client import Called, Notice, Prompt, Session
 
 

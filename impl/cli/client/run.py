@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from cancelmark.model.lifecycle import State
 
+from ..text import plain
+from ..width import Help
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
-from .text import plain
-from .width import Help
 
 if TYPE_CHECKING:
-    from ..client import Attachment, ClientError, Notice, RunComplete
+    from ...client import Attachment, ClientError, Notice, RunComplete
 
 EXIT = {"end_turn": 0, "error": 1, "canceled": 3}
 LEFT = 130
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]",
                        view: "View") -> int:
-    from ..client import ClientError, RunStream
+    from ...client import ClientError, RunStream
 
     interrupts = Interrupts(view)
     try:
@@ -124,7 +124,7 @@ class Interrupts:
             self._asked.set()
 
     async def _cancel(self, cancel: Callable[[], Awaitable[None]]) -> None:
-        from ..client import ClientError
+        from ...client import ClientError
 
         await self._asked.wait()
         try:
@@ -161,7 +161,7 @@ class View:
         self._troubled = trouble is not None
 
     def show(self, notice: "Notice") -> None:
-        from ..client import Message, Prompt
+        from ...client import Message, Prompt
 
         match notice.payload:
             case Prompt(state=state) if self._spinner:

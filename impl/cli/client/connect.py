@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..discovery import NAME, data_directory, find
-from ..files import UsageError
-from ..wire import PROTOCOL
-from .text import plain
+from ...discovery import NAME, data_directory, find
+from ...files import UsageError
+from ...wire import PROTOCOL
+from ..text import plain
 
 if TYPE_CHECKING:
-    from ..client import Attachment, Client, Session, Workspace
+    from ...client import Attachment, Client, Session, Workspace
 
 SESSION = "default"
 START = "cancelmark serve"
@@ -63,7 +63,7 @@ class Place:
 @asynccontextmanager
 async def connect_place(arguments: argparse.Namespace) -> AsyncIterator[Place]:
     """The workspace that is meant, at the server that is meant, or a `UsageError` that says what to do."""
-    from ..client import Client, Refusal, Unreachable
+    from ...client import Client, Refusal, Unreachable
 
     server, token = _server(arguments)
     try:
@@ -94,7 +94,7 @@ def carry_out(command: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(command)
     except Exception as error:
-        from ..client import ClientError
+        from ...client import ClientError
 
         if isinstance(error, ClientError):
             raise UsageError(plain(str(error))) from error
@@ -117,7 +117,7 @@ def read_attachments(files: list[Path]) -> "list[Attachment]":
     """The files that were given, each of which is text."""
     from mimetypes import guess_type
 
-    from ..client import Attachment
+    from ...client import Attachment
 
     attachments: list[Attachment] = []
     for file in files:

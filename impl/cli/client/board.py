@@ -10,10 +10,10 @@ from rich.text import Text
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 from cancelmark.views.theme import PROMPT_LOOKS
 
-from .text import line
+from ..text import line
 
 if TYPE_CHECKING:
-    from ..client import Notice, Prompt, RunComplete, Session
+    from ...client import Notice, Prompt, RunComplete, Session
 
 KEPT = 500  # prompts that are done and still remembered
 COLUMNS = tuple(state.value for state in State if state is not State.CANCELED_ON_ENTRY)
@@ -79,7 +79,7 @@ class Board:
 
     def take(self, notice: "Notice") -> Card | None:
         """Takes over what has happened, and returns the prompt that it happened to."""
-        from ..client import Message, Prompt, RunComplete, Session
+        from ...client import Message, Prompt, RunComplete, Session
 
         match notice.payload:
             case Session() as session:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from cancelmark.model.lifecycle import State
 
-from ..files import UsageError
+from ...files import UsageError
+from ..text import line, plain
+from ..width import Help
 from .connect import Place, add_place, carry_out, connect_place
-from .text import line, plain
-from .width import Help
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..client import ClientError, Events, Notice
+    from ...client import ClientError, Events, Notice
     from .board import Board
 
 PAUSE = 0.05  # seconds between two pictures
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def watch(arguments: argparse.Namespace) -> int:
-    from ..client import Events, Patience, Refusal
+    from ...client import Events, Patience, Refusal
     from .board import Board
 
     over = asyncio.Event()
@@ -101,7 +101,7 @@ async def _follow(events: "Events", board: "Board", view: "View") -> None:
 
 async def _catch_up(place: Place, board: "Board", view: "View", connected_again: asyncio.Event) -> None:
     """After each loss of the connection, and at first, puts on the board how things are: updates were missed."""
-    from ..client import Refusal, Unreachable
+    from ...client import Refusal, Unreachable
 
     while True:
         await connected_again.wait()
@@ -148,7 +148,7 @@ class Lines(View):
         self._troubled = trouble is not None
 
     def tell(self, notice: "Notice") -> str:
-        from ..client import AgentEvent, Called, Message, Prompt, RunComplete, Session
+        from ...client import AgentEvent, Called, Message, Prompt, RunComplete, Session
         from .board import tell_place
 
         title = self._board.title

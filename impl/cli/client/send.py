@@ -4,12 +4,12 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..files import UsageError
+from ...files import UsageError
+from ..width import Help
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
-from .width import Help
 
 if TYPE_CHECKING:
-    from ..client import Attachment
+    from ...client import Attachment
 
 DESCRIPTION = """\
 Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 async def send(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]") -> int:
     from uuid import uuid4
 
-    from ..client import Refusal, Unreachable
+    from ...client import Refusal, Unreachable
 
     run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
     async with connect_place(arguments) as place:

@@ -4,9 +4,9 @@ import argparse
 import json
 from typing import Any
 
-from ..files import UsageError
+from ...files import UsageError
+from ..width import Help
 from .connect import add_place, carry_out, connect_place
-from .width import Help
 
 DESCRIPTIONS = {
     "stop": """\

@@ -25,12 +25,12 @@ from cancelmark.views.facts import facts
 from cancelmark.views.theme import PROMPT_LOOKS
 from cancelmark.views.trace import trace_text
 
-from ..files import UsageError
-from .itf import load, save
-from .protocols import add_protocol, protocol_named, sound
+from ...files import UsageError
+from ..itf import load, save
+from ..protocols import add_protocol, protocol_named, sound
+from ..terminal import output
+from ..width import Help, columns, fit_line
 from .quiz import Question, ask, questions
-from .terminal import output
-from .width import Help, columns, fit_line
 
 DESCRIPTION = """\
 Play the protocol: choose what happens next, and see what becomes of each prompt, what is published and which property

@@ -9,13 +9,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..files import UsageError
+from ...files import UsageError
+from ..text import line, plain
+from ..width import Help
 from .connect import Place, add_place, carry_out, connect_place
-from .text import line, plain
-from .width import Help
 
 if TYPE_CHECKING:
-    from ..client import Prompt, Refusal, Session
+    from ...client import Prompt, Refusal, Session
 
 DESCRIPTION = """\
 List what waits in a session, the next one first, each with its number (#12), or change it:
@@ -85,7 +85,7 @@ async def queue(arguments: argparse.Namespace) -> int:
 
 async def list_waiting(place: Place, session: "Session") -> "tuple[Prompt, ...]":
     """What waits. A server that knows no numbers tells the texts."""
-    from ..client import BadAnswer, Prompt
+    from ...client import BadAnswer, Prompt
 
     try:
         return await place.client.waiting(place.workspace.id, session.id)
@@ -96,7 +96,7 @@ async def list_waiting(place: Place, session: "Session") -> "tuple[Prompt, ...]"
 
 async def change(arguments: argparse.Namespace, seq: int) -> int:
     """Drops, edits or moves one prompt."""
-    from ..client import Refusal
+    from ...client import Refusal
 
     async with connect_place(arguments) as place:
         session = await place.session(arguments.session)
@@ -134,7 +134,7 @@ def tell_late(error: "Refusal") -> str:
 
 async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
     """Edits the text, in a session that is held meanwhile. What cannot be taken is not lost."""
-    from ..client import Refusal
+    from ...client import Refusal
 
     where = place.workspace.id, session.id
     held = (await place.client.agent_session(*where)).held

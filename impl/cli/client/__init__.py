@@ -1,0 +1,1 @@
+"""Commands for a server that runs: to send, watch, cancel, hold and edit prompts."""
