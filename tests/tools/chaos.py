@@ -56,6 +56,7 @@ class Told:
     canceled: list[tuple[str, list[int]]] = field(default_factory=list)  # session, seqs acknowledged before
     seen: dict[str, list[tuple[str, int, str]]] = field(default_factory=dict)  # by watcher: place, seq, outcome
     posts: int = 0
+    family: Counter[str] = field(default_factory=Counter)  # the other calls
 
 
 class Chaos:
@@ -224,7 +225,25 @@ class Chaos:
                 before = list(known)
                 if await self.ask(f"agent/sessions/{session}/cancel", None) is not None:
                     self.told.canceled.append((session, before))
+            if self.random.random() < 0.15:
+                await self.call_family(session, known)
             await asyncio.sleep(self.random.uniform(0, 0.1))
+
+    async def call_family(self, session: str, known: list[int]) -> None:
+        """One of the other calls; a hold does not last."""
+        what = self.random.choice(["hold", "stop", "prompts/clear", "revoke"])
+        path = f"agent/sessions/{session}"
+        if what == "revoke":
+            with suppress(httpx.TransportError, TimeoutError):
+                async with asyncio.timeout(8), web(self.random.choice(self.members).url) as http:
+                    if known:
+                        await http.delete(f"/v1/workspaces/{self.workspace}/{path}/prompts/{known[-1]}")
+        else:
+            await self.ask(f"{path}/{what}", {} if what == "stop" else None, times=3)
+        if what == "hold":
+            await asyncio.sleep(self.random.uniform(0, 0.5))
+            await self.ask(f"{path}/resume", None)
+        self.told.family[what] += 1
 
     async def watch(self, name: str, choose: Callable[[], Member]) -> None:
         """Sees every end, and comes back to its place whenever it is cut off."""
@@ -328,7 +347,8 @@ async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: f
         steps = dict(chaos.rows("SELECT claim, count(*) FROM cancelmark.steps WHERE claim <> '' GROUP BY 1"))
         return problems, {
             "seed": seed, "faults": dict(chaos.faults), "posts": chaos.told.posts,
-            "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled), "claims": steps,
+            "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled),
+            "other calls": dict(chaos.told.family), "claims": steps,
             "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1"))}
     finally:
         await chaos.stop()
