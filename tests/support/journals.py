@@ -10,15 +10,24 @@ from cancelmark.model.effects import End
 from cancelmark.model.lifecycle import Feature, IllegalTrigger, Outcome
 from cancelmark.model.protocol import FAMILY
 
-# A message that is written when its prompt is done, by another transaction than the one that has ended it.
+AFTER_CANCEL = 40  # messages that a turn may write before its node has looked: more than any look takes
+
+# Messages that are written when their prompt is done, by another transaction than the one that has ended it; and those
+# that are written when it is canceled, and still runs.
 AUDIT = """
-CREATE TABLE cancelmark.late_messages (id text, at timestamptz DEFAULT clock_timestamp());
+CREATE TABLE cancelmark.late_messages (id text);
+CREATE TABLE cancelmark.covered_messages (seq bigint);
 CREATE FUNCTION cancelmark.audit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM cancelmark.prompts p WHERE p.workspace_id = new.workspace_id AND p.state = 'done'
                AND p.seq = substring(new.id FROM '^p([0-9]+)')::bigint AND p.xmin <> pg_current_xact_id()::xid) THEN
         INSERT INTO cancelmark.late_messages VALUES (new.id);
     END IF;
+    INSERT INTO cancelmark.covered_messages
+        SELECT p.seq FROM cancelmark.prompts p JOIN cancelmark.sessions s
+            ON s.workspace_id = p.workspace_id AND s.id = p.session_id AND s.mark >= p.seq
+        WHERE p.workspace_id = new.workspace_id AND p.state = 'active'
+            AND p.seq = substring(new.id FROM '^p([0-9]+)')::bigint;
     RETURN NULL;
 END $$;
 CREATE TRIGGER audit AFTER INSERT OR UPDATE ON cancelmark.messages FOR EACH ROW EXECUTE FUNCTION cancelmark.audit();
@@ -96,6 +105,8 @@ def judge(connection: Any) -> list[str]:
 
     problems = [f"message {id} was written after the end of its prompt" for (id,) in rows(
         "SELECT id FROM cancelmark.late_messages")]
+    problems += [f"prompt {seq} has written {number} messages after it was canceled" for seq, number in rows(
+        f"SELECT seq, count(*) FROM cancelmark.covered_messages GROUP BY 1 HAVING count(*) > {AFTER_CANCEL}")]
     problems += [f"prompt {seq} is {state}" for seq, state in rows(
         "SELECT seq, state FROM cancelmark.prompts WHERE state <> 'done'")]
     problems += [f"the text {text!r} was accepted {number} times" for text, number in rows(

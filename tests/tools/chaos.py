@@ -31,7 +31,7 @@ from support.postgres import FAST, PostgresServer
 from support.proxies import Proxy
 from support.servers import web
 
-NODES, SESSIONS, PACE = 3, 6, 0.03
+NODES, SESSIONS, QUIET, PACE = 3, 9, 3, 0.03
 SCRIPT = Path(__file__).parent.parent / "support" / "chaos_node.py"
 
 
@@ -229,6 +229,19 @@ class Chaos:
                 await self.call_family(session, known)
             await asyncio.sleep(self.random.uniform(0, 0.1))
 
+    async def be_quiet(self, session: str, end: float) -> None:
+        """Posts a prompt that does not end by itself, cancels it, and does nothing else: nothing but the cancel makes
+        its owner look."""
+        while time.monotonic() < end:
+            text = f"work 1000000 {uuid4().hex[:12]}"
+            answer = await self.ask("agent", {"session_id": session, "prompt": text, "run_id": text[-12:]})
+            assert answer is not None
+            seq = self.told.acknowledged[text] = answer.json()["seq"]
+            await asyncio.sleep(self.random.uniform(0.1, 1))
+            await self.ask(f"agent/sessions/{session}/cancel", None)
+            self.told.canceled.append((session, [seq]))
+            await asyncio.sleep(8 * self.random.random())
+
     async def call_family(self, session: str, known: list[int]) -> None:
         """One of the other calls; a hold does not last."""
         what = self.random.choice(["hold", "stop", "prompts/clear", "revoke"])
@@ -279,7 +292,9 @@ class Chaos:
         try:
             while len(self.ready) < len(watching):
                 await asyncio.sleep(0.05)
-            await asyncio.gather(self.do_faults(end, gap), *(self.write(session, end) for session in self.sessions))
+            await asyncio.gather(self.do_faults(end, gap),
+                                 *(self.be_quiet(session, end) for session in self.sessions[:QUIET]),
+                                 *(self.write(session, end) for session in self.sessions[QUIET:]))
             problems = await self.settle()
             await self.let_watchers_see()
         finally:
@@ -349,6 +364,9 @@ async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: f
             "seed": seed, "faults": dict(chaos.faults), "posts": chaos.told.posts,
             "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled),
             "other calls": dict(chaos.told.family), "claims": steps,
+            "most messages after a cancel": chaos.rows(
+                "SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM cancelmark.covered_messages"
+                " GROUP BY seq) counted")[0][0],
             "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1"))}
     finally:
         await chaos.stop()
