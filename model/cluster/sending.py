@@ -232,7 +232,7 @@ class Sending:
             if written.answer is Answer.STALE:
                 written, write = self.again(cluster.row, write)
         edge, after = self.answered(cluster._replace(row=written.row), i, write, written)
-        yield edge._replace(what=f"{edge.what}, again", fair=True), after
+        yield edge._replace(what=f"{edge.what}, again", client=False, fair=True), after
 
     def arrive(self, cluster: Cluster) -> Iterator[Way]:
         """A step that is late arrives, whatever has become of its node."""
@@ -244,7 +244,7 @@ class Sending:
                 yield Edge(late.by.node, f"message of {label(late.turn.seq)}", "arrives", turn=late.turn), left
                 continue
             written = self.database.take_step(cluster.row, late)
-            edge = self.edge(late.by.node, late, written, fault=True)
+            edge = self.edge(late.by.node, late, written, fault=True)._replace(client=False)
             how = "arrives" + ("" if written.answer is Answer.OK else f": {written.answer.value}")
             for woken, lost in self.wake(left._replace(row=written.row), cluster, late.by.node, written.answer):
                 yield edge._replace(how=", ".join(filter(None, (how, lost))), fair=True), self.note(woken, written)

@@ -13,6 +13,7 @@ specs/protocol.md like the Promela model, and it shares no code with the other t
 - `instances`       from questions about any number of prompts to questions without a quantifier
 - `prover`          the obligations and their verdicts
 - `counterexample`  what a broken obligation looks like
+- `fence`           several servers: at most one turn counts, for any number of nodes
 
 Needs z3-solver: the extra `prove`.
 """

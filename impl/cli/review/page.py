@@ -2,12 +2,14 @@
 
 import re
 
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 
 from . import reading, sections
+from .cluster import cluster, searched_states
 from .dressing import asset, dress_page
 from .family import family
 from .findings import Findings
@@ -22,6 +24,7 @@ NAV = {
     "flaws": "Flaws",
     "whatif": "What if",
     "family": "The family",
+    "cluster": "Several servers",
     "unpromised": "Not promised",
     "unchecked": "Not checked",
     "words": "Words",
@@ -46,6 +49,7 @@ def page(found: Findings) -> str:
         "flaws": sections.flaws(found),
         "whatif": sections.whatif(found),
         "family": family(), "sets": str(len(reading.specification()["family"]["sets"])),
+        "cluster": cluster(), "cluster_states": searched_states(), "cluster_flaws": str(len(ALL_FLAWS)),
         "figures": sections.figures(found),
         "unpromised": reading.unpromised(),
         "glossary": reading.glossary(),

@@ -16,10 +16,13 @@ from support.reviewing import Review
 
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.review import command, findings
+from cancelmark.impl.cli.review.cluster import DRAWN
 from cancelmark.impl.cli.review.page import page as page_of
 from cancelmark.impl.cli.review.reading import specification
 from cancelmark.impl.cli.review.whatif import CHANGES, limit_actions
 from cancelmark.model.check.judging import properties_of
+from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.delivery import LOGGED, LOSSY
 from cancelmark.model.lifecycle import Feature, State
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, ServerStep, SessionStep
@@ -109,6 +112,14 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
             said = {name: re.sub("<[^>]+>", "", cell) for name, cell in cells}
             assert said == {f.value: "new" if p.feature is f else "reworded" if f in p.reworded_for else ""
                             for f in Feature}
+
+
+def test_several_servers_are_on_the_page_with_their_histories(review: Review) -> None:
+    section = review.html.partition('<section id="cluster"')[2].partition("</section>")[0]
+    assert f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,} states nothing breaks" in section
+    assert section.count("<svg") == len(DRAWN)
+    for flaw in ALL_FLAWS:
+        assert (f"{flaw.name}: breaks {flaw.property}" in section) == (flaw.name in DRAWN)
 
 
 def test_the_ladder_says_how_many_flaws_are_new(review: Review) -> None:

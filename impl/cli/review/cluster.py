@@ -1,0 +1,23 @@
+"""Several servers on the page: what breaks if a rule is left out.
+
+Every history is searched for when the page is made. The figure of the wide searches is that of specs/cluster.md.
+"""
+
+from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
+from cancelmark.model.cluster.flaws import ALL_FLAWS
+from cancelmark.views.cluster import flaw_svg
+from cancelmark.views.render import inline
+
+DRAWN = ("finish-unfenced", "retry-cancels-twice", "place-from-sequence")  # a zombie, a lost answer, and the log
+
+
+def cluster() -> str:
+    """The section: three of the flaws, drawn."""
+    return "".join(
+        f'<figure class="wide" tabindex="0" role="group" aria-label="{f.name}">{inline(flaw_svg(f))}</figure>'
+        for f in ALL_FLAWS if f.name in DRAWN)
+
+
+def searched_states() -> str:
+    """All searches together."""
+    return f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,}"
