@@ -6,7 +6,8 @@ the lane, together with what was asked for: the action, its prompt, its variant.
 the version that the store last answered with. If the store has another one by now, nothing was kept: the session is
 loaded from the snapshot that came with the answer, and what waits in the lane is asked for again, in order. So a
 requeue of a prompt that was canceled meanwhile becomes its end, a step folds what may still be folded, and an end that
-somebody else has written is not written again. A cancel reaches no further the second time than the first.
+somebody else has written is not written again. A cancel reaches no further the second time than the first, and a stop
+nobody else.
 
 **Rejected:** taking steps only when they are committed. A queue of intents that nobody has applied cannot tell its
 caller what a step will do, and everything that asks the session (who is active, what is queued) would have to wait for
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from cancelmark.model.effects import End, Fold, Record, Start
+from cancelmark.model.family import HOLD
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 
 from ..store import (
@@ -121,8 +123,11 @@ class Lane:
         """Takes the step on the session that was loaded, as far as it can still be taken."""
         session, first = self.session, step.effects
         if not first.action:
-            return NOTHING
+            prompt = first.prompt and session.prompts.get(first.prompt.seq)
+            return session.place_in_front(prompt) if prompt and first.changed else NOTHING
         session.down = session.protocol.action(first.action).while_down
+        if first.action == "stop" and not self._stops_the_same(first):
+            return session.take("hold") if first.variant == HOLD else NOTHING
         if first.prompt is None:
             return session.take(first.action, None, first.variant, first.mark)
         prompt = session.prompts.get(first.prompt.seq)
@@ -131,6 +136,11 @@ class Lane:
         if first.replaced:
             return session.replace(prompt, first.replaced[0])
         return session.take(first.action, prompt, first.variant)
+
+    def _stops_the_same(self, first: Effects) -> bool:
+        """Whether a stop that is taken again would reach nobody whom it did not reach at first (R31a)."""
+        front = next(iter(self.session.active), None) if first.variant == HOLD else self.session.in_front()
+        return front is None or front.seq in [prompt.seq for prompt, _ in first.changed]
 
     def starts(self, seq: int) -> bool:
         """Whether a step that waits starts the prompt."""

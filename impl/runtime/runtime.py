@@ -187,6 +187,7 @@ class Runtime(Dispatcher):
         session = lane.session
         late = mode is Feature.REJECT and not session.is_idle()
         prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq, None if late else mode)
+        lane.accepting.discard(prompt.seq)  # a conflict finds it in the session from now on
         prompt.attachments = accepted.attachments
         placed: asyncio.Future[Effects] | None = None
         if self.trace:

@@ -172,6 +172,15 @@ class Session:
         """The place ahead of all that are not done."""
         return in_front_of_all(self)  # type: ignore[arg-type]  # its effects are a list of a kind of their own
 
+    def place_in_front(self, prompt: Prompt) -> Effects:
+        """The prompt is ahead of all others that are not done, as an interrupt is from its acceptance on (R35b)."""
+        with self._lock:
+            effects = self.effects = Effects("", prompt)
+            if any(other.place < prompt.place for other in self.prompts.values()):
+                self.change(prompt, front=self.next_front)
+            effects.mark, effects.held = self.mark, self.held
+            return effects
+
     def is_idle(self) -> bool:
         """Whether every prompt is done and nobody holds the session (R35a)."""
         return not (self.prompts or self.held)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.budget import DEEP, effort
 from support.family_tracing import PlainFamily, change_family_line, line_of
+from support.judged_traces import accept, accepted_paths, act, end, judged, lives, rejection
 from support.tracing import Line, delayed, logged, mutants, observed, paths, random_path, unnumbered, written
-from test_trace_check import accept, accepted_paths, act, end, judged, lives, rejection
 
 from cancelmark.conformance.trace import candidates
 from cancelmark.conformance.trace.candidates import why_impossible

@@ -3,26 +3,24 @@
 What a trace means is decided by `tracing.Plain`, which shares no code with the checker.
 """
 
-import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice, product
 from random import Random
 from typing import Any
 
 import pytest
 from support.budget import DEEP, effort
+from support.judged_traces import accept, accepted_paths, act, checked, end, judged, lives, rejection
 from support.tracing import (
     Line,
     Plain,
     delayed,
-    line_of,
     logged,
     mutants,
     observed,
     paths,
     random_path,
-    steps_from,
     unnumbered,
     written,
 )
@@ -31,34 +29,14 @@ from cancelmark.conformance.trace import candidates
 from cancelmark.conformance.trace import check as trace
 from cancelmark.conformance.trace.candidates import Candidate, imagine_step, moved_rows, why_impossible
 from cancelmark.conformance.trace.candidates import _scope as scope
-from cancelmark.conformance.trace.check import Rejected, TraceCheck, Undecided
-from cancelmark.conformance.trace.records import Asked, BadTrace, parse_line
+from cancelmark.conformance.trace.check import Undecided
+from cancelmark.conformance.trace.records import Asked
 from cancelmark.conformance.trace.seqs import Seqs
-from cancelmark.model.check.plain import Explorer, Situation
+from cancelmark.model.check.plain import Explorer
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.server import Change, Server
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.session import Prompt, Session
-
-
-def judged(lines: Sequence[Line], complete: bool = False) -> int | None:
-    """The number of the line that the checker rejects."""
-    try:
-        checked(lines, complete)
-    except Rejected as wrong:
-        return wrong.line.number
-    except BadTrace as wrong:
-        return wrong.line
-    return None
-
-
-def checked(lines: Sequence[Line], complete: bool = False) -> TraceCheck:
-    check = TraceCheck(complete)
-    for number, line in enumerate(lines, 1):
-        check.take(parse_line(number, line))
-    return check
-
 
 # --- every behaviour is accepted -------------------------------------------------------------------------------------
 
@@ -87,52 +65,6 @@ def test_every_path_is_accepted_with_acceptances_that_are_written_late() -> None
     late = [lines for path in paths(Bounds(2, 1)) for lines in delayed(written(path))]
     assert len(late) == 5_444
     assert not any(map(judged, late))
-
-
-def fork(check: TraceCheck) -> TraceCheck:
-    other = copy.copy(check)
-    for name, value in vars(check).items():
-        setattr(other, name, {k: copy.copy(v) for k, v in value.items()} if isinstance(value, dict) else
-                copy.copy(value))
-    other.prompts = {seq: known._replace(seen=set(known.seen)) for seq, known in check.prompts.items()}
-    other.seqs.gaps = list(check.seqs.gaps)
-    return other
-
-
-def remembered(check: TraceCheck) -> Any:
-    """What a check has in mind, apart from counts."""
-    sessions = frozenset((name, frozenset(ways)) for name, ways in check.sessions.items())
-    prompts = frozenset((seq, known.session, frozenset(known.seen)) for seq, known in check.prompts.items())
-    idle = frozenset((name, one._alone) for name, one in check._idleness.items())
-    return sessions, prompts, check.seqs.latest, check._closed, idle
-
-
-def accepted_paths(
-    bounds: Bounds, style: Callable[[list[Line]], list[Line]], protocol: Protocol = REFERENCE,
-    tell: Callable[[Server, Change], Line] = line_of,
-) -> int:
-    """How many paths the bounds have, all of which the checker follows: where it has come to the same state of model
-    and check before, it need not go on from there again."""
-    explorer = Explorer(protocol, bounds)
-    known: dict[Any, int] = {}
-
-    def count(situation: Situation, check: TraceCheck) -> int:
-        key = situation, remembered(check)
-        if key not in known:
-            ways = 0
-            for change, after in steps_from(explorer, situation):
-                following = fork(check)
-                if change.call.name == "crash":
-                    following._n = 0
-                for line in style(written([(situation.server, change)], tell)):
-                    number = following.lines + 1
-                    following.take(parse_line(number, {**line, **({"n": following._n + 1} if "n" in line else {}),
-                                                   **({"after": following._n} if "after" in line else {})}))
-                ways += count(after, following)
-            known[key] = ways or 1
-        return known[key]
-
-    return count(explorer.situations[explorer.root()], TraceCheck())
 
 
 @pytest.mark.parametrize(("style", "bounds", "count"), [
@@ -210,22 +142,6 @@ def test_what_a_recovery_can_find_is_what_the_model_can_be_in() -> None:
     assert verdicts[True] > 20
 
 
-def accept(seq: int, **more: Any) -> Line:
-    return {"action": "accept", "session": "s", "seq": seq, **more}
-
-
-def act(action: str, **more: Any) -> Line:
-    return {"action": action, **more}
-
-
-def end(seq: int, outcome: str = "end_turn") -> Line:
-    return {"effect": "end", "seq": seq, "outcome": outcome}
-
-
-def lives(*lives: list[Line]) -> list[Line]:
-    return [{**line, "n": n} for life in lives for n, line in enumerate(life, 1)]
-
-
 def recover(mark: int = 0, **states: str) -> Line:
     """A recovery that finds prompts of session s: `p1="active"`."""
     return {"action": "recover", "found": {"s": {"mark": mark, "prompts": [
@@ -287,12 +203,6 @@ def test_a_restart_without_found_has_journaled_all() -> None:
 
 
 # --- what others log -------------------------------------------------------------------------------------------------
-
-def rejection(lines: Sequence[Line], complete: bool = False) -> Rejected:
-    with pytest.raises(Rejected) as caught:
-        checked(lines, complete)
-    return caught.value
-
 
 def test_a_cancel_does_not_reach_who_is_accepted_after_it() -> None:
     wrong = rejection([act("cancel", session="s"), accept(1), end(1, "canceled")])

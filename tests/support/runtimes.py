@@ -15,6 +15,7 @@ from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import Json, Store
 from cancelmark.model.lifecycle import State
+from cancelmark.model.protocol import REFERENCE, Protocol
 
 PATIENCE = 30.0
 OpenStore = Callable[[], Store]
@@ -23,8 +24,10 @@ OpenStore = Callable[[], Store]
 class Held(Runtime):
     """A runtime whose prompts stay accepted until they are let in, if `holding`."""
 
-    def __init__(self, model: Model, store: Store, *, tools: Iterable[ToolRunner], grace: float) -> None:
-        super().__init__(model, store, tools=tools, grace=grace)
+    def __init__(
+        self, model: Model, store: Store, *, tools: Iterable[ToolRunner], grace: float, protocol: Protocol = REFERENCE,
+    ) -> None:
+        super().__init__(model, store, tools=tools, grace=grace, protocol=protocol)
         self.holding = False
         self._doors: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
@@ -51,10 +54,12 @@ class Held(Runtime):
 class World(Scenes):
     """A runtime with sessions s and t, and the scenes that its model plays for each prompt's text; others it echoes."""
 
-    def __init__(self, store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE) -> None:
+    def __init__(
+        self, store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE, protocol: Protocol = REFERENCE,
+    ) -> None:
         super().__init__()
         self.store = store
-        self.runtime = Held(self.model, store, tools=tools, grace=grace)
+        self.runtime = Held(self.model, store, tools=tools, grace=grace, protocol=protocol)
 
     async def accept(self, text: str, run_id: str | None = None, session: str = "s") -> Handle:
         return await self.runtime.accept(session, text, run_id)
@@ -100,11 +105,12 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def world(
     store: Store, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE, held: Iterable[str] = (),
+    protocol: Protocol = REFERENCE,
 ) -> AsyncIterator[World]:
     """A world that is closed at the end, and that left nothing behind. Turns of the `held` texts wait at their gates
     from the beginning, for what a restart brings back."""
     async with asyncio.timeout(PATIENCE):
-        made = World(store, tools, grace)
+        made = World(store, tools, grace, protocol)
         for text in held:
             made.holds(text)
         async with made.runtime:

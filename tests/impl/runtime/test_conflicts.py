@@ -4,6 +4,7 @@ alone. One process has its store to itself, so here another is played by the sto
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,22 +14,28 @@ from support.stores import at_once, unfinished
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Moved, NoSession, Runtime
+from cancelmark.impl.runtime.refusals import Busy
 from cancelmark.impl.store import (
     EPOCH,
     TERMINAL,
     AcceptPrompt,
     Answer,
     AppendEvent,
+    ChangePrompt,
     Conflict,
+    HoldSession,
     MemoryStore,
     MovePrompt,
     NewSession,
     Operation,
     PutMessage,
     RaiseMark,
+    ReplaceText,
     Steps,
 )
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.protocol import FAMILY, REFERENCE
+from cancelmark.model.session import Traits
 
 Story = Callable[[World], Awaitable[None]]
 Chosen = Callable[[Steps], bool]
@@ -62,6 +69,14 @@ def moves(state: State, outcome: Outcome | None = None) -> Chosen:
     return lambda steps: any(isinstance(op, MovePrompt) and (op.state, op.outcome) == (state, outcome)
                              for op in steps.operations)
 
+
+def has(kind: type, **fields: object) -> Chosen:
+    """Steps with such an operation."""
+    return lambda steps: any(isinstance(op, kind) and all(getattr(op, name) == value for name, value in fields.items())
+                             for op in steps.operations)
+
+
+Calling = Callable[[Runtime], Awaitable[object]]
 
 def play(store: MemoryStore, story: Story, **how: Any) -> None:
     async def main() -> None:
@@ -142,7 +157,104 @@ STORIES = (turns_and_a_queue, a_fold, a_requeue, a_cancel, a_cancel_before_the_e
            a_prompt_that_cannot_start, a_close)
 
 
-@pytest.mark.parametrize("story", STORIES)
+# --- and of the family
+
+async def a_revoke_of_what_runs(w: World) -> None:
+    first, _ = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    assert (await w.runtime.revoke("s", "run-a")).effect == "asked"
+    assert [(await handle).outcome for handle in (first, second)] == [Outcome.CANCELED, Outcome.END_TURN]
+
+
+async def a_revoke_of_what_waits(w: World) -> None:
+    first, gate = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    w.runtime.holding = True
+    third = await w.accept("c", "run-c")
+    assert (await w.runtime.revoke("s", second.seq)).effect == "canceled"
+    assert (await w.runtime.revoke("s", third.seq)).effect == "canceled"
+    w.runtime.let_all_in()
+    gate.open()
+    outcomes = [(await handle).outcome for handle in (first, second, third)]
+    assert outcomes == [Outcome.END_TURN, Outcome.CANCELED, Outcome.CANCELED]
+
+
+async def a_stop(w: World) -> None:
+    first, _ = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    assert (await w.runtime.stop("s")).stopped == first.seq
+    assert [(await handle).outcome for handle in (first, second)] == [Outcome.CANCELED, Outcome.END_TURN]
+
+
+async def a_stop_before_the_entry(w: World) -> None:
+    w.runtime.holding = True
+    handle = await w.accept("a", "run-a")
+    assert (await w.runtime.stop("s")).stopped == handle.seq
+    w.runtime.let_all_in()
+    assert (await handle).outcome is Outcome.CANCELED
+
+
+async def a_stop_that_holds(w: World) -> None:
+    first, _ = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    assert (await w.runtime.stop("s", hold=True)).held
+    assert (await first).outcome is Outcome.CANCELED
+    assert w.states() == [State.QUEUED]
+    assert not (await w.runtime.resume("s")).held
+    assert (await second).outcome is Outcome.END_TURN
+
+
+async def a_hold_and_a_resume(w: World) -> None:
+    assert (await w.runtime.hold("s")).held
+    handle = await w.queued("a", "run-a")
+    assert w.runtime.is_held("s")
+    await w.runtime.resume("s")
+    assert (await handle).outcome is Outcome.END_TURN
+    assert not w.runtime.is_held("s")
+
+
+async def a_new_text(w: World) -> None:
+    _, gate = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    w.plays("another", say("heard it"))
+    assert (await w.runtime.replace("s", "run-b", "another")).version == 1
+    gate.open()
+    assert (await second).text == "heard it"
+
+
+async def a_place_at_the_front(w: World) -> None:
+    _, gate = await w.active("a", "run-a")
+    handles = [await w.queued(name, f"run-{name}") for name in "bc"]
+    await w.runtime.next("s", "run-c")
+    gate.open()
+    for handle in handles:
+        await handle
+    assert [run_id for run_id, _ in w.ends()] == ["run-a", "run-c", "run-b"]
+
+
+async def an_interrupt(w: World) -> None:
+    first, _ = await w.active("a", "run-a")
+    second = await w.queued("b", "run-b")
+    third = await w.runtime.accept("s", "c", "run-c", (), Feature.INTERRUPT)
+    assert [(await handle).outcome for handle in (first, third, second)] == [
+        Outcome.CANCELED, Outcome.END_TURN, Outcome.END_TURN]
+    assert [run_id for run_id, _ in w.ends()] == ["run-a", "run-c", "run-b"]
+
+
+async def a_prompt_only_if_idle(w: World) -> None:
+    assert (await (await w.runtime.accept("s", "a", "run-a", (), Feature.REJECT))).outcome is Outcome.END_TURN
+    second, gate = await w.active("b", "run-b")
+    with pytest.raises(Busy):
+        await w.runtime.accept("s", "c", "run-c", (), Feature.REJECT)
+    gate.open()
+    assert (await second).outcome is Outcome.END_TURN
+
+
+FAMILY_STORIES = (a_revoke_of_what_runs, a_revoke_of_what_waits, a_stop, a_stop_before_the_entry, a_stop_that_holds,
+                  a_hold_and_a_resume, a_new_text, a_place_at_the_front, an_interrupt, a_prompt_only_if_idle)
+
+
+@pytest.mark.parametrize("story", [*STORIES, *FAMILY_STORIES])
 def test_every_action_survives_a_conflict_at_each_commit(story: Story) -> None:
     """What is stored in the end is what a store of one's own would have."""
     stored: list[object] = []
@@ -154,9 +266,11 @@ def test_every_action_survives_a_conflict_at_each_commit(story: Story) -> None:
                 await until(lambda: not w.runtime.is_busy())
             store._open = True  # also what has been closed can be looked at here
             records = [await store.prompt(seq) for seq in range(1, await store.latest_seq() + 1)]
-            stored.append(([record and record.outcome for record in records], w.messages(), w.ends()))
+            stored.append(([record and (record.outcome, record.text, record.traits) for record in records],
+                           w.messages(), w.ends(), [known.held for known in await store.load_all()]))
 
-        play(store, told, tools=[tool("read", read)] if story is a_fold else [])
+        play(store, told, tools=[tool("read", read)] if story is a_fold else [],
+             protocol=FAMILY if story in FAMILY_STORIES else REFERENCE)
     assert shared.conflicts
     assert stored[0] == stored[1]
 
@@ -309,6 +423,107 @@ def test_a_prompt_that_is_being_journaled_is_not_taken_for_anothers() -> None:
     play(store, story)
 
 
+REVOKED = Traits(revoked=True)
+FAMILY_MEANWHILE: dict[str, tuple[Chosen, tuple[Operation, ...], Calling, list[tuple[str, str]]]] = {
+    "a revoke of a prompt that another has ended": (
+        moves(State.DONE, Outcome.CANCELED), canceled(2, "run-b"), lambda runtime: runtime.revoke("s", 2),
+        [("run-b", "canceled"), ("run-a", "end_turn"), ("run-c", "end_turn")]),
+    "a stop where another has stopped": (
+        has(ChangePrompt), (ChangePrompt(1, REVOKED),), lambda runtime: runtime.stop("s"),
+        [("run-a", "canceled"), ("run-b", "end_turn"), ("run-c", "end_turn")]),
+    "a new text for a prompt that another has ended": (
+        has(ReplaceText), canceled(2, "run-b"), lambda runtime: runtime.replace("s", 2, "another"),
+        [("run-b", "canceled"), ("run-a", "end_turn"), ("run-c", "end_turn")]),
+    "a place for a prompt that another has ended": (
+        has(ChangePrompt), canceled(3, "run-c"), lambda runtime: runtime.next("s", 3),
+        [("run-c", "canceled"), ("run-a", "end_turn"), ("run-b", "end_turn")]),
+    "a place where another has given one": (
+        has(ChangePrompt), (ChangePrompt(2, Traits(front=7)),), lambda runtime: runtime.next("s", 3),
+        [("run-a", "end_turn"), ("run-c", "end_turn"), ("run-b", "end_turn")]),
+}
+
+
+@pytest.mark.parametrize("case", FAMILY_MEANWHILE)
+def test_a_call_of_the_family_is_taken_again_on_what_others_have_written(case: str) -> None:
+    chosen, others, make, ends = FAMILY_MEANWHILE[case]
+    store = Shared(chosen, *others, times=1)
+
+    async def story(w: World) -> None:
+        _, gate = await w.active("a", "run-a")
+        for name in "bc":
+            await w.queued(name, f"run-{name}")
+        await make(w.runtime)
+        gate.open()
+        await until(lambda: not w.runtime.is_busy())
+        assert w.ends() == ends
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_stop_that_is_taken_again_reaches_nobody_else(hold: bool) -> None:
+    """Another process has ended what ran and started the next, whom nobody has asked to stop."""
+    store = Shared(has(ChangePrompt, seq=1), *canceled(1, "run-a"), MovePrompt(2, State.ACTIVE), times=1)
+
+    async def story(w: World) -> None:
+        await w.active("a", "run-a")
+        second = await w.queued("b", "run-b")
+        assert (await w.runtime.stop("s", hold=hold)).stopped == 1
+        assert (await second).outcome is Outcome.END_TURN
+        assert w.runtime.is_held("s") is hold
+        assert w.ends() == [("run-a", "canceled"), ("run-b", "end_turn")]
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
+def test_the_place_of_an_interrupt_is_in_front_of_all_also_after_a_conflict() -> None:
+    """Somebody has gone to the front while the interrupt was journaled, and its place meets a conflict."""
+    class Slow(Shared):
+        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+            answer = super().begin_commit(steps)
+            late = isinstance(steps.operations[0], AcceptPrompt) and steps.operations[0].seq == 3
+            return asyncio.ensure_future(self._tell_late(answer)) if late else answer
+
+        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
+            await go_on.wait()
+            return answer.result()
+
+    store = Slow(has(ChangePrompt, seq=3), times=1)
+    go_on = asyncio.Event()
+
+    async def story(w: World) -> None:
+        await w.active("a", "run-a")
+        await w.queued("b", "run-b")
+        accepting = asyncio.ensure_future(w.runtime.accept("s", "c", "run-c", (), Feature.INTERRUPT))
+        await until(lambda: len(at_once(unfinished(store))) == 3)
+        await w.runtime.next("s", "run-b")
+        go_on.set()
+        await (await accepting)
+        await until(lambda: not w.runtime.is_busy())
+        assert w.ends() == [("run-a", "canceled"), ("run-c", "end_turn"), ("run-b", "end_turn")]
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
+def test_a_hold_that_another_has_made_is_kept() -> None:
+    store = Shared(moves(State.DONE, Outcome.END_TURN), HoldSession("s", held=True), times=1)
+
+    async def story(w: World) -> None:
+        first, gate = await w.active("a", "run-a")
+        second = await w.queued("b", "run-b")
+        gate.open()
+        assert (await first).outcome is Outcome.END_TURN
+        assert w.states() == [State.QUEUED], "the turn has ended in a session that is held by now"
+        await w.runtime.resume("s")
+        assert (await second).outcome is Outcome.END_TURN
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
 # --- a session that is lost -----------------------------------------------------------------------------------------
 
 class Taken(MemoryStore):
@@ -348,6 +563,61 @@ def test_a_session_that_is_lost_lets_go_of_its_turns_and_is_forgotten(chosen: Ch
         assert (await (await w.accept("d", session="t"))).outcome is Outcome.END_TURN, "the others go on"
 
     play(store, story)
+    assert store.lost
+
+
+LOST: dict[str, tuple[Chosen, Calling]] = {
+    "revoke what runs": (has(ChangePrompt), lambda runtime: runtime.revoke("s", 1)),
+    "revoke what waits": (moves(State.DONE, Outcome.CANCELED), lambda runtime: runtime.revoke("s", 2)),
+    "stop": (has(ChangePrompt), lambda runtime: runtime.stop("s")),
+    "stop and hold": (has(HoldSession, held=True), lambda runtime: runtime.stop("s", hold=True)),
+    "hold": (has(HoldSession, held=True), lambda runtime: runtime.hold("s")),
+    "replace": (has(ReplaceText), lambda runtime: runtime.replace("s", 2, "another")),
+    "next": (has(ChangePrompt), lambda runtime: runtime.next("s", 3)),
+    "accept with interrupt": (has(ChangePrompt), lambda runtime: runtime.accept("s", "d", "run-d", (),
+                                                                               Feature.INTERRUPT)),
+}
+
+
+@pytest.mark.parametrize("call", LOST)
+def test_a_call_of_the_family_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken(call: str) -> None:
+    chosen, make = LOST[call]
+    store = Taken(chosen)
+
+    async def story(w: World) -> None:
+        first, _ = await w.active("a", "run-a")
+        waiting = [await w.queued(name, f"run-{name}") for name in "bc"]
+        assert not store.lost
+        if call == "accept with interrupt":  # its acceptance is journaled without a version: what follows is lost
+            with suppress(Moved):
+                await (await make(w.runtime))  # type: ignore[misc]
+        else:
+            with pytest.raises(Moved, match="another server"):
+                await make(w.runtime)
+        for handle in (first, *waiting):
+            with pytest.raises(Moved, match="another server"):
+                await handle
+        assert w.ends() == []
+        with pytest.raises(NoSession):
+            await w.runtime.hold("s")
+
+    play(store, story, protocol=FAMILY)
+    assert store.lost
+
+
+def test_a_resume_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken() -> None:
+    store = Taken(has(HoldSession, held=False))
+
+    async def story(w: World) -> None:
+        await w.runtime.hold("s")
+        waiting = await w.queued("a", "run-a")
+        with pytest.raises(Moved, match="another server"):
+            await w.runtime.resume("s")
+        with pytest.raises(Moved, match="another server"):
+            await waiting
+        assert w.ends() == []
+
+    play(store, story, protocol=FAMILY)
     assert store.lost
 
 
