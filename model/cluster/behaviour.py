@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from ..actions import Variant
 from ..lifecycle import Outcome
 from ..protocol import Move
 from ..session import label
@@ -45,15 +46,17 @@ class ClusterBehaviour(Sending):
                 continue
             if action.name in ("accept", "close") and (row.closing or cluster.nodes[i].closing):
                 continue
-            variants = (self.budget.run_ids,) if action.name == "accept" else action.variants
+            variants: tuple[Variant, ...] = action.variants if action.name != "accept" else (
+                self.budget.run_ids, *(v for v in action.variants if isinstance(v, str)))
             seqs = [None] if action.subject is None else [p.seq for p in row.session.live]
             for seq in seqs:
                 for variant in variants:
                     intent = Intent(action.name, seq, variant)
                     latest = self.next_seq(cluster, i) if action.name == "accept" else row.latest
                     moves = self.compute(row.session, intent, latest)
-                    if moves is not None:
-                        yield from self.send(paid, i, self.write(cluster, i, intent, moves))
+                    payer = self.spend(paid, "modes" if action.name == "accept" and isinstance(variant, str) else None)
+                    if moves is not None and payer is not None:
+                        yield from self.send(payer, i, self.write(cluster, i, intent, moves))
         if (paid := self.spend(cluster, "reposts")) is not None:
             yield from self.repost(paid, i)
 

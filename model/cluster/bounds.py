@@ -32,14 +32,23 @@ BOUNDS: tuple[Bound, ...] = (
     Bound(Budget(1, replaces=1, kills=1, doubts=1), 459, FAMILY),
     Bound(Budget(1, nexts=1, kills=1, doubts=1), 447, FAMILY),
     Bound(Budget(2, holds=1, nexts=1, drains=1), 3301, FAMILY),
+    Bound(Budget(2, stops=1, expiries=1), 2493, FAMILY),
+    Bound(Budget(2, modes=1, kills=1), 465, FAMILY),
+    Bound(Budget(2, modes=1, expiries=1), 1221, FAMILY),
+    Bound(Budget(2, modes=1, doubts=1), 2046, FAMILY),
+    # Two steps in doubt at once, claims among them.
+    Bound(Budget(1, expiries=1, doubts=2), 1682),
+    Bound(Budget(1, kills=1, restarts=1, doubts=2), 1306),
     # Three nodes: one dies, and two want its session.
     Bound(Budget(1, cancels=1, kills=2, nodes=3), 269),
 )
 
 # These take minutes, all in all.
 DEEP_BOUNDS: tuple[Bound, ...] = (
+    Bound(Budget(2, holds=1, expiries=1, drains=1), 8_487, FAMILY),
     Bound(Budget(3, cancels=1, expiries=1), 12_840),
     Bound(Budget(2, cancels=1, drains=1, expiries=1, requeues=1), 15_878),
+    Bound(Budget(2, cancels=1, closes=1, drains=1, expiries=1), 18_487),
     Bound(Budget(2, cancels=1, expiries=2, requeues=1, messages=1), 20_072),
     Bound(Budget(2, cancels=1, drains=1, doubts=1), 22_157),
     Bound(Budget(2, cancels=1, kills=1, restarts=1, doubts=1), 28_107),

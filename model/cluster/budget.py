@@ -21,6 +21,7 @@ class Budget:
     holds: int = _bound("holds; a held session can always be resumed")
     replaces: int = _bound("texts replaced")
     nexts: int = _bound("prompts moved to the front")
+    modes: int = _bound("prompts accepted that reject or interrupt, of all")
     requeues: int = _bound("turns that go on after a summary")
     fails: int = _bound("prompts that cannot start")
     messages: int = _bound("messages that turns write")

@@ -134,7 +134,8 @@ def edges_of(budget: Budget, rules: Rules = DESIGN, family: bool = False) -> set
     (Budget(1, revokes=1, stops=1, holds=1), True, ["revoke A ()", "stop ()", "stop hold ()", "hold ()", "resume ()"]),
     (Budget(1, nexts=1, replaces=1, clears=1, closes=1), True,
      ["next A ()", "replace A ()", "clear_queue ()", "close ()"]),
-], ids=["owner", "doubts", "pauses", "reposts", "holds", "edits"])
+    (Budget(2, modes=1), True, ["accept A reject ()", "accept B interrupt ()"]),
+], ids=["owner", "doubts", "pauses", "reposts", "holds", "edits", "modes"])
 def test_everything_happens_somewhere(budget: Budget, family: bool, wanted: list[str]) -> None:
     assert set(wanted) <= edges_of(budget, family=family)
 
