@@ -15,7 +15,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-random test-runtime test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -49,6 +49,10 @@ test-random: $(READY) ## the random tests alone, with a seed that is new each ti
 test-runtime: $(READY) ## the tests of the runtime, the store and the scheduler alone
 	@$(PYTEST) tests/impl/runtime tests/impl/store \
 		tests/conformance/test_schedule.py tests/conformance/test_schedules.py
+
+test-postgres: $(READY) ## what a server does, on a PostgreSQL database instead of in memory
+	@CANCELMARK_TEST_ON_POSTGRES=1 $(PYTEST) tests/impl/server/test_server_behaviours.py \
+		tests/impl/server/test_family_calls.py
 
 test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
 	@CANCELMARK_DEEP=1 $(PYTEST) --timeout 14400

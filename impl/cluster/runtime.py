@@ -32,7 +32,7 @@ from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
 from ..runtime.tasks import outlast
 from ..runtime.writer import Commit
-from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, Refused, Snapshot, StoreError
+from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, PromptRecord, Refused, Snapshot, StoreError
 from ..store.postgres import ClosingSession, PostgresStore
 from .lane import SharedLane
 
@@ -312,6 +312,12 @@ class SharedRuntime(Runtime):
         assert step.done is not None
         step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
         return LaneStep(NOTHING, lane.session.mark, lane.session.held, None)
+
+    async def _find_prompt(self, lane: Lane, key: int | str) -> Prompt | PromptRecord:
+        found = await super()._find_prompt(lane, key)
+        if lane.session.down:  # this node has begun to recover it
+            raise Stale(f"session {lane.session.id} has changed")
+        return found
 
     async def _wait_for_news(self, lane: Lane) -> None:
         await asyncio.sleep(0.001)

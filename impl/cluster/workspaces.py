@@ -150,11 +150,16 @@ class SharedWorkspaces(Workspaces):
         runtime = workspace.runtime
         assert isinstance(runtime, SharedRuntime)
         key = UUID(id)
-        await self.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", key)
-        while busy := await self.database.fetch(
-                "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
-            await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
-            await asyncio.sleep(CLOSING)
+        runtime.closing = True  # here at once, and at the others by the sessions
+        try:
+            await self.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", key)
+            while busy := await self.database.fetch(
+                    "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
+                await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
+                await asyncio.sleep(CLOSING)
+        except BaseException:  # whoever asks again goes on from there
+            runtime.closing = self.closing
+            raise
         async with self._lock(id):
             if forget:
                 await self.database.fetch(FORGET, *[key] * FORGET.count("%s"))

@@ -38,6 +38,7 @@ from cancelmark.impl.server.site import Limits, Site
 if TYPE_CHECKING:
     from cancelmark.impl.cluster.node import Lease
 
+ON_POSTGRES = "CANCELMARK_TEST_ON_POSTGRES"  # where servers that would be in memory are each on a new database
 PATIENCE = 60.0  # seconds: only so that nothing hangs for ever
 
 
@@ -219,6 +220,10 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """A server on a port of its own, in memory, on a directory or on a database; closed at the end."""
     server = server or Server()
+    if database is None and directory is None and os.environ.get(ON_POSTGRES):
+        from support.postgres import shared_server
+
+        database = shared_server().url(shared_server().new_database())
     options: dict[str, Any] = {"grace": grace, "stop": stop, "queue": queue, "limit": workspaces,
                                "retention": retention}
     all_workspaces: Workspaces
