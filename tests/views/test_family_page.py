@@ -8,14 +8,17 @@ from support.budget import DEEP
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import Feature
+from cancelmark.model.properties import Bounds
 from cancelmark.model.variants.policies import POLICIES, Policy
 from cancelmark.views.family import (
+    WIDE,
     features_table,
     mistakes_table,
     policies_table,
     search_subset,
     subset_row,
     subsets,
+    wide_row,
 )
 from cancelmark.views.tables import family_properties_table, table
 
@@ -31,6 +34,12 @@ def test_the_tables_of_the_page_are_those_that_the_model_makes() -> None:
 @pytest.mark.parametrize("features", SEARCHED, ids=lambda fs: "+".join(sorted(f.value for f in fs)) or "none")
 def test_the_counts_of_the_page_are_those_of_the_search(features: frozenset[Feature]) -> None:
     row = table((), [subset_row(features, search_subset(features))]).splitlines()[-1]
+    assert row in PAGE.splitlines(), "specs/family.md is stale; make it anew with: make family"
+
+
+@pytest.mark.parametrize("bounds", WIDE if DEEP else WIDE[-1:], ids=str)
+def test_the_counts_of_the_whole_family_are_those_of_the_search(bounds: Bounds) -> None:
+    row = table((), [wide_row(bounds)]).splitlines()[-1]
     assert row in PAGE.splitlines(), "specs/family.md is stale; make it anew with: make family"
 
 
