@@ -41,8 +41,8 @@ class SharedLane(Lane):
         """Takes the step on the session that was loaded. A cancel reaches what others have accepted meanwhile: whoever
         has called may have been told of that."""
         first = step.effects
-        if first.action and first.prompt is None:
-            return self.session.take(first.action, None, first.variant)
+        if first.action == "cancel":
+            return self.session.take("cancel")
         return super().take_again(step)
 
     def needs_owner(self) -> bool:

@@ -416,6 +416,9 @@ class SharedRuntime(Runtime):
                 self._take_over(lane, answer)
             else:  # another was faster, or the owner lives, or the database is away
                 self._leave(lane)
+                for step in lane.steps:  # of calls that came meanwhile
+                    if step.done:
+                        self._make_again(lane, step)
                 self._steps -= len(lane.steps)
                 lane.steps.clear()
                 session.down = False
@@ -425,7 +428,7 @@ class SharedRuntime(Runtime):
         self.recovered += 1
         log.warning("session recovered", extra={"session": lane.session.id})
         lane.epoch, lane.free, lane.claim = answer.epoch or 0, False, ""
-        self._keep(lane, len(lane.steps), answer)
+        self._keep(lane, 1, answer)  # calls that came meanwhile are still to be written
         for prompt in lane.session.live:
             self._settle_if_canceled(lane, prompt)
 

@@ -184,7 +184,8 @@ BEGIN
             INSERT INTO sessions
                     (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version, live,
                     wanted)
-                VALUES (home, op->>1, op->>2, (op->>3)::bigint, 0, false, false, NULL, 0, 0, 0, false)
+                VALUES (home, op->>1, op->>2, (op->>3)::bigint, 0, false, EXISTS (
+                    SELECT FROM sessions c WHERE c.workspace_id = home AND c.closing), NULL, 0, 0, 0, false)
                 ON CONFLICT DO NOTHING;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;

@@ -195,11 +195,14 @@ def test_a_connection_that_is_ended_by_others_costs_nothing() -> None:
     play(story)
 
 
-def test_a_session_that_is_closing_accepts_nothing() -> None:
+def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then() -> None:
     async def story(a: PostgresStore) -> None:
         await a.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", a.workspace)
         with pytest.raises(ClosingSession):
             await a.commit(steps("1", 0, ACCEPT))
+        await a.write([NewSession("new")])
+        with pytest.raises(ClosingSession):
+            await a.commit(Steps("2", "new", 0, [ACCEPT._replace(session_id="new")]))
 
     play(story)
 
