@@ -4,11 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import psycopg
 import pytest
+from support.journals import AUDIT, judge
 from support.postgres import Bouncer, shared_server
 from support.servers import Place, Server, serving
 
 from cancelmark.impl.cluster.node import Lease
+from cancelmark.impl.store import Answer, Steps
+from cancelmark.impl.store.postgres import PostgresStore
 
 
 @asynccontextmanager
@@ -255,3 +259,37 @@ def test_what_is_asked_while_a_session_is_being_claimed_is_carried_out_by_its_ne
 
     for _ in range(3):
         play(story)
+
+
+def test_a_cancel_that_comes_while_its_session_is_being_recovered_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, cancel_came = asyncio.Event(), asyncio.Event()
+    commit = PostgresStore._commit
+
+    async def commit_late(self: PostgresStore, steps: Steps) -> Answer:
+        if steps.claim == "recover":
+            asked.set()
+            await cancel_came.wait()
+        return await commit(self, steps)
+
+    monkeypatch.setattr(PostgresStore, "_commit", commit_late)
+
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        for server in (a[0], b[0]):
+            server.holds("two")
+        last = await a[1].send("two", "r2")
+        node = a[0].site.workspaces.node
+        a[0].site.workspaces.get(a[1].id).runtime.draining = True  # it claims nothing
+        await node.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", node.id)
+        await asked.wait()
+        canceling = asyncio.ensure_future(b[1].do("cancel"))
+        await asyncio.sleep(0.2)
+        cancel_came.set()
+        assert (await canceling).status_code == 200
+        assert (await node.database.fetch("SELECT min(mark) FROM cancelmark.sessions"))[0][0] >= last
+        await b[1].until(lambda prompts: all(p["state"] == "done" for p in prompts))
+        with psycopg.connect(node.database.address, autocommit=True) as connection:
+            connection.execute(AUDIT.encode())
+            assert not judge(connection)
+
+    play(story)
