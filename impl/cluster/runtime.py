@@ -157,7 +157,10 @@ class SharedRuntime(Runtime):
         self._tell_others()
         return Handle(lane.make_run(prompt), self.broker)
 
-    cancel = repeated(Runtime.cancel)
+    async def cancel(self, session_id: str, *, by: str = "") -> None:
+        self._counter.latest = max(self._counter.latest, await self.store.latest_seq())  # the mark covers all before
+        await repeated(super().cancel)(session_id, by=by)
+
     clear_queue = repeated(Runtime.clear_queue)
     revoke = repeated(Runtime.revoke)
     stop = repeated(Runtime.stop)

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -66,6 +67,7 @@ class Chaos:
         self.random, self.lease, self.flaw, self.log = Random(seed), lease, flaw, log
         self.told, self.faults = Told(), Counter[str]()
         self.database = PostgresServer(FAST)
+        self.home = Path(tempfile.mkdtemp(prefix="chaos-"))
         self.members: list[Member] = []
         self.workspace, self.sessions = "", list[str]()
         self.ready = set[str]()  # watchers that have their first place
@@ -91,7 +93,7 @@ class Chaos:
 
     async def start_node(self, member: Member) -> None:
         """Starts it, until it serves: the database may be away."""
-        directory = tempfile.mkdtemp(prefix="chaos-")
+        directory = tempfile.mkdtemp(dir=self.home)
         wake_ups = ("--wake-ups", "none") if member is self.members[-1] else ()  # one node has to look by itself
         while not self.over or member.process is None:
             url = self.database.url("postgres", member.proxy.port)
@@ -351,6 +353,7 @@ class Chaos:
                 await member.process.wait()
             await member.proxy.stop()
         self.database.remove()
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
