@@ -313,7 +313,7 @@ class Chaos:
         last = time.monotonic() + 6 * self.lease + 20
         while time.monotonic() < last:
             with suppress(psycopg.Error):
-                if not self.rows("SELECT FROM cancelmark.prompts WHERE state <> 'done'"):
+                if not self.rows("SELECT seq FROM cancelmark.prompts WHERE state <> 'done'"):
                     return []
             await asyncio.sleep(0.1)
         return ["prompts were canceled, and have not ended in time"]
