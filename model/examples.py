@@ -58,7 +58,7 @@ EXAMPLES = (
         {"A": _CANCELED, "B": _END_TURN}),
     Example(
         "fold", "Folding", "R9",
-        "B has no run id, so the running turn takes it in; who waits for B is answered by A's end.",
+        "B has no run id, so nobody waits for B by name. The running turn takes B in, and A's end is the end of both.",
         ("accept(A, run id)", "enter(A)", "accept(B)", "enter(B)", "step(A)", "finish(A, end_turn)"),
         {"A": _END_TURN, "B": _FOLDED}),
     Example(

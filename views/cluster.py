@@ -1,7 +1,8 @@
 """Histories of a cluster: a client, the nodes and the database as lifelines, and beside them what the row has.
 
 Time goes down, a step a line. A client's call is an arrow to its node, a node's step an arrow to the database. A dashed
-arrow that ends on its way is late or lost. What happens to a node is written at its lifeline.
+arrow that ends on its way is late or lost. What happens to a node is written at its lifeline. Two red lines enclose the
+step that breaks a property.
 """
 
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from .tables import table
 
 EDGE, TOP, LINE, PAD = 14, 82, 24, 12
 GAP = 190  # between lifelines
+LOST = "answer lost"
 
 
 def tell_history(path: Path) -> str:
@@ -57,14 +59,15 @@ def _log_words(log: Log) -> str:
     return f"committed {places} · seen {seen}"
 
 
-def history_svg(path: Path, title: str, says: str = "") -> str:
-    """The history as an SVG that stands alone."""
+def history_svg(path: Path, title: str, says: str, breaks: str) -> str:
+    """The history as an SVG that stands alone. Its last step breaks a property."""
     nodes = len(path.start.heard if isinstance(path.start, Log) else path.start.nodes)
     xs: list[float] = [EDGE + 40 + GAP * n for n in range(nodes + 2)]  # client, nodes, database
     rows = rows_after(path)
     names = ["subscriber" if isinstance(path.start, Log) else "client",
              *(f"node {name_node(n)}" for n in range(nodes)), "database"]
-    heights = [LINE * (1 + edge.client) + PAD for edge, _ in path.steps]
+    heights = [LINE * (1 + edge.client + (edge.how == LOST)) + PAD for edge, _ in path.steps]
+    heights[-1] += LINE
     tops = [*accumulate(heights, initial=TOP)]
     width = max(xs[-1] + PAD + max(map(len, rows)) * LETTER, len(says) * LETTER * 0.9, len(title) * LETTER) + EDGE
     body = [
@@ -75,6 +78,8 @@ def history_svg(path: Path, title: str, says: str = "") -> str:
     for (edge, _), row, top, bottom in zip(path.steps, rows, tops, tops[1:]):
         body += [line(EDGE, top, width - EDGE, top, "guide"), *_draw_step(edge, top + LINE, xs),
                  text(xs[-1] + PAD, bottom - PAD - 2, row, "faint")]
+    body += [line(EDGE, y, width - EDGE, y, "fault") for y in tops[-2:]]
+    body.append(text(xs[-1] + PAD, tops[-2] + LINE - 4, f"✗ breaks {breaks}", "strong"))
     return svg_document(title, width, tops[-1] + PAD, "\n".join(body))
 
 
@@ -104,6 +109,12 @@ def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
         return
     refused = edge.answer in (Answer.LOST, Answer.STALE, Answer.REFUSED)
     css = "fault" if refused else "cancel" if edge.fault else "ordinary"
+    if edge.how == LOST:  # on its way back
+        yield arrow(node, database, y + 2, "ordinary")
+        yield text(node + PAD, y - 4, "" if edge.client else edge.what)
+        yield arrow(database, database - 90, y + LINE + 2, css, dashed=True)
+        yield text(database - PAD, y + LINE - 4, edge.how, "strong", "end")
+        return
     yield arrow(node, node + 90 if edge.how == "late" else database, y + 2, css, dashed=edge.how == "late")
     yield text(node + PAD, y - 4, edge.how if edge.client else words)
 
@@ -111,7 +122,7 @@ def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
 # --- the page
 
 def flaw_svg(flaw: Flaw | LogFlaw) -> str:
-    return history_svg(find_history(flaw), f"{flaw.name}: breaks {flaw.property}", flaw.says)
+    return history_svg(find_history(flaw), f"{flaw.name}: breaks {flaw.property}", flaw.says, flaw.property)
 
 
 def cluster_properties_table() -> str:

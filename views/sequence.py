@@ -71,7 +71,7 @@ def effect_message(server: Server, effect: Effect) -> Message:
         case Fold():
             return Message(Arrow.CALL, prompt, prompt_lane(effect.into), "folds into the turn")
         case End(outcome=Outcome.FOLDED):
-            return Message(Arrow.NOTE, prompt, "", "done: folded, no event of its own")
+            return Message(Arrow.NOTE, prompt, "", "done: folded")
         case End():
             return Message(Arrow.TOLD, prompt, CLIENT, f"RunComplete {effect.outcome.value} ({_under(server, effect)})")
         case Report():

@@ -19,7 +19,7 @@ from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, session_prop
 from cancelmark.model.cluster.search import ClusterResult, Path, search_cluster, search_log
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
-from cancelmark.views.cluster import history_svg, tell_history
+from cancelmark.views.cluster import flaw_svg, tell_history
 
 from ..files import UsageError
 from .protocols import protocol_named
@@ -166,9 +166,9 @@ def flaw_named(name: str) -> Flaw | LogFlaw:
 
 def explain_flaw(flaw: Flaw | LogFlaw, form: str) -> str:
     """A flaw of a cluster, told in one of the forms of `explain`."""
-    path = find_history(flaw)
     if form == "svg":
-        return history_svg(path, f"{flaw.name}: breaks {flaw.property}", flaw.says)
+        return flaw_svg(flaw)
+    path = find_history(flaw)
     if form == "json":
         return json.dumps(flaw_as_data(flaw, path), indent=2, ensure_ascii=False) + "\n"
     if form == "text":

@@ -195,7 +195,7 @@ class LogFlaw:
 
 LOG_FLAWS: tuple[LogFlaw, ...] = (
     LogFlaw("place-from-sequence", "C8a",
-            "Places come from a sequence: one that commits later than the next is never seen.",
+            "Places come from a sequence: transaction s commits after t, at a place that the subscriber has passed.",
             "none-passed", LogRules(locks_counter=False)),
     LogFlaw("place-unseen", "C8a",
             "The same, and the subscriber has gone on: the event is in the log and nobody sees it.",

@@ -18,6 +18,12 @@ def cluster() -> str:
         for f in ALL_FLAWS if f.name in DRAWN)
 
 
+def searched_bounds() -> str:
+    """The most of everything that matters, over all searches."""
+    budgets = [b.budget for b in (*BOUNDS, *DEEP_BOUNDS)]
+    return f"one session, {max(b.nodes for b in budgets)} nodes and {max(b.prompts for b in budgets)} prompts at most"
+
+
 def searched_states() -> str:
     """All searches together."""
     return f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,}"

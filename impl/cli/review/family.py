@@ -36,13 +36,13 @@ def family() -> str:
         draw_table("The calls of the family", ("call", "what it does", "rule"), (
             (f"<code>{feature.value}</code>", escape(says), cite(rule)) for feature, (says, rule) in CALLS.items()),
             "actions-table")
-        + "<h3>Which properties change</h3>" + draw_properties()
+        + "<h3>Which properties change</h3>" + draw_properties() + draw_wording()
         + f'<details class="more"><summary>All {len(told["sets"])} sets of calls, with the states of each '
         f"search</summary>{draw_sets(told['sets'])}</details>"
-        + "<h3>What known servers do</h3>" + draw_policies(told["policies"])
+        + '<details class="more"><summary>What known servers do, and what they give up</summary>'
+        + draw_policies(told["policies"]) + "</details>"
         + f'<p class="note">{len(mistakes)} tempting mistakes were searched too, such as “{escape(mistakes[0])}”. '
-        "Each breaks a property. A number in brackets counts the steps to it. These figures are committed with the "
-        "project.</p>")
+        "Each breaks a property. Numbers in brackets count steps. All figures here are committed with the project.</p>")
 
 
 def draw_properties() -> str:
@@ -56,6 +56,14 @@ def draw_properties() -> str:
     return draw_table("Properties by feature", ("property", *(f.value for f in Feature)), (
         (f'<code title="{escape(p.in_family or p.sentence)}">{p.id}</code>', *(cell(p, f) for f in Feature))
         for p in changed), "matrix family-matrix")
+
+
+def draw_wording() -> str:
+    """The sentences that differ from those of the reference."""
+    reworded = [p for p in PROPERTIES if p.reworded_for]
+    table = draw_table("Properties as reworded", ("property", "what it says in the family"), (
+        (f"<code>{p.id}</code>", escape(p.in_family or p.sentence)) for p in reworded), "actions-table")
+    return f'<details class="more"><summary>How the {len(reworded)} reworded ones read</summary>{table}</details>'
 
 
 def sets_of(features: Iterable[Feature]) -> list[tuple[Feature, ...]]:

@@ -59,7 +59,6 @@ class Checked:
 
     bounds: Bounds
     states: int
-    edges: int
     levels: list[int]
     verdict: str
     verdicts: dict[str, str]  # by property id
@@ -141,7 +140,7 @@ class Findings:
 def check(bounds: Bounds) -> Checked:
     result = explore_fully(PROTOCOLS[REF], bounds)
     return Checked(
-        bounds, result.states, result.edges, result.levels, result.verdict,
+        bounds, result.states, result.levels, result.verdict,
         {p.id: verdict_of(result, p) for p in PROPERTIES},
         {id: trace_text(trace) for id, trace in result.violations.items()},
         sum(g.possible for g in result.goals), result.unmet)

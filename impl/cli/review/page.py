@@ -3,13 +3,15 @@
 import re
 
 from cancelmark.model.cluster.flaws import ALL_FLAWS
+from cancelmark.model.cluster.log import LOG_PROPERTIES
+from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.views.render import inline, render_svg
 from cancelmark.views.session import session_graph
 
 from . import reading, sections
-from .cluster import cluster, searched_states
+from .cluster import cluster, searched_bounds, searched_states
 from .dressing import asset, dress_page
 from .family import family
 from .findings import Findings
@@ -18,11 +20,11 @@ from .payload import graphs, make_payload
 NAV = {
     "why": "Why it works",
     "holds": "What holds",
-    "play": "Play",
+    "play": "Play it",
     "guarantees": "Examples",
     "history": "History",
     "flaws": "Flaws",
-    "whatif": "What if",
+    "whatif": "What if …",
     "family": "The family",
     "cluster": "Several servers",
     "unpromised": "Not promised",
@@ -44,12 +46,14 @@ def page(found: Findings) -> str:
         "others": reading.others(),
         "guarantees": sections.guarantees(found),
         "matrix": sections.matrix(found),
+        "story": sections.story(),
         "ladder": sections.ladder(),
         "flaw_count": str(len(FLAWS)),
         "flaws": sections.flaws(found),
         "whatif": sections.whatif(found),
         "family": family(), "sets": str(len(reading.specification()["family"]["sets"])),
         "cluster": cluster(), "cluster_states": searched_states(), "cluster_flaws": str(len(ALL_FLAWS)),
+        "cluster_properties": str(len((*CLUSTER_PROPERTIES, *LOG_PROPERTIES))), "cluster_bounds": searched_bounds(),
         "figures": sections.figures(found),
         "unpromised": reading.unpromised(),
         "glossary": reading.glossary(),

@@ -27,7 +27,7 @@ from .whatif import walks_in
 
 PLAYED = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
 OWN = "own"
-NAV = {"holds": "What holds", "counterexamples": "Counterexamples", "differences": "Differences", "play": "Play",
+NAV = {"holds": "What holds", "counterexamples": "Counterexamples", "differences": "Differences", "play": "Play it",
        "words": "Words", "rules": "Rules"}
 
 

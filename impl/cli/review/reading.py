@@ -17,6 +17,7 @@ from cancelmark.views.render import inline, render_svg
 from .findings import Findings
 from .whatif import INSTEAD, Change
 
+FIRST = 4  # of what is not promised: not folded
 _CITED = re.compile(r"\bR\d+[a-z]?\b")
 
 GLOSSARY = {
@@ -24,32 +25,50 @@ GLOSSARY = {
     "session": "One conversation. Several clients may use the same session.",
     "turn": "The work for the active prompt: calls of the language model and of tools, until an answer stands.",
     "accept": "The server takes a prompt, gives it a seq, and tells the client so. The prompt has not entered yet.",
-    "enter": "An accepted prompt gets its place: active, queued, or canceled on entry.",
+    "enter": "An accepted prompt becomes active, queued, or canceled on entry.",
     "seq": "The number of a prompt in the order of acceptance: A is 1, B is 2, and so on.",
-    "mark": "A number that a session keeps: the highest seq that a cancel has reached. The mark only rises.",
+    "mark": "A number that a session keeps: the highest seq that a cancel has reached. The mark only rises. "
+            "“Mark ≤ A”: it covers A and all that was accepted before A.",
     "covered": "A cancel has reached the prompt: its seq is at or below the mark.",
     "busy": "The session has an active prompt, or the server is down.",
     "run id": "A name that a client gives its prompt, in order to wait for the end of exactly this prompt.",
     "fold": "A queued prompt without a run id joins the running turn, and ends with it.",
     "requeue": "A turn whose conversation grew too long is summed up, goes back to the queue, and goes on later.",
     "handoff": "When a turn ends, the first prompt in the queue becomes active.",
-    "terminal event": "The event that says that a prompt is done, and how: end_turn, error or canceled.",
+    "202": "The answer to a client whose prompt is accepted.",
+    "fail": "An accepted prompt cannot start, for example because its session cannot be loaded.",
+    "drop": "A queued prompt is taken out of the queue, and is done: canceled.",
+    "interrupt": "A crash has cut off the active prompt: after the restart it ends with an error.",
+    "terminal event": "The event that says that a prompt is done, and how: end_turn, error, canceled or folded. In "
+                      "drawings: RunComplete. The event of a folded prompt is journaled, and not published.",
     "journal": "What the server has written to disk. A crash does not lose it.",
-    "settle": "The messages of a prompt that was canceled on entry are written, and the prompt is done.",
-    "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
-    "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
-    "bounds": "How much may happen in a search: so many prompts, cancels, crashes. All orders of these are tried.",
     "clear_queue": "A call that drops what is queued. The active prompt goes on.",
     "close": "The server shuts down: it accepts nothing more, cancels everything, and waits for the ends.",
     "poisoned": "Canceled by a cancel that came before the prompt was accepted.",
-    "reference": "The protocol that this page is about. The original is the server that it came out of.",
+    "settle": "The messages of a prompt that was canceled on entry are written, and the prompt is done.",
+}
+CHECKING = {
+    "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
+    "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
+    "bounds": "How much may happen in a search: so many prompts, cancels, crashes.",
+    "reference": "The protocol that this page is about.",
     "safety, liveness": "Safety: nothing bad ever happens. Liveness: what must happen does happen at last.",
     "subscriber": "A client that watches the events of the server.",
-    "family": "The reference with more calls, each of which can be left out: revoke, stop, hold and so on.",
-    "held": "Somebody has held the session: nothing that waits starts or folds before a resume.",
-    "front": "The place before all others that wait. Next and interrupt put a prompt there.",
     "at rest (quiescence)": "The server and the turns have nothing left to do by themselves.",
     "counterexample": "Steps that lead to a broken property. The page always shows a shortest one.",
+}
+FAMILY = {
+    "family": "The reference with more calls, each of which can be left out.",
+    "front": "Before all others that wait.",
+    "interrupt (the call)": "A prompt that stops what runs. It is not the interrupt of a crash.",
+}
+SEVERAL = {
+    "node": "One life of a server process, among several on one database.",
+    "owner": "The node that runs the turns of a session.",
+    "lease": "The time for which a node counts as alive. The node renews it again and again.",
+    "epoch": "The time of one owner of a session. Each claim begins the next.",
+    "zombie": "A node that others have marked dead, and that still runs.",
+    "place": "The number of an event in the log, from which a subscriber goes on.",
 }
 ORIGINAL = {
     "r0 … r4": "The original server as it was, and after each of four repairs. r4 was merged.",
@@ -134,8 +153,12 @@ def rules(cited: set[str]) -> str:
 
 def unpromised() -> str:
     """What the protocol does not guarantee."""
-    return "<ul class=\"unchecked\">" + "".join(
-        f"<li>{_marked(item)}</li>" for item in specification()["unpromised"]) + "</ul>"
+    def listed(items: list[str]) -> str:
+        return '<ul class="unchecked">' + "".join(f"<li>{_marked(item)}</li>" for item in items) + "</ul>"
+
+    items = specification()["unpromised"]
+    return (listed(items[:FIRST]) + f'<details class="more"><summary>{len(items) - FIRST} more</summary>'
+            f"{listed(items[FIRST:])}</details>")
 
 
 def glossary() -> str:
@@ -144,8 +167,12 @@ def glossary() -> str:
                         for word, says in entries.items())
         return f'<dl class="glossary">{items}</dl>'
 
-    return (f'{words(GLOSSARY)}<details class="more"><summary>Words of the original</summary>{words(ORIGINAL)}'
-            "</details>")
+    def folded(title: str, entries: dict[str, str]) -> str:
+        return f'<details class="more"><summary>{title}</summary>{words(entries)}</details>'
+
+    return words(GLOSSARY) + "".join((
+        folded("Words of the check and of this page", CHECKING), folded("Words of the family", FAMILY),
+        folded("Words of several servers", SEVERAL), folded("Words of the original", ORIGINAL)))
 
 
 # --- why it works
@@ -157,14 +184,15 @@ ARGUMENT = (
     "A prompt accepted after the cancel has a higher seq: it is not covered, however late it enters.",
     "A prompt that enters asks the mark and becomes active in one step, so no cancel can come in between.",
 )
-ANSWERED = {"Why a mark, and not a flag", "Why not a counter of prompts to cancel",
-            "Why not a list of the prompts to cancel"}  # beside the drawings
-BRIEF = 26  # words of an answer; the longer ones are about disks and streams
+ASKED = {"Why every prompt has a seq", "Why the seq is given at acceptance, and not at entry",
+         "Why the mark is asked before the busy question", "Why a stopping turn folds nothing",
+         "Why what was active is not run again after a crash"}  # the specification has more
 SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # what tells most
 LESSONS = {
     "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",
     "counter": "A counter says how many a cancel was for, and not which. A later prompt can use up a count too.",
-    "list": "A list is right, and lost in a crash unless it is written to disk. It grows, and has to be cleaned up.",
+    "list": "A list on disk is right too, but it grows, and has to be cleaned up. In memory, as here, a crash loses "
+            "it. The mark is one number, on disk before the cancel is answered.",
 }
 
 
@@ -176,8 +204,7 @@ def why(found: Findings) -> str:
             '<div class="sequence still" data-walk="ref/accept.A/cancel/accept.B/enter.B/enter.A" tabindex="0" '
             'role="group" aria-label="The mark, as a sequence diagram"></div></article>')
     others = "".join(f"<dt>{escape(reason['title'])}?</dt><dd>{_linked(reason['text'])}</dd>"
-                     for reason in specification()["why"]
-                     if reason["title"] not in ANSWERED and len(reason["text"].split()) <= BRIEF)
+                     for reason in specification()["why"] if reason["title"] in ASKED)
     return (f'<ol class="argument">{steps}</ol><div class="stories-grid instead">{cards}{mark}</div>'
             f'<details class="more"><summary>More questions: why is it so?</summary><dl class="reasons">{others}</dl>'
             "</details>")
@@ -209,6 +236,7 @@ and survive every action, and that the properties follow, with any of <a href="#
 Delivery is not part of it. <code>cancelmark prove</code> asks again.</p></article>
 <article><h3>A second model, in another language</h3><p>SPIN searched a model that was written apart, in Promela, from
 the rules alone. In {len(spec['spin'])} searches it counted the same states and the same edges as this project’s
-explorer; the largest has {widest['states']:,} states and {widest['edges']:,} edges. Every property held.</p></article>
+explorer, and every property held. The largest, of {widest['states']:,} states, has more prompts and no crash
+({widest['bounds'].replace('=', ' ')}); this page does not repeat it.</p></article>
 </div><p class="note">These two were not run for this page. Their figures are committed with the project, and its tests
 run both again.</p>"""

@@ -1,6 +1,7 @@
 """`cancelmark check --cluster` and `cancelmark explain` of a cluster's flaws."""
 
 import json
+import re
 
 import pytest
 from support.commands import read_refusal, run_command
@@ -67,3 +68,13 @@ def test_explain_lists_the_flaws_of_a_cluster() -> None:
 def test_explain_refuses_what_a_cluster_has_not() -> None:
     assert "is a flaw of a cluster" in read_refusal("explain", "claim-only", "--revision", "r0")
     assert "told as text, svg or json" in read_refusal("explain", "claim-only", "--format", "mermaid")
+
+
+def test_a_lost_answer_is_drawn_on_its_way_back_and_the_step_that_breaks_is_marked() -> None:
+    drawn = run_command("explain", "retry-cancels-twice", "--format", "svg").stdout
+    (start, end), = re.findall(r'stroke-dasharray="5 4" d="M([\d.]+) [\d.]+H([\d.]+)"', drawn)
+    database = re.search(r'<text x="([\d.]+)"[^>]*>database</text>', drawn)
+    assert database
+    assert float(start) == float(database[1]) > float(end)
+    assert drawn.count('<line class="fault"') == 2
+    assert drawn.index("cancel, again") < drawn.index("✗ breaks no-echo")

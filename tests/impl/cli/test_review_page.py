@@ -6,6 +6,8 @@ import shlex
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +19,16 @@ from support.reviewing import Review
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.review import command, findings
 from cancelmark.impl.cli.review.cluster import DRAWN
+from cancelmark.impl.cli.review.page import NAV
 from cancelmark.impl.cli.review.page import page as page_of
 from cancelmark.impl.cli.review.reading import specification
+from cancelmark.impl.cli.review.sections import STORY, TOLD
 from cancelmark.impl.cli.review.whatif import CHANGES, limit_actions
 from cancelmark.model.check.judging import properties_of
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
 from cancelmark.model.cluster.flaws import ALL_FLAWS
+from cancelmark.model.cluster.log import LOG_PROPERTIES
+from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
 from cancelmark.model.delivery import LOGGED, LOSSY
 from cancelmark.model.lifecycle import Feature, State
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, ServerStep, SessionStep
@@ -35,7 +41,9 @@ from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text
 from cancelmark.views.reasons import reason, rest_reason
 
-WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation")
+WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation",
+         "202", "terminal event", "fail", "drop", "interrupt", "interrupt (the call)",
+         "node", "owner", "lease", "epoch", "zombie", "place")
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}
 
 
@@ -97,15 +105,44 @@ def test_every_change_breaks_what_its_bug_declares(review: Review) -> None:
             assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
 
 
+def test_every_link_of_the_navigation_is_named_like_the_heading_that_it_leads_to(review: Review) -> None:
+    for id, name in NAV.items():
+        section = review.html.partition(f'<section id="{id}"')[2]
+        heading = re.search(r"<h2[^>]*>(.*?)</h2>", section)
+        assert heading
+        assert heading[1] == name
+
+
+def test_the_page_qualifies_what_it_says_first(review: Review) -> None:
+    hero = re.sub(r"<[^>]+>", "", review.html.partition('<section class="hero"')[2].partition("</section>")[0])
+    for words in ("folds into a running turn ends with that turn", "within bounds", "delivery apart",
+                  "once callers stop and turns end", "merged into an agent server written in Go"):
+        assert words in hero
+
+
+def test_the_history_tells_what_was_wrong_with_a_flaw_of_the_merged_version(review: Review) -> None:
+    section = review.html.partition('<section id="history"')[2].partition("</section>")[0]
+    assert FLAWS_BY_NAME[TOLD].latest == "r4"
+    assert f'data-show="flaw/{TOLD}"' in section
+    for name in ("r0 ", "r1 ", "r2–r4 ", "r4 ", "The reference "):
+        assert any(line.startswith(name) or f" {name}" in line for line in STORY)
+    ladder = [{f.name for f in FLAWS if name in f.revisions} for name in findings.REVISIONS]
+    counted = len(ladder[0]) + sum(len(now - was) for was, now in pairwise(ladder))
+    assert (counted > len(FLAWS)) == ("came back, so it counts as new twice" in section)
+
+
 def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -> None:
     section = review.html.partition('<section id="family"')[2].partition("</section>")[0]
     told = specification()["family"]
     assert len(told["sets"]) == told["holding"] == 2 ** len(Feature)
     assert f"all {len(told['sets'])} sets of them were searched" in section
+    for p in PROPERTIES:
+        assert (escape(p.in_family or p.sentence) + "</td>" in section) == bool(p.reworded_for)
     for states in told["sets"].values():
         assert f">{states}</td>" in section
+    matrix = section.partition("family-matrix")[2].partition("</table>")[0]
     for p in (*FAMILY_PROPERTIES, *PROPERTIES):
-        features = re.findall(rf">{p.id}</code></th>(.*?)</tr>", section)
+        features = re.findall(rf">{p.id}</code></th>(.*?)</tr>", matrix)
         assert bool(features) == bool(p.feature or p.reworded_for)
         if features:
             cells = re.findall(r'data-head="([\w-]+)">(.*?)</td>', features[-1])
@@ -117,7 +154,8 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
 def test_several_servers_are_on_the_page_with_their_histories(review: Review) -> None:
     section = review.html.partition('<section id="cluster"')[2].partition("</section>")[0]
     assert f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,} states nothing breaks" in section
-    assert section.count("<svg") == len(DRAWN)
+    assert section.count("<svg") == section.count("✗ breaks ") == len(DRAWN)
+    assert f"{len((*CLUSTER_PROPERTIES, *LOG_PROPERTIES))} properties" in section
     for flaw in ALL_FLAWS:
         assert (f"{flaw.name}: breaks {flaw.property}" in section) == (flaw.name in DRAWN)
 
@@ -386,6 +424,12 @@ def test_opens_from_disk_without_errors_or_requests(opened: Opened, review: Revi
     assert opened.part("size").inner_text().startswith(f"{review.found.chapters['ref'].graph.states:,} states")
     opened.unfold("#guarantees")
     assert opened.page.locator("#guarantees .lanes").last.evaluate("(e) => e.scrollWidth") > 300, "also what was folded"
+
+
+def test_what_a_client_is_told_is_an_arrow_that_is_seen(opened: Opened) -> None:
+    arrows = opened.page.locator("#why line.arrow.told")
+    assert arrows.count() > 5
+    assert set(arrows.evaluate_all("(all) => all.map((one) => getComputedStyle(one).display)")) == {"inline"}
 
 
 def test_ten_minutes_are_enough_to_read_it(opened: Opened) -> None:
