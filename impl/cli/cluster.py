@@ -19,7 +19,6 @@ from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, session_prop
 from cancelmark.model.cluster.search import ClusterResult, Path, search_cluster, search_log
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
-from cancelmark.views.cluster import flaw_svg, tell_history
 
 from ..files import UsageError
 from .protocols import protocol_named
@@ -147,13 +146,19 @@ def show(searched: list[Searched]) -> None:
         for id, path in s.result.violations.items():
             hopeless = ", after which it cannot be any more" if id in LIVENESS else ""
             console.print(f"\n[bold red]{id}[/] is violated; a shortest history{hopeless}, {len(path)} steps:")
-            console.print(tell_history(path), markup=False)
+            console.print(_tell(path), markup=False)
         if s.result.stopped:
             console.print(f"\n[yellow]stopped before the end:[/] {s.result.stopped}; what was not seen may hold or "
                           "not. Lower the bounds or raise the limit.")
     console.print(f"states={sum(s.result.states for s in searched)} edges={sum(s.result.edges for s in searched)} "
                   f"depth={max(s.result.depth for s in searched)} seconds={sum(s.seconds for s in searched):.2f} "
                   f"verdict={verdict_of(searched)}")
+
+
+def _tell(path: Path) -> str:
+    from cancelmark.views.cluster import tell_history
+
+    return tell_history(path)
 
 
 # --- explain
@@ -167,6 +172,8 @@ def flaw_named(name: str) -> Flaw | LogFlaw:
 def explain_flaw(flaw: Flaw | LogFlaw, form: str) -> str:
     """A flaw of a cluster, told in one of the forms of `explain`."""
     if form == "svg":
+        from cancelmark.views.cluster import flaw_svg  # what draws is loaded when it is asked for
+
         return flaw_svg(flaw)
     path = find_history(flaw)
     if form == "json":
@@ -179,7 +186,7 @@ def explain_flaw(flaw: Flaw | LogFlaw, form: str) -> str:
 def tell_flaw(flaw: Flaw | LogFlaw, path: Path) -> str:
     return "\n".join((
         f"{flaw.name}: breaks {flaw.property}; leaves out {flaw.clause} of specs/cluster.md", "",
-        fill(flaw.says, min(columns(), 100)), "", f"The shortest history, {len(path)} steps:", "", tell_history(path)))
+        fill(flaw.says, min(columns(), 100)), "", f"The shortest history, {len(path)} steps:", "", _tell(path)))
 
 
 def flaw_as_data(flaw: Flaw | LogFlaw, path: Path | None = None) -> dict[str, Any]:

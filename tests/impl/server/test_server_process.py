@@ -101,7 +101,8 @@ def test_after_a_kill_in_the_middle_of_200_prompts_each_client_sees_each_end_exa
                   for n in range(PROMPTS)]
         posting = [asyncio.ensure_future(persistently(server.url, f"{place.url}/agent", body)) for body in bodies]
         for threshold in (random.randint(5, 40), random.randint(60, 120)):  # the first while they are being posted
-            await clients[0].until(threshold)
+            for client in clients:  # each is back by then
+                await client.until(threshold)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
         await asyncio.gather(*posting)

@@ -469,7 +469,7 @@ def cancel_is_answered_too_early(patch: pytest.MonkeyPatch) -> None:
     cancel, accept = Runtime.cancel, Runtime.accept
     late: list[str] = []
 
-    async def answered(self: Runtime, session_id: str) -> None:
+    async def answered(self: Runtime, session_id: str, *, by: str = "") -> None:
         late.append(session_id)
 
     async def accepted(self: Runtime, *arguments: Any) -> Any:
