@@ -251,11 +251,11 @@ class PostgresStore(Store):
     async def transitions(self, seq: int) -> list[Transition]:
         return await self._read(
             make_transition,
-            "SELECT seq, %s AS state, NULL AS outcome, 0 AS position FROM cancelmark.prompts"
+            f"SELECT seq, '{INITIAL.value}' AS state, NULL AS outcome, 0 AS position FROM cancelmark.prompts"
             " WHERE workspace_id = %s AND seq = %s AND digest IS NULL"
             " UNION ALL SELECT seq, state, outcome, position FROM cancelmark.transitions"
             " WHERE workspace_id = %s AND seq = %s ORDER BY position",
-            self.workspace, seq, self.workspace, seq, first=INITIAL.value)
+            seq, self.workspace, seq)
 
     async def latest_seq(self) -> int:
         rows = await self.database.fetch(
@@ -343,11 +343,7 @@ class PostgresStore(Store):
             raise closed(self.database.where)
         return await self.database.fetch(query, self.workspace, *values)
 
-    async def _read(self, make: Callable[..., V], query: str, *values: Any, first: str | None = None) -> list[V]:
-        if first is not None:  # a value before the workspace
-            if not self._open:
-                raise closed(self.database.where)
-            return self._make(make, await self.database.fetch(query, first, *values))
+    async def _read(self, make: Callable[..., V], query: str, *values: Any) -> list[V]:
         return self._make(make, await self._fetch(query, *values))
 
     def _make(self, make: Callable[..., V], rows: Iterable[Sequence[Any]]) -> list[V]:
