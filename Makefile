@@ -99,8 +99,9 @@ $(LAB): $(READY)
 	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
 	@touch $@
 
-bench: $(READY) ## measure every published figure again, into bench/RESULTS.md
-	@$(BIN)/python -m cancelmark.bench -o bench/RESULTS.md
+bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e117825 PEER=FILE ONLY=server ROUNDS=3)
+	@$(BIN)/python -m cancelmark.bench $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BASELINE),--baseline $(BASELINE)) \
+		$(if $(PEER),--peer $(PEER)) -o bench/RESULTS.md
 
 field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour)
 	@$(BIN)/python -m examples.field.editor

@@ -2,6 +2,6 @@
 
 from cancelmark.impl.cli.main import run_command
 
-from .command import parser
+from .frame import parser
 
 raise SystemExit(run_command(parser().parse_args()))

@@ -18,6 +18,7 @@ from . import spin
 from .ours import check
 from .plot import plot
 from .report import Goal, Picture, Report, Table
+from .setting import Setting
 
 SMALL = (
     Bounds(1, cancels=1),
@@ -95,17 +96,17 @@ def first_ever(bounds: Bounds) -> float:
         return timed(lambda: check(bounds, NUMBA_CACHE_DIR=cache))[1]
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     rates, commands, memory, goals = [], [], [], []
     curves: dict[str, list[tuple[float, float]]] = {"plain": [], "fast": [], "SPIN": []}
     for bounds in (*SMALL, *LARGE):
-        taken = [(ours(bounds, "plain"), ours(bounds), spins(bounds)) for _ in range(rounds)]
+        taken = [(ours(bounds, "plain"), ours(bounds), spins(bounds)) for _ in range(setting.rounds)]
         plain, chosen, theirs = zip(*taken)
         engine = chosen[0].report["engine"]
         states = chosen[0].report["states"]
         spun = [s for s in theirs if s]
         commands.append((str(bounds), states, engine, median(o.command for o in chosen),
-                         median(first_ever(bounds) for _ in range(rounds)),
+                         median(first_ever(bounds) for _ in range(setting.rounds)),
                          median(s.command for s in spun) if spun else "–",
                          median(s.building for s in spun) if spun else "–"))
         if spun:
@@ -130,7 +131,7 @@ def measure(rounds: int) -> Report:
         if spun:
             curves["SPIN"].append((states, median(s.searching for s in spun)))
     for bounds in HUGE:
-        taken_alone = [ours(bounds, "fast") for _ in range(rounds)]
+        taken_alone = [ours(bounds, "fast") for _ in range(setting.rounds)]
         states = taken_alone[0].report["states"]
         curves["fast"].append((states, median(o.report["processor_seconds"] for o in taken_alone)))
         memory.append((str(bounds), states, "–", median(o.report["bytes_per_state"] for o in taken_alone), "–"))

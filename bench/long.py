@@ -18,6 +18,7 @@ from cancelmark.impl.runtime.workspace import Workspaces
 from .report import Goal, Report, Table
 from .runtime import history
 from .server import EMPTY, Connection, get, post, server
+from .setting import Setting
 
 PROMPTS = 100_000  # in the long session
 BATCH = 2000  # of them are written at a time
@@ -81,14 +82,14 @@ async def waits(port: int, url: str, long: str, prompts: int) -> dict[str, float
             f"a reader that catches up with {prompts:,} events": await longest_wait(port, catch_up)}
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """The long session beside the new one."""
     ratios: list[float] = []
     rows: list[tuple[object, ...]] = []
     waited: list[tuple[object, ...]] = []
     with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as directory:
         url, long, short = asyncio.run(fill(Path(directory), PROMPTS))
-        for number in range(1, rounds + 1):
+        for number in range(1, setting.rounds + 1):
             with server(directory=directory) as port:
                 in_long, in_short = (median(times) for times in asyncio.run(prompt_seconds(port, url, long, short)))
                 others = asyncio.run(waits(port, url, long, PROMPTS))

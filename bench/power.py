@@ -5,11 +5,12 @@ from importlib import import_module
 from pathlib import Path
 
 from .report import Goal, Report, Table
+from .setting import Setting
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """Looks for each flaw with as many seeds as there are rounds."""
     if not (TESTS / "tools" / "power.py").exists():
         return Report(remarks=["not measured: the tests are not there; run this from a checkout"])
@@ -20,7 +21,7 @@ def measure(rounds: int) -> Report:
         return Report(remarks=[f"not measured: {missing.name} is not installed; pip install 'cancelmark[test]'"])
     finally:
         sys.path.remove(str(TESTS))
-    rows = list(power.measure(rounds))
+    rows = list(power.measure(setting.rounds))
     *_, most, _ = zip(*rows)
     budgets = {"histories": power.HISTORIES, "schedules": power.SCHEDULES}
     shares = [examples / budgets[where] for examples, (_, _, where, *_) in zip(most, rows)]

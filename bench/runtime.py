@@ -45,6 +45,7 @@ from cancelmark.model.protocol import REFERENCE
 
 from .models import Null, Reader
 from .report import Goal, Report, Table
+from .setting import Setting
 
 CHUNKS = 10  # a round, for each of which the clock is looked at
 PROMPTS = {"memory": 200, "SQLite": 50}  # a chunk
@@ -242,8 +243,9 @@ def memory() -> Report:
          Goal("memory of a prompt that is done", (prompt,), "at most", 16, " bytes")])
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """Everything."""
+    rounds = setting.rounds
     reports = [
         one_prompt(rounds),
         flat("Long history", "prompts in the session", HISTORIES, [(1, prompts) for prompts in HISTORIES], rounds,

@@ -20,6 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from .report import Goal, Report, Table
+from .setting import Setting
 
 CONNECTIONS = 32
 REQUESTS = 3000  # of each kind in a round
@@ -172,22 +173,22 @@ async def canceling(port: int) -> tuple[list[float], list[float], list[float]]:
         return trips, accepts, cancels
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """Prompts that are accepted and queued, prompts that are accepted and run, and cancels."""
     rows: list[tuple[object, ...]] = []
     ratios: list[float] = []
-    for n in range(rounds):
+    for n in range(setting.rounds):
         with server() as port:
             empty, accepted = asyncio.run(acceptance(port, "queued", busy=True))
         ratios.append(accepted / empty)
         rows.append((n + 1, "accepted and queued", empty, accepted, accepted / empty))
-    for n in range(rounds):
+    for n in range(setting.rounds):
         with server("--pace", "0") as port:
             empty, accepted = asyncio.run(acceptance(port, "run", busy=False))
         rows.append((n + 1, "accepted while others run", empty, accepted, accepted / empty))
     delays: list[tuple[object, ...]] = []
     quotients: dict[str, list[float]] = {"memory": [], "disk": [], "durable": []}
-    for n in range(rounds):
+    for n in range(setting.rounds):
         for kept, options in (("memory", ("--memory",)), ("disk", ())):
             with server(*options) as port:
                 trip, accept, cancel = (median(times) for times in asyncio.run(canceling(port)))

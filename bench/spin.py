@@ -13,6 +13,7 @@ from cancelmark.model.properties import Bounds
 
 from .ours import check
 from .report import Goal, Report, Table
+from .setting import Setting
 
 SPEC = Path(__file__).resolve().parent.parent / "specs" / "cancelmark.pml"
 
@@ -111,7 +112,7 @@ class Search:
                    int(figure(r"errors: (\d+)")), float(figure(r"([\d.]+)\s+total actual memory usage")))
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """Both count, and both judge every safety property and quiescence on the way. Fastest of the rounds."""
     if reason := missing():
         return Report(remarks=[f"not measured: {reason}"])
@@ -121,11 +122,11 @@ def measure(rounds: int) -> Report:
         with TemporaryDirectory() as directory:
             verifier = build(Path(directory), bounds, FAST)
             seconds = []
-            for _ in range(rounds):
+            for _ in range(setting.rounds):
                 started = time.perf_counter()
                 found = Search.of(verifier.run())
                 seconds.append(time.perf_counter() - started)
-        ours = min((check(bounds) for _ in range(rounds)), key=lambda report: float(report["seconds"]))
+        ours = min((check(bounds) for _ in range(setting.rounds)), key=lambda report: float(report["seconds"]))
         differences += (found.states, found.edges, found.errors) != (ours["states"], ours["edges"], 0)
         rows.append((str(bounds), found.states, ours["states"], verifier.seconds, min(seconds), ours["seconds"],
                      found.mebibytes, ours["states"] * ours["bytes_per_state"] / 2**20))

@@ -24,6 +24,7 @@ from cancelmark.impl.store import AcceptPrompt, NewSession, SqliteStore
 
 from .models import Endless
 from .report import Goal, Report, Table
+from .setting import Setting
 
 CALLERS = (16, 128, 1024)  # at the same time
 PROMPTS = 8192  # in all
@@ -131,13 +132,13 @@ WRITERS: Mapping[str, Callable[[Path, int, int], Coroutine[Any, Any, float]]] = 
     "bare writer": bare, "store": stored, "runtime": accepted}
 
 
-def measure(rounds: int) -> Report:
+def measure(setting: Setting) -> Report:
     """Acceptances a second. The disk is that of the temporary directory."""
     rows = []
     ratios: dict[int, list[float]] = {}
     for callers in CALLERS:
         speeds: dict[str, list[float]] = {name: [] for name in WRITERS}
-        for _ in range(rounds):
+        for _ in range(setting.rounds):
             for name, write in WRITERS.items():
                 with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as directory:
                     speeds[name].append(asyncio.run(write(Path(directory) / "bench.db", callers, PROMPTS)))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import command, explorer, spin
-from cancelmark.bench.report import Goal, Report, Table
+from cancelmark.bench import explorer, frame, setting, spin
+from cancelmark.bench.report import Goal, Picture, Report, Table
 from cancelmark.impl.files import UsageError
 from cancelmark.model.properties import Bounds
 
 
 def bench(*arguments: str) -> int:
-    parsed = command.parser().parse_args(arguments)
+    parsed = frame.parser().parse_args(arguments)
     return int(parsed.run(parsed))
 
 
@@ -25,6 +25,11 @@ def test_a_goal_is_judged_by_its_median() -> None:
     missed = Goal("a against b", (1.0,), "at least", 2)
     assert not missed.met
     assert missed.line == "goal missed: a against b: 1×, at least 2×"
+    reasoned = Goal("a against b", (1.0,), "at least", 2, why="The disk is slow.")
+    assert reasoned.line == "goal missed: a against b: 1×, at least 2×. The disk is slow."
+    absent = Goal("a against b", (), "at least", 2, why="There is no b here.")
+    assert (absent.verdict, absent.met) == ("not measured", False)
+    assert absent.line == "goal not measured: a against b: –, at least 2×. There is no b here."
 
 
 @pytest.mark.parametrize(("relation", "figures"), [("around", (1.0,)), ("at most", ())])
@@ -39,7 +44,7 @@ def test_a_table_puts_numbers_to_the_right_and_separates_thousands() -> None:
 
 
 def test_every_subject_is_there() -> None:
-    for name in command.SUBJECTS:
+    for name in frame.SUBJECTS:
         assert callable(import_module(f"cancelmark.bench.{name}").measure)
 
 
@@ -51,13 +56,45 @@ def test_the_report_is_written_for_people_and_for_programs(
     monkeypatch.setattr(explorer, "HUGE", ())
     monkeypatch.setattr(spin, "missing", lambda: "spin is not wanted here")
     assert bench("explorer", "--rounds", "1", "-o", str(tmp_path / "R.md")) == 0
-    assert (tmp_path / "R.md").read_text() == capsys.readouterr().out
+    assert capsys.readouterr().out.strip() in (tmp_path / "R.md").read_text()
     assert "| prompts=1 cancels=1 | 34 |" in (tmp_path / "R.md").read_text()
     kept = json.loads((tmp_path / "R.json").read_text())
-    assert kept["subjects"]["explorer"]["tables"][0]["rows"][0][:2] == ["prompts=1 cancels=1", 34]
+    assert kept["subjects"]["explorer"]["report"]["tables"][0]["rows"][0][:2] == ["prompts=1 cancels=1", 34]
     assert "![Seconds against states](explorer.svg)" in (tmp_path / "R.md").read_text()
     drawn = ElementTree.parse(tmp_path / "explorer.svg")
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4, "two engines, two bounds"
+
+
+def test_a_subject_that_is_measured_alone_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And a report that is read back is written the same."""
+    figure = [1.0]
+    picture = Picture("P", "p.svg", "<svg/>")
+    report = lambda setting: Report([Table("T", ("n",), [(figure[0],)])],  # noqa: E731
+                                    [Goal("g", (figure[0],), "at most", 2, why="It is slow.")], ["r"], [picture])
+    for subject in (explorer, spin):
+        monkeypatch.setattr(subject, "measure", report)
+    path = tmp_path / "R.md"
+    assert bench("explorer", "spin", "-o", str(path)) == 0
+    first = path.read_text()
+    figure[0] = 3.0
+    assert bench("spin", "-o", str(path)) == 0
+    before, _, after = path.read_text().partition("## SPIN")
+    assert first.partition("## SPIN")[0].partition("## The explorer")[2] == before.partition("## The explorer")[2]
+    assert "| spin | g | 3× | at most 2× | missed | It is slow. |" in before
+    assert "| explorer | g | 1× | at most 2× | met |  |" in before
+    assert "goal missed" in after
+    assert (tmp_path / "p.svg").read_text() == "<svg/>"
+    kept = json.loads(path.with_suffix(".json").read_text())["subjects"]["spin"]["report"]
+    assert Report.of(kept).json == kept
+
+
+def test_an_earlier_version_must_be_a_commit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="BASELINE nope: it is no commit here"):
+        setting.install_baseline("nope", tmp_path)
+    with pytest.raises(UsageError, match="it is no program"):
+        setting.find_peer(str(tmp_path))
 
 
 def test_bad_usage_is_refused_before_anything_is_measured() -> None:
