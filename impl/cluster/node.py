@@ -13,11 +13,9 @@ the whole instance until the commit.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from uuid import UUID, uuid4
-
-import psycopg
 
 from ..store import StoreError
 from ..store.postgres import Database
@@ -181,13 +179,11 @@ class Node:
     async def _listen_for_ever(self, address: str) -> None:
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
-                    await connection.execute(f"LISTEN {CHANNEL}".encode())
-                    self.wake()
-                    async for _ in connection.notifies():
+                async with aclosing(self.database.listen(address, CHANNEL)) as notices:
+                    async for _ in notices:
                         self.wake()
-            except (psycopg.Error, OSError) as error:
-                log.info("no wake-ups: %s", str(error).strip())
+            except StoreError as error:
+                log.info("no wake-ups: %s", error)
             await asyncio.sleep(self.lease.poll)
 
     async def _prune_for_ever(self) -> None:

@@ -59,10 +59,10 @@ class SharedWorkspace(Workspace):
 class SharedWorkspaces(Workspaces):
     """The workspaces of one database at one node."""
 
-    def __init__(self, model: Model, address: str, *, url: str = "", lease: Lease = LEASE, wake_ups: str | None = "",
-                 **options: Any) -> None:
+    def __init__(self, model: Model, database: str | Database, *, url: str = "", lease: Lease = LEASE,
+                 wake_ups: str | None = "", **options: Any) -> None:
         super().__init__(model, None, **options)
-        self.database = Database(address)
+        self.database = Database(database) if isinstance(database, str) else database
         direct = self.database.address if wake_ups == "" else wake_ups
         self.node = Node(self.database, url, lease, self._look, self._die, direct)
         self._over = False

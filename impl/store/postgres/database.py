@@ -6,6 +6,7 @@ gives each statement another connection, such as pgbouncer in transaction mode.
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
 from typing import Any
 from uuid import uuid4
 
@@ -45,7 +46,10 @@ class Database:
         self.address = make_conninfo("", **{**KEEPALIVE, **{k: v for k, v in given.items() if v is not None}})
         self.where = f"{given.get('host') or 'this machine'}/{given.get('dbname') or ''}"  # no password in any message
         self.node = uuid4()
-        self._pool = AsyncConnectionPool(
+        self._pool = self._make_pool(connections)
+
+    def _make_pool(self, connections: int) -> Any:
+        return AsyncConnectionPool(
             self.address, min_size=1, max_size=connections, open=False, timeout=CONNECT, max_idle=60,
             reconnect_timeout=0, kwargs={"autocommit": True, "prepare_threshold": None})
 
@@ -83,6 +87,17 @@ class Database:
             explained = self.explain(error, sent, once)
             explained.__cause__ = error
             raise explained from error
+
+    async def listen(self, address: str, channel: str) -> AsyncGenerator[None, None]:
+        """Yields when it listens on a connection of its own, and then for each notice. Raises `StoreError`."""
+        try:
+            async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+                await connection.execute(f"LISTEN {channel}".encode())
+                yield
+                async for _ in connection.notifies():
+                    yield
+        except (psycopg.Error, OSError) as error:
+            raise self.explain(error, True) from error
 
     def explain(self, error: Exception, sent: bool, once: bool = False) -> StoreError:
         """What a caller is told."""

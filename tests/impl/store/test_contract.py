@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 from support.postgres import shared_database
+from support.simulation.database import SimulatedDatabase, SimulatedServer
 
 from cancelmark.impl.store import (
     EPOCH,
@@ -69,8 +70,18 @@ async def open_postgres(directory: Path) -> AsyncIterator[Store]:
         await database.close()
 
 
+@asynccontextmanager
+async def open_simulated(directory: Path) -> AsyncIterator[Store]:
+    store = PostgresStore(SimulatedDatabase(SimulatedServer()), uuid4())
+    await store.make("/", "log")
+    try:
+        yield store
+    finally:
+        store.close()
+
+
 STORES: Mapping[str, Callable[[Path], AbstractAsyncContextManager[Store]]] = {
-    "memory": open_memory, "sqlite": open_sqlite, "postgres": open_postgres}
+    "memory": open_memory, "sqlite": open_sqlite, "simulated": open_simulated, "postgres": open_postgres}
 Story = Callable[[Store], Awaitable[None]]
 A = AcceptPrompt(1, "s", "a", "run-a")
 ENTER = MovePrompt(1, State.ACTIVE)

@@ -1,37 +1,26 @@
-"""The store in PostgreSQL: who may write to a session, what comes of a lost answer, and which database it takes."""
+"""The store in PostgreSQL itself: its connections, a pool before it, and which database it takes. What it promises as
+a store that several nodes share is in test_shared_store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from support.postgres import Bouncer, shared_database, shared_server
 
 from cancelmark.impl.store import (
-    TERMINAL,
     AcceptPrompt,
-    AppendEvent,
     Committed,
     Conflict,
-    Lost,
-    Message,
-    MovePrompt,
     NewSession,
     Operation,
-    PutMessage,
-    RaiseMark,
-    Refused,
     Steps,
     StoreError,
-    Unstorable,
 )
-from cancelmark.impl.store.postgres import ClosingSession, Database, PostgresStore
+from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.schema import MIGRATIONS
-from cancelmark.model.lifecycle import Outcome, State
-
-ACCEPT = AcceptPrompt(0, "s", "a", "run-a")
 
 
 @asynccontextmanager
@@ -65,123 +54,9 @@ def steps(id: str, version: int | None, *operations: Operation, epoch: int | Non
     return Steps(id, "s", version, operations, epoch, **more)
 
 
-async def kill_node(store: PostgresStore, node: UUID) -> None:
-    await store.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", node)
-
-
 def committed(answer: object) -> Committed:
     assert isinstance(answer, Committed), answer
     return answer
-
-
-# --- who owns a session
-
-def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work() -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
-        assert (await a.load("s")).free
-        first = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt")))
-        assert (first.version, first.epoch, len(first.seqs)) == (1, 1, 1)
-        assert (await a.load("s"))[-2:] == (True, False)
-        assert (await b.load("s"))[-2:] == (False, False)
-        assert await b.commit(steps("2", 1, AcceptPrompt(0, "s", "b"), claim="adopt")) == Lost(), "it has an owner"
-        second = committed(await b.commit(steps("2", 1, AcceptPrompt(0, "s", "b"))))
-        assert second.epoch is None, "anybody may accept, and is no owner by that"
-        assert second.seqs > first.seqs
-
-    play(story, 2)
-
-
-def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that() -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
-        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
-        await a.commit(steps("2", 1, MovePrompt(seq, State.ACTIVE), epoch=1))
-        end = (MovePrompt(seq, State.DONE, Outcome.ERROR), AppendEvent("s", TERMINAL, {}))
-        assert await b.commit(steps("3", 2, *end, claim="recover")) == Lost(), "its owner lives"
-        await kill_node(b, a.database.node)
-        assert committed(await b.commit(steps("3", 2, *end, claim="recover"))).epoch == 2
-        assert await b.commit(steps("4", 3, claim="recover")) == Lost(), "the new owner lives"
-        for late in (end, [PutMessage(Message("m", "s", "user", ()))]):
-            assert await a.commit(steps("late", None, *late, epoch=1)) == Lost()
-        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
-        assert await b.messages("s") == []
-        assert [e.id for e in await b.events()] == [1]
-
-    play(story, 2)
-
-
-def test_a_dead_node_claims_nothing() -> None:
-    async def story(a: PostgresStore) -> None:
-        await kill_node(a, a.database.node)
-        assert await a.commit(steps("1", 0, ACCEPT, claim="adopt")) == Lost()
-
-    play(story)
-
-
-def test_who_releases_a_session_is_its_owner_no_more() -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
-        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
-        end = (MovePrompt(seq, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {}))
-        assert committed(await a.commit(steps("2", 1, *end, epoch=1, release="idle"))).epoch is None
-        assert (await b.load("s")).free
-        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
-        assert committed(await b.commit(steps("3", 2, ACCEPT._replace(run_id="b"), claim="adopt"))).epoch == 2
-
-    play(story, 2)
-
-
-# --- seqs, places, ids
-
-def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed() -> None:
-    async def story(a: PostgresStore) -> None:
-        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT))).seqs
-        await a.commit(steps("2", 1, RaiseMark("s", seq + 1_000_000)))
-        with pytest.raises(StoreError, match="behind what was given out"):
-            await a.commit(steps("3", 2, AcceptPrompt(0, "s", "b")))
-        assert len((await a.load("s")).prompts) == 1
-
-    play(story)
-
-
-def test_places_have_no_gap_whoever_writes_and_whatever_is_refused() -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
-        await a.write([NewSession(name) for name in "tuvw"])
-
-        async def write(store: PostgresStore, session: str) -> None:
-            for n in range(20):
-                event = AppendEvent(session, TERMINAL, {"n": n})
-                if n % 3:
-                    await store.commit(Steps("", session, None, [event]))
-                else:
-                    with pytest.raises(Refused):
-                        await store.commit(Steps("", session, None, [event, NewSession("s")]))
-
-        await asyncio.gather(*(write(store, session) for store in (a, b) for session in "tuvw"))
-        places = [event.id for event in await a.events()]
-        assert places == list(range(1, len(places) + 1))
-        assert len(places) == 2 * 4 * 13
-
-    play(story, 2)
-
-
-def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step() -> None:
-    """Whoever commits hears of a connection that broke. The same steps come again, and are there once."""
-    async def story(a: PostgresStore) -> None:
-        fetch, lost = a.database.fetch, 0
-
-        async def lose(query: str, *values: Any, **more: Any) -> Any:
-            nonlocal lost
-            rows = await fetch(query, *values, **more)
-            if "step(" in query and lost < 2:
-                lost += 1
-                raise StoreError("here", "the answer is lost", "ask again")
-            return rows
-
-        a.database.fetch = lose  # type: ignore[method-assign]
-        answer = committed(await a.commit(steps("1", 0, ACCEPT, AppendEvent("s", TERMINAL, {}), claim="adopt")))
-        assert (answer.version, answer.repeated, answer.epoch, answer.events) == (1, True, 1, (1,))
-        assert [p.seq for p in (await a.load("s")).prompts] == list(answer.seqs)
-
-    play(story)
 
 
 def test_a_connection_that_is_ended_by_others_costs_nothing() -> None:
@@ -191,34 +66,6 @@ def test_a_connection_that_is_ended_by_others_costs_nothing() -> None:
                                     " WHERE application_name = 'cancelmark' AND pid <> pg_backend_pid()")
             committed(await a.commit(steps(str(n), n, AcceptPrompt(0, "s", "b"))))
         assert len((await a.load("s")).prompts) == 5
-
-    play(story)
-
-
-def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then() -> None:
-    async def story(a: PostgresStore) -> None:
-        await a.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", a.workspace)
-        with pytest.raises(ClosingSession):
-            await a.commit(steps("1", 0, ACCEPT))
-        await a.write([NewSession("new")])
-        with pytest.raises(ClosingSession):
-            await a.commit(Steps("2", "new", 0, [ACCEPT._replace(session_id="new")]))
-
-    play(story)
-
-
-# --- what can be stored
-
-def test_nul_is_kept_in_what_was_said_and_refused_in_a_text() -> None:
-    async def story(a: PostgresStore) -> None:
-        message = Message("m", "s", "user", ({"type": "text", "data": {"text": "nul \0, half \ud800"}},))
-        await a.commit(steps("1", 0, PutMessage(message), AppendEvent("s", TERMINAL, {"text": "\0"})))
-        assert await a.messages("s") == [message]
-        assert (await a.events())[0].payload == {"text": "\0"}
-        for op in (AcceptPrompt(0, "s", "\0"), AcceptPrompt(0, "s", "\ud800"), NewSession("\0")):
-            with pytest.raises(Unstorable):
-                await a.commit(steps("2", 1, op))
-        assert await a.prompt("\0") is None
 
     play(story)
 

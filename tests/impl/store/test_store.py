@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 from support.postgres import shared_database
+from support.simulation.database import SimulatedDatabase, SimulatedServer
 from support.stores import at_once, unfinished
 
 from cancelmark.impl.store import (
@@ -277,14 +278,16 @@ def fit_for_postgres(op: Operation) -> Operation:
     return op
 
 
-def test_any_batches_have_the_same_effect_on_postgres() -> None:
+@pytest.mark.parametrize("simulated", [True, False], ids=["simulated", "postgres"])
+def test_any_batches_have_the_same_effect_on_postgres(simulated: bool) -> None:
     async def run(groups: list[list[Batch]]) -> None:
         store = PostgresStore(database, uuid4())
         await store.make()
         await write_groups(store, [[[*map(fit_for_postgres, batch)] for batch in group] for group in groups])
 
     with asyncio.Runner() as runner:
-        database = Database(shared_database(), connections=2)
+        database = (SimulatedDatabase(SimulatedServer()) if simulated
+                    else Database(shared_database(), connections=2))
         runner.run(database.open())
 
         @given(groups=GROUPS)

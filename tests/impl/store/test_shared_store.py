@@ -1,0 +1,413 @@
+"""What a store promises that several nodes share: who may write to a session, what comes of a lost answer, who is dead.
+
+Each is promised by PostgreSQL, and by the simulated database in its place: what nodes in a simulation may rely on is
+here, or in the contract of all stores."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.budget import effort
+from support.postgres import shared_database, shared_server
+from support.simulation.database import SimulatedDatabase, SimulatedServer
+
+from cancelmark.impl.cluster.node import BEAT, BURY, WORK
+from cancelmark.impl.store import (
+    TERMINAL,
+    AcceptPrompt,
+    AppendEvent,
+    Committed,
+    HoldSession,
+    Lost,
+    Message,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+    Refused,
+    Steps,
+    StoreError,
+    Unstorable,
+)
+from cancelmark.impl.store.postgres import ClosingSession, Database, PostgresStore
+from cancelmark.model.lifecycle import Outcome, State
+
+ACCEPT = AcceptPrompt(0, "s", "a", "run-a")
+KINDS = ("simulated", "postgres")
+
+
+def make_databases(kind: str, number: int) -> list[Database]:
+    """One database, as so many nodes see it."""
+    if kind == "postgres":
+        return [Database(shared_database(), connections=3) for _ in range(number)]
+    server = SimulatedServer()
+    return [SimulatedDatabase(server) for _ in range(number)]
+
+
+@asynccontextmanager
+async def open_stores(databases: list[Database]) -> AsyncIterator[list[PostgresStore]]:
+    """One workspace, as so many nodes see it."""
+    workspace = uuid4()
+    try:
+        for database in databases:
+            await database.open()
+            await enroll(database)
+        stores = [PostgresStore(database, workspace) for database in databases]
+        await stores[0].make("/", "log")
+        await stores[0].write([NewSession("s")])
+        yield stores
+    finally:
+        for database in databases:
+            await database.close()
+
+
+async def enroll(database: Database) -> None:
+    await database.fetch(
+        "INSERT INTO cancelmark.nodes VALUES (%s, '', now(), now() + interval '1 hour', false, false)", database.node)
+
+
+Play = Callable[..., None]
+
+
+@pytest.fixture(params=KINDS)
+def play(request: pytest.FixtureRequest) -> Play:
+    """Tells the story to so many nodes of a new workspace."""
+    def tell(story: Callable[..., Awaitable[None]], number: int = 1) -> None:
+        async def main() -> None:
+            async with open_stores(make_databases(request.param, number)) as stores:
+                await story(*stores)
+
+        asyncio.run(main())
+
+    return tell
+
+
+def steps(id: str, version: int | None, *operations: Operation, epoch: int | None = None, **more: Any) -> Steps:
+    return Steps(id, "s", version, operations, epoch, **more)
+
+
+async def kill_node(store: PostgresStore, node: UUID) -> None:
+    await store.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", node)
+
+
+def committed(answer: object) -> Committed:
+    assert isinstance(answer, Committed), answer
+    return answer
+
+
+# --- who owns a session
+
+def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        assert (await a.load("s")).free
+        first = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt")))
+        assert (first.version, first.epoch, len(first.seqs)) == (1, 1, 1)
+        assert (await a.load("s"))[-2:] == (True, False)
+        assert (await b.load("s"))[-2:] == (False, False)
+        assert await b.commit(steps("2", 1, AcceptPrompt(0, "s", "b"), claim="adopt")) == Lost(), "it has an owner"
+        second = committed(await b.commit(steps("2", 1, AcceptPrompt(0, "s", "b"))))
+        assert second.epoch is None, "anybody may accept, and is no owner by that"
+        assert second.seqs > first.seqs
+
+    play(story, 2)
+
+
+def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
+        await a.commit(steps("2", 1, MovePrompt(seq, State.ACTIVE), epoch=1))
+        end = (MovePrompt(seq, State.DONE, Outcome.ERROR), AppendEvent("s", TERMINAL, {}))
+        assert await b.commit(steps("3", 2, *end, claim="recover")) == Lost(), "its owner lives"
+        await kill_node(b, a.database.node)
+        assert committed(await b.commit(steps("3", 2, *end, claim="recover"))).epoch == 2
+        assert await b.commit(steps("4", 3, claim="recover")) == Lost(), "the new owner lives"
+        for late in (end, [PutMessage(Message("m", "s", "user", ()))]):
+            assert await a.commit(steps("late", None, *late, epoch=1)) == Lost()
+        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
+        assert await b.messages("s") == []
+        assert [e.id for e in await b.events()] == [1]
+
+    play(story, 2)
+
+
+def test_a_dead_node_claims_nothing(play: Play) -> None:
+    async def story(a: PostgresStore) -> None:
+        await kill_node(a, a.database.node)
+        assert await a.commit(steps("1", 0, ACCEPT, claim="adopt")) == Lost()
+
+    play(story)
+
+
+def test_who_releases_a_session_is_its_owner_no_more(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
+        end = (MovePrompt(seq, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {}))
+        assert committed(await a.commit(steps("2", 1, *end, epoch=1, release="idle"))).epoch is None
+        assert (await b.load("s")).free
+        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
+        assert committed(await b.commit(steps("3", 2, ACCEPT._replace(run_id="b"), claim="adopt"))).epoch == 2
+
+    play(story, 2)
+
+
+# --- seqs, places, ids
+
+def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed(play: Play) -> None:
+    async def story(a: PostgresStore) -> None:
+        (seq,) = committed(await a.commit(steps("1", 0, ACCEPT))).seqs
+        await a.commit(steps("2", 1, RaiseMark("s", seq + 1_000_000)))
+        with pytest.raises(StoreError, match="behind what was given out"):
+            await a.commit(steps("3", 2, AcceptPrompt(0, "s", "b")))
+        assert len((await a.load("s")).prompts) == 1
+
+    play(story)
+
+
+def test_places_have_no_gap_whoever_writes_and_whatever_is_refused(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        await a.write([NewSession(name) for name in "tuvw"])
+
+        async def write(store: PostgresStore, session: str) -> None:
+            for n in range(20):
+                event = AppendEvent(session, TERMINAL, {"n": n})
+                if n % 3:
+                    await store.commit(Steps("", session, None, [event]))
+                else:
+                    with pytest.raises(Refused):
+                        await store.commit(Steps("", session, None, [event, NewSession("s")]))
+
+        await asyncio.gather(*(write(store, session) for store in (a, b) for session in "tuvw"))
+        places = [event.id for event in await a.events()]
+        assert places == list(range(1, len(places) + 1))
+        assert len(places) == 2 * 4 * 13
+
+    play(story, 2)
+
+
+def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -> None:
+    """Whoever commits hears of a connection that broke. The same steps come again, and are there once."""
+    async def story(a: PostgresStore) -> None:
+        fetch, lost = a.database.fetch, 0
+
+        async def lose(query: str, *values: Any, **more: Any) -> Any:
+            nonlocal lost
+            rows = await fetch(query, *values, **more)
+            if "step(" in query and lost < 2:
+                lost += 1
+                raise StoreError("here", "the answer is lost", "ask again")
+            return rows
+
+        a.database.fetch = lose  # type: ignore[method-assign]
+        answer = committed(await a.commit(steps("1", 0, ACCEPT, AppendEvent("s", TERMINAL, {}), claim="adopt")))
+        assert (answer.version, answer.repeated, answer.epoch, answer.events) == (1, True, 1, (1,))
+        assert [p.seq for p in (await a.load("s")).prompts] == list(answer.seqs)
+
+    play(story)
+
+
+def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then(play: Play) -> None:
+    async def story(a: PostgresStore) -> None:
+        await a.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", a.workspace)
+        with pytest.raises(ClosingSession):
+            await a.commit(steps("1", 0, ACCEPT))
+        await a.write([NewSession("new")])
+        with pytest.raises(ClosingSession):
+            await a.commit(Steps("2", "new", 0, [ACCEPT._replace(session_id="new")]))
+
+    play(story)
+
+
+# --- what can be stored
+
+def test_nul_is_kept_in_what_was_said_and_refused_in_a_text(play: Play) -> None:
+    async def story(a: PostgresStore) -> None:
+        message = Message("m", "s", "user", ({"type": "text", "data": {"text": "nul \0, half \ud800"}},))
+        await a.commit(steps("1", 0, PutMessage(message), AppendEvent("s", TERMINAL, {"text": "\0"})))
+        assert await a.messages("s") == [message]
+        assert (await a.events())[0].payload == {"text": "\0"}
+        for op in (AcceptPrompt(0, "s", "\0"), AcceptPrompt(0, "s", "\ud800"), NewSession("\0")):
+            with pytest.raises(Unstorable):
+                await a.commit(steps("2", 1, op))
+        assert await a.prompt("\0") is None
+
+    play(story)
+
+
+# --- the life of a node
+
+async def age(store: PostgresStore, **by: int) -> None:
+    """Makes times of the node so many hours older."""
+    for column, hours in by.items():
+        await store.database.fetch(f"UPDATE cancelmark.nodes SET {column} = {column} - %s * interval '1 hour'"
+                                   " WHERE id = %s", hours, store.database.node)
+
+
+def test_a_beat_renews_the_lease_of_its_own_node_and_a_dead_one_has_none(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        for store in (a, b):
+            await age(store, expires=2)
+        assert len(await a.database.fetch(BEAT, 60, False, a.database.node)) == 1
+        alive = "SELECT id FROM cancelmark.nodes WHERE expires > clock_timestamp() AND id = %s"
+        assert await a.database.fetch(alive, a.database.node)
+        assert not await a.database.fetch(alive, b.database.node)
+        await kill_node(b, a.database.node)
+        assert await a.database.fetch(BEAT, 60, False, a.database.node) == []
+
+    play(story, 2)
+
+
+def test_a_node_is_buried_when_its_lease_is_over_by_one_that_has_beaten_without_a_break(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        async def bury() -> bool:
+            return (b.database.node,) in await a.database.fetch(BURY, a.database.node, 60)
+
+        await age(a, since=1)
+        assert not await bury(), "its lease is not over"
+        await age(b, expires=2)
+        await a.database.fetch("UPDATE cancelmark.nodes SET since = clock_timestamp() WHERE id = %s", a.database.node)
+        assert not await bury(), "who buries has begun just now: all leases may be over"
+        await age(a, since=1, expires=2)
+        assert not await bury(), "the lease of who buries is over too"
+        await a.database.fetch(BEAT, 60, False, a.database.node)
+        assert not await bury(), "after a break one has to beat for a while again"
+        await age(a, since=1)
+        assert await bury()
+        assert not await bury(), "nobody dies twice"
+
+    play(story, 2)
+
+
+def test_a_node_sees_what_is_its_own_what_nobody_has_and_what_the_dead_have_left(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        async def work(store: PostgresStore) -> list[tuple[int, bool]]:
+            rows = await store.database.fetch(WORK, store.database.node)
+            return [(version, owned) for home, session, version, owned in rows if home == a.workspace]
+
+        assert await work(a) == [], "a session without work is nobody's"
+        await a.commit(steps("1", 0, ACCEPT, claim="adopt"))
+        assert (await work(a), await work(b)) == ([(1, True)], [])
+        await a.commit(steps("2", 1, epoch=1, release="handover"))
+        assert (await work(a), await work(b)) == ([(2, False)], [(2, False)])
+        await b.commit(steps("3", 2, claim="adopt"))
+        assert (await work(a), await work(b)) == ([], [(3, True)])
+        await kill_node(a, b.database.node)
+        assert await work(a) == [(3, False)]
+        await a.commit(steps("4", 3, claim="recover", release="idle"))
+        assert await work(a) == []
+
+    play(story, 2)
+
+
+@pytest.mark.parametrize("release", ["idle", "handover"])
+def test_a_session_is_given_up_in_the_epoch_of_its_owner_only(play: Play, release: str) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        await a.commit(steps("1", 0, ACCEPT, claim="adopt"))
+        await kill_node(b, a.database.node)
+        await b.commit(steps("2", 1, claim="recover"))
+        assert await a.commit(steps("3", 2, epoch=1, release=release)) == Lost()
+        assert (await b.load("s")).owned
+
+    play(story, 2)
+
+
+def test_the_answer_of_a_claim_that_comes_again_says_whether_the_session_is_still_this_nodes(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        claim = steps("1", 0, ACCEPT, claim="adopt")
+        assert committed(await a.commit(claim)).epoch == 1
+        assert committed(await a.commit(claim)).epoch == 1
+        await kill_node(b, a.database.node)
+        await b.commit(steps("2", 1, claim="recover"))
+        again = committed(await a.commit(claim))
+        assert (again.repeated, again.epoch, again.version) == (True, None, 1)
+
+    play(story, 2)
+
+
+def test_a_step_that_was_refused_leaves_a_gap_in_the_seqs_and_none_in_the_log(play: Play) -> None:
+    async def story(a: PostgresStore) -> None:
+        (first,) = committed(await a.commit(steps("1", 0, ACCEPT, AppendEvent("s", TERMINAL, {})))).seqs
+        with pytest.raises(Refused):
+            await a.commit(steps("2", 1, ACCEPT, AppendEvent("s", TERMINAL, {})))
+        (third,) = committed(await a.commit(steps(
+            "3", 1, ACCEPT._replace(run_id="b"), AppendEvent("s", TERMINAL, {})))).seqs
+        assert third > first + 1
+        assert [event.id for event in await a.events()] == [1, 2]
+
+    play(story)
+
+
+# --- any steps
+
+OPERATIONS = st.sampled_from([
+    AcceptPrompt(0, "s", "a", "run-a"), AcceptPrompt(0, "s", "b"), AcceptPrompt(0, "t", "c"), RaiseMark("s", 1),
+    RaiseMark("t", 9), HoldSession("s", True), HoldSession("t", False), AppendEvent("s", TERMINAL, {"n": 1}, "run-a"),
+    AppendEvent("t", TERMINAL, {}), PutMessage(Message("m", "s", "user", ())),
+    PutMessage(Message("m", "t", "user", ())), NewSession("s"), NewSession("u"), MovePrompt(1, State.ACTIVE),
+    MovePrompt(2, State.ACTIVE), MovePrompt(1, State.DONE, Outcome.ERROR), MovePrompt(2, State.QUEUED)])
+STEPS = st.builds(
+    Steps, st.sampled_from(["", *"abcdef"]), st.sampled_from(["s", "s", "t", ""]),
+    st.sampled_from([None, 0, 1, 1, 2, 2, 3]), st.lists(OPERATIONS, max_size=3),
+    st.sampled_from([None, None, 0, 1, 1, 2]), st.sampled_from(["", "", "adopt", "adopt", "recover"]),
+    st.sampled_from(["", "", "", "idle", "handover"]), st.just(()))
+DEATH = None  # of the node in place of a step
+ROWS = (
+    "SELECT id, mark, held, owner, epoch, version, live, wanted FROM cancelmark.sessions WHERE workspace_id = %s"
+    " ORDER BY position",
+    "SELECT seq, session_id, run_id, state, outcome, begun FROM cancelmark.prompts WHERE workspace_id = %s ORDER BY 1",
+    "SELECT seq, state, outcome FROM cancelmark.transitions WHERE workspace_id = %s ORDER BY position",
+    "SELECT id, session_id FROM cancelmark.messages WHERE workspace_id = %s",
+    "SELECT place, session_id, run_id, type FROM cancelmark.events WHERE workspace_id = %s ORDER BY 1",
+    "SELECT latest, floor FROM cancelmark.logs WHERE workspace_id = %s",
+    "SELECT id, session_id, computed, version, epoch, node, claim, released, places, seqs FROM cancelmark.steps"
+    " WHERE workspace_id = %s ORDER BY 1")
+
+
+def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> None:
+    """By PostgreSQL and by the simulated database. Both begin with the same seq, and the nodes have the same names."""
+    async def play_on(databases: list[Database], nodes: list[UUID], asked: list[tuple[int, Steps | None]],
+                      ) -> list[object]:
+        for database, node in zip(databases, nodes):
+            database.node = node
+            await enroll(database)
+        stores = [PostgresStore(database, nodes[0]) for database in databases]
+        await stores[0].make("/", "log")
+        await stores[0].write([NewSession("s"), NewSession("t")])
+        told: list[object] = []
+        for who, step in asked:
+            if step is None:
+                await kill_node(stores[0], nodes[who])
+                continue
+            try:
+                told.append(await stores[who].commit(step))
+            except (StoreError, LookupError) as error:
+                told.append((type(error), getattr(error, "problem", "")))
+        return [*told, *[await databases[0].fetch(query, nodes[0]) for query in ROWS]]
+
+    async def compare(asked: list[tuple[int, Steps | None]]) -> None:
+        await real[0].fetch("SELECT setval('cancelmark.seqs', 1, false)")
+        nodes, server = [uuid4(), uuid4()], SimulatedServer()
+        found = await play_on(real, nodes, asked)
+        assert await play_on([SimulatedDatabase(server), SimulatedDatabase(server)], nodes, asked) == found
+
+    with asyncio.Runner() as runner:
+        address = shared_server().address(shared_server().new_database())
+        real = [Database(address, connections=1), Database(address, connections=1)]
+        for database in real:
+            runner.run(database.open())
+
+        @given(st.lists(st.tuples(st.integers(0, 1), st.one_of(STEPS, STEPS, STEPS, st.just(DEATH))), max_size=12))
+        @settings(max_examples=effort(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        def check(asked: list[tuple[int, Steps | None]]) -> None:
+            runner.run(compare(asked))
+
+        try:
+            check()
+        finally:
+            for database in real:
+                runner.run(database.close())

@@ -1,0 +1,145 @@
+"""A PostgreSQL that is none: the tables of the store in memory, by the clock of the event loop.
+
+A node has all of its production code above it: the store with its repeats, the database with its deadlines, its SQL.
+What is simulated is what lies behind a connection. A statement is done in one moment, and nothing comes in between;
+when that is, and whether its answer comes, is the business of whoever carries it (`Carry`).
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg_pool import PoolClosed
+
+from cancelmark.impl.store.postgres import Database
+from cancelmark.impl.store.postgres.schema import TABLES
+
+from .dialect import connect, fit, translate, translate_tables
+from .step import Asked, Raised, Step
+
+STEP = "cancelmark.step("
+
+
+class Answered(NamedTuple):
+    """What a statement has answered: as much of a cursor as is used."""
+
+    rows: list[tuple[Any, ...]]
+    description: bool = True
+
+    async def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.rows
+
+
+class SimulatedServer:
+    """The database that all nodes share. `steps` is what its function `step` does."""
+
+    def __init__(self, steps: type[Step] = Step) -> None:
+        self.steps = steps
+        self.seq = 0  # the latest that its sequence has given out
+        self.listeners: list[asyncio.Event] = []
+        self.db = connect(self.clock, self.notify)
+        self.db.executescript(translate_tables(TABLES))
+
+    def clock(self) -> float:
+        """Its own clock: that of the loop."""
+        return asyncio.get_running_loop().time()
+
+    def next_seq(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    def notify(self) -> None:
+        for listener in self.listeners:
+            listener.set()
+
+    def do(self, query: str, values: Sequence[Any]) -> Answered:
+        """Does the statement, wholly or not at all. Raises what psycopg does."""
+        if any(isinstance(value, str) and "\0" in value for value in values):
+            raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+        self.db.execute("BEGIN")
+        try:
+            answer = self._do(query, values)
+        except BaseException as error:
+            self.db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.IntegrityError):
+                constraint = "one_active" if str(error).endswith("prompts.session_id") else ""
+                raise Raised("23505", str(error), constraint) from error
+            if isinstance(error, OverflowError):
+                raise Raised("22003", str(error)) from error
+            raise
+        self.db.execute("COMMIT")
+        return answer
+
+    def _do(self, query: str, values: Sequence[Any]) -> Answered:
+        if STEP in query:
+            return Answered([self.steps(self.db, Asked(*values), self.clock(), self.next_seq).run()])
+        left = [fit(value) for value in values]
+        for name, statement in translate(query):
+            number = statement.count("?")
+            cursor = self.db.execute(statement, left[:number])
+            rows, left = cursor.fetchall(), left[number:]
+            if name and rows:  # what the rest of the statement reads
+                self.db.execute(f"DROP TABLE IF EXISTS temp.{name}")
+                self.db.execute(f"CREATE TEMP TABLE {name} (id)")
+                self.db.executemany(f"INSERT INTO temp.{name} VALUES (?)", [(fit(row[0]),) for row in rows])
+        return Answered(rows, cursor.description is not None)
+
+    def execute(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """A statement of those who judge."""
+        ((_, statement),) = translate(query)
+        return self.db.execute(statement, [fit(value) for value in values])
+
+
+Carry = Callable[[str, Sequence[Any]], Awaitable[Answered]]
+
+
+class SimulatedDatabase(Database):
+    """The connections of one node. `carry` takes a statement to the server, and its answer back."""
+
+    def __init__(self, server: SimulatedServer, carry: Carry | None = None) -> None:
+        super().__init__("postgresql://simulated/cancelmark")
+        self._server, self._carry = server, carry or self._carry_at_once
+
+    def _make_pool(self, connections: int) -> "_Pool":
+        return _Pool(self)
+
+    async def _carry_at_once(self, query: str, values: Sequence[Any]) -> Answered:
+        await asyncio.sleep(0)
+        return self._server.do(query, values)
+
+    async def execute(self, query: bytes, values: Sequence[Any]) -> Answered:
+        for value in values:
+            if isinstance(value, str):
+                value.encode()
+        return await self._carry(query.decode(), values)
+
+    async def open(self) -> None:
+        """There it is."""
+
+    async def listen(self, address: str, channel: str) -> AsyncGenerator[None, None]:
+        heard = asyncio.Event()
+        self._server.listeners.append(heard)
+        try:
+            while True:
+                yield
+                await heard.wait()
+                heard.clear()
+        finally:
+            self._server.listeners.remove(heard)
+
+
+class _Pool:
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self._database, self._closed = database, False
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[SimulatedDatabase]:
+        if self._closed:
+            raise PoolClosed("the pool is closed")
+        yield self._database
+
+    async def close(self, timeout: float) -> None:
+        self._closed = True
