@@ -1,5 +1,6 @@
 """The judge of ACP agents, on small agents of our own: the good one conforms, and each bad one is caught."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -156,8 +157,8 @@ def test_an_agent_has_a_home_of_its_own_and_no_network_but_the_language_model(tm
                 return agent.network
 
     network = asyncio.run(scene())
-    if alone and network != "alone":  # in CI too: it takes a privilege, not a package; proxies were there instead
-        pytest.skip(f"no network namespace here: {network}")
+    if alone and network != "alone":  # proxies that lead nowhere were there instead, which is less
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"no network namespace here: {network}")
     assert (network == "alone") == alone
 
 
