@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from cancelmark.views import notebook
+from cancelmark.views.course.recording import Recording
 from cancelmark.views.notebook import Word, on_paper, register, table
-from cancelmark.views.recording import Recording
 
 from .report import Report, Status, Verdict, counted
 from .schedule import run

@@ -31,8 +31,8 @@
 # This is what you will understand at the end of the evening, and mend on the next. (With a flag it goes wrong twice.)
 
 # %% tags=["picture"]
+from cancelmark.views.course.race import race_svg
 from cancelmark.views.notebook import Picture, on_paper
-from cancelmark.views.race import race_svg
 
 Picture(on_paper(race_svg(), "With a flag B is canceled and A runs; "
                  "with the mark it is the other way round."))
@@ -97,7 +97,7 @@ class ChatServer:
 from IPython.display import display
 
 from cancelmark.conformance.notebook import aside, play
-from cancelmark.views.recording import Recording
+from cancelmark.views.course.recording import Recording
 
 # %% [markdown]
 # The first story: one prompt, and a cancel in the middle of its answer.
@@ -126,7 +126,7 @@ play(ChatServer, stop_an_answer)
 # **Predict** how A ends: `"canceled"`, or `"end_turn"` (the model spoke to its end)? Write it in place of the dots.
 
 # %%
-from cancelmark.views.exercises import predict
+from cancelmark.views.course.exercises import predict
 
 guess = predict(A=...)
 

@@ -87,8 +87,8 @@ from IPython.display import display
 
 from cancelmark.conformance.notebook import aside, play
 from cancelmark.conformance.schedule import explore_schedules
-from cancelmark.views.exercises import predict
-from cancelmark.views.recording import Recording
+from cancelmark.views.course.exercises import predict
+from cancelmark.views.course.recording import Recording
 
 # %% [markdown]
 # The worst story of last night: A is accepted and loads for long; a cancel; C is accepted and loads quickly. The
@@ -245,7 +245,7 @@ trace.states[-1]
 # %% tags=["picture", "reveal"]
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.views.export import graph_of
+from cancelmark.views.states.export import graph_of
 
 
 def space(prompts):

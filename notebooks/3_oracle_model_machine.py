@@ -290,7 +290,7 @@ print("still", prompt.state.value)
 # each is below. Here is how it goes, with the one that you know already:
 
 # %% tags=["picture"]
-from cancelmark.views.exercises import exercise, show_bug
+from cancelmark.views.course.exercises import exercise, show_bug
 
 suspect = exercise(2)
 search = explore(suspect, Bounds(prompts=2, cancels=1))

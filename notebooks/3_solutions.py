@@ -25,7 +25,7 @@ from IPython.display import display
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import REFERENCE
-from cancelmark.views.exercises import exercise, show_bug
+from cancelmark.views.course.exercises import exercise, show_bug
 
 
 def shortest(number, bounds, **more):

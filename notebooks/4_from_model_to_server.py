@@ -52,7 +52,7 @@ async def a_cancel_in_the_middle(runtime):
 # **Predict** how A, B and C end:
 
 # %%
-from cancelmark.views.exercises import predict
+from cancelmark.views.course.exercises import predict
 
 guess = predict(A=..., B=..., C=...)
 

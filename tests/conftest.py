@@ -17,8 +17,8 @@ from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
 from cancelmark.model.trace import Trace
-from cancelmark.views.render import render_png
-from cancelmark.views.timeline import trace_svg
+from cancelmark.views.drawing.render import render_png
+from cancelmark.views.traces.timeline import trace_svg
 
 # What `make test-random` tries is new each time, and can be tried again.
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)

@@ -172,13 +172,13 @@ def test_no_state_is_assigned_outside_the_machine() -> None:
 # --- what the rules would notice
 
 @pytest.mark.parametrize(("path", "source"), [
-    ("model/session.py", "from cancelmark.views import telling"),
+    ("model/session.py", "from cancelmark.views.traces import telling"),
     ("model/session.py", "def f():\n    from cancelmark.views.notebook import table"),
     ("model/session.py", "from .check import explore"),
     ("model/session.py", "from . import check"),
     ("model/check/plain.py", "from ..revisions.r0 import R0"),
-    ("views/tables.py", "if TYPE_CHECKING:\n    import cancelmark.conformance.kit"),
-    ("views/tables.py", "async def f():\n    import cancelmark.impl"),
+    ("views/pages/tables.py", "if TYPE_CHECKING:\n    import cancelmark.conformance.kit"),
+    ("views/pages/tables.py", "async def f():\n    import cancelmark.impl"),
     ("conformance/trace/check.py", "from ..kit import judge"),
     ("conformance/kit.py", "importlib.import_module('cancelmark.impl.cli.main')"),
     ("impl/store/sqlite.py", "from ..runtime import Runtime"),
@@ -190,7 +190,7 @@ def test_an_import_of_a_later_room_is_noticed(path: str, source: str) -> None:
 
 
 def test_an_import_of_an_earlier_room_is_fine() -> None:
-    assert not back_edges("from ..model.session import Prompt\nfrom .theme import LIGHT\nimport json", "views/plots.py")
+    assert not back_edges("from ...model.session import Prompt\nfrom .theme import LIGHT", "views/drawing/plots.py")
     assert not back_edges("from . import lifecycle", "model/session.py")
 
 

@@ -27,7 +27,7 @@ BROUGHT = {  # by each extra, as modules
     "test": ("pytest", "schemathesis", "playwright", "jsonschema"),
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
-    "model.proof": "prove", "views.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
+    "model.proof": "prove", "views.pages.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
     "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire", "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire", "impl.adapters.langgraph": "wire", "impl.adapters.a2a": "wire",
     "impl.store.postgres": "postgres", "impl.cluster": "postgres",

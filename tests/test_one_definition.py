@@ -13,8 +13,8 @@ from cancelmark.model.lifecycle import Guard, State, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.trace import replay
-from cancelmark.views.session import session_mermaid
-from cancelmark.views.tables import actions_table
+from cancelmark.views.pages.tables import actions_table
+from cancelmark.views.states.session import session_mermaid
 
 
 def cancel_keeps(step: Port, arg: Argument) -> None:

@@ -14,7 +14,7 @@ from support.paths import ROOT
 from cancelmark.impl.specs import pages as specs
 from cancelmark.impl.specs.pages import COUNTED, FILES, HEADER, SECTIONS, SLOW, filled
 from cancelmark.model.revisions.matrix import Column
-from cancelmark.views.tables import revisions_page
+from cancelmark.views.pages.tables import revisions_page
 
 SPECS = ROOT / "specs"
 PROTOCOL = (SPECS / "protocol.md").read_text(encoding="utf-8")

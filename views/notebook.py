@@ -19,17 +19,18 @@ from cancelmark.model.server import Server
 from cancelmark.model.session import AnySession
 from cancelmark.model.trace import Trace
 
-from . import telling, theme
-from .exercises import JudgedPrediction, ShownBug
-from .export import ExportedGraph
-from .lanes import recording_svg
-from .lifecycle import lifecycle_graph
-from .lifelines import sequence_svg
-from .plots import columns, growth
-from .recording import Recording
-from .render import render_svg
-from .space import space_graph
-from .trace import trace_text
+from .course.exercises import JudgedPrediction, ShownBug
+from .course.lanes import recording_svg
+from .course.recording import Recording
+from .drawing import theme
+from .drawing.plots import columns, growth
+from .drawing.render import render_svg
+from .states.export import ExportedGraph
+from .states.lifecycle import lifecycle_graph
+from .states.space import space_graph
+from .traces import telling
+from .traces.lifelines import sequence_svg
+from .traces.text import trace_text
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
 LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot

@@ -5,9 +5,9 @@ There are three lifelines, clients, server and language model; what happens insi
 
 from collections.abc import Sequence
 
-from cancelmark.views.render import svg_document
-from cancelmark.views.sequence import Arrow, Message, statement
-from cancelmark.views.svg import LETTER, arrow, line, text
+from cancelmark.views.drawing.render import svg_document
+from cancelmark.views.drawing.svg import LETTER, arrow, line, text
+from cancelmark.views.traces.sequence import Arrow, Message, statement
 
 from ..judging.history import CLIENTS, MODEL, SERVER, Observation
 

@@ -6,8 +6,8 @@ from html import escape
 from importlib.metadata import version
 from importlib.resources import files
 
-from cancelmark.views import theme
-from cancelmark.views.render import inline
+from cancelmark.views.drawing import theme
+from cancelmark.views.drawing.render import inline
 
 from ..playing.scenarios import SCENARIOS
 from .exchange import exchange_svg, exchange_text

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
-from cancelmark.views.tables import table
+from cancelmark.views.pages.tables import table
 
 from ..adapter.guarantees import NEEDS, ORDER, SIGNS
 from ..kit import judge

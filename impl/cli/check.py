@@ -28,7 +28,7 @@ from cancelmark.model.check.explore import (
 from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
-from cancelmark.views.trace import trace_text
+from cancelmark.views.traces.text import trace_text
 
 from ..files import UsageError
 from . import cluster

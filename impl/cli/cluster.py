@@ -156,7 +156,7 @@ def show(searched: list[Searched]) -> None:
 
 
 def _tell(path: Path) -> str:
-    from cancelmark.views.cluster import tell_history
+    from cancelmark.views.pages.cluster import tell_history
 
     return tell_history(path)
 
@@ -172,7 +172,7 @@ def flaw_named(name: str) -> Flaw | LogFlaw:
 def explain_flaw(flaw: Flaw | LogFlaw, form: str) -> str:
     """A flaw of a cluster, told in one of the forms of `explain`."""
     if form == "svg":
-        from cancelmark.views.cluster import flaw_svg  # what draws is loaded when it is asked for
+        from cancelmark.views.pages.cluster import flaw_svg  # what draws is loaded when it is asked for
 
         return flaw_svg(flaw)
     path = find_history(flaw)

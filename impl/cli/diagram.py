@@ -11,14 +11,14 @@ from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views.chain import trace_dot
-from cancelmark.views.itf import trace_itf
-from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
-from cancelmark.views.render import render_png, render_svg
-from cancelmark.views.sequence import trace_mermaid
-from cancelmark.views.session import session_graph, session_mermaid
-from cancelmark.views.timeline import trace_svg
-from cancelmark.views.trace import trace_text
+from cancelmark.views.drawing.render import render_png, render_svg
+from cancelmark.views.states.lifecycle import lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.states.session import session_graph, session_mermaid
+from cancelmark.views.traces.chain import trace_dot
+from cancelmark.views.traces.itf import trace_itf
+from cancelmark.views.traces.sequence import trace_mermaid
+from cancelmark.views.traces.text import trace_text
+from cancelmark.views.traces.timeline import trace_svg
 
 from ..files import UsageError, write
 from .protocols import add_protocol, protocol_named, sound

@@ -15,8 +15,8 @@ from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED, Column, column
 from cancelmark.model.trace import Trace, TraceStep, call_text
-from cancelmark.views.tables import KINDS
-from cancelmark.views.telling import Scene, scenes
+from cancelmark.views.pages.tables import KINDS
+from cancelmark.views.traces.telling import Scene, scenes
 
 from ..files import UsageError
 from .check import watching

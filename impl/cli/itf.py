@@ -5,7 +5,7 @@ from pathlib import Path
 
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.trace import Trace
-from cancelmark.views.itf import itf_trace, trace_itf
+from cancelmark.views.traces.itf import itf_trace, trace_itf
 
 from ..files import UsageError, write
 from .protocols import PROTOCOLS

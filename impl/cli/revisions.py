@@ -17,11 +17,11 @@ from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, Column, PackedColumn, column, ladder
 from cancelmark.model.trace import Trace
-from cancelmark.views.itf import trace_itf
-from cancelmark.views.sequence import trace_mermaid
-from cancelmark.views.tables import matrix_table
-from cancelmark.views.timeline import trace_svg
-from cancelmark.views.trace import trace_text
+from cancelmark.views.pages.tables import matrix_table
+from cancelmark.views.traces.itf import trace_itf
+from cancelmark.views.traces.sequence import trace_mermaid
+from cancelmark.views.traces.text import trace_text
+from cancelmark.views.traces.timeline import trace_svg
 
 from ..files import UsageError, write
 from . import cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from cancelmark.views.family import family_page, search_subset, subsets
+from cancelmark.views.pages.family import family_page, search_subset, subsets
 
 from ..files import write
 

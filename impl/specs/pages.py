@@ -19,20 +19,16 @@ from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import matrix
-from cancelmark.views.cluster import (
+from cancelmark.views.course.race import race_svg
+from cancelmark.views.drawing.render import render_svg
+from cancelmark.views.pages.cluster import (
     cluster_bounds_table,
     cluster_flaws_text,
     cluster_properties_table,
     flaw_svg,
     unfenced_tool_text,
 )
-from cancelmark.views.lifecycle import lifecycle_graph, lifecycle_mermaid
-from cancelmark.views.lifelines import sequence_svg
-from cancelmark.views.race import race_svg
-from cancelmark.views.render import render_svg
-from cancelmark.views.sequence import trace_mermaid
-from cancelmark.views.session import session_graph, session_mermaid
-from cancelmark.views.tables import (
+from cancelmark.views.pages.tables import (
     actions_table,
     counts_table,
     effects_table,
@@ -50,6 +46,10 @@ from cancelmark.views.tables import (
     run_complete_table,
     seen_table,
 )
+from cancelmark.views.states.lifecycle import lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.states.session import session_graph, session_mermaid
+from cancelmark.views.traces.lifelines import sequence_svg
+from cancelmark.views.traces.sequence import trace_mermaid
 
 from ..files import write
 from ..runtime import trace
@@ -96,7 +96,7 @@ CLUSTER_SECTIONS: Mapping[str, Callable[[], str]] = {
 
 
 def proof_page() -> str:
-    from cancelmark.views.proof import proof_page  # only this page needs z3-solver
+    from cancelmark.views.pages.proof import proof_page  # only this page needs z3-solver
 
     return proof_page()
 

@@ -4,13 +4,13 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from cancelmark.views.tables import table
+from cancelmark.views.pages.tables import table
 
 # From the inside to the outside. A file may import its own room and those before it, wherever in the file the import
 # is. A room's folders belong to the room, unless they are rooms themselves.
 ROOMS = (
     "model", "model/check", "model/revisions", "model/proof", "model/cluster",
-    "views",
+    "views/drawing", "views/traces", "views/states", "views/pages", "views/course", "views",
     "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
     "conformance/playing", "conformance/report", "conformance", "conformance/samples",
     "impl", "impl/store", "impl/store/postgres", "impl/models", "impl/runtime", "impl/cluster", "impl/server",

@@ -18,7 +18,7 @@ from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.lifecycle import ROWS
 from cancelmark.model.properties import FAMILY_PROPERTIES
 from cancelmark.model.revisions.matrix import JUDGED
-from cancelmark.views.tables import table
+from cancelmark.views.pages.tables import table
 
 CLAUSE = r"R\d+[a-z]?"
 _CITED = re.compile(rf"\(({CLAUSE}(?:,\s+{CLAUSE})*)\)")  # a long list goes over several lines

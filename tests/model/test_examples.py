@@ -14,9 +14,9 @@ from cancelmark.model.examples import EXAMPLES, Example
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import label
 from cancelmark.model.trace import call_text
-from cancelmark.views.lifelines import sequence_svg
-from cancelmark.views.sequence import trace_mermaid
-from cancelmark.views.svg import LETTER
+from cancelmark.views.drawing.svg import LETTER
+from cancelmark.views.traces.lifelines import sequence_svg
+from cancelmark.views.traces.sequence import trace_mermaid
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -16,7 +16,7 @@ from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import changes
 from cancelmark.model.trace import replay
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
-from cancelmark.views.reasons import reason
+from cancelmark.views.traces.reasons import reason
 
 AT_REST = ("all-done", "some-terminal", "progress")  # whose reason is told of a prompt
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature

@@ -47,7 +47,7 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import End, judge
 from cancelmark.model.oracle import Prompt as Seen
 from cancelmark.model.session import label as name_of
-from cancelmark.views.trace import trace_text
+from cancelmark.views.traces.text import trace_text
 
 SESSIONS = ("s", "t")
 GRACE = 5.0  # seconds of a time that costs nothing

@@ -27,7 +27,7 @@ from cancelmark.model.server import Call, Change, Server
 from cancelmark.model.session import Prompt, label
 from cancelmark.model.session import Session as ModelSession
 from cancelmark.model.trace import Trace, TraceStep
-from cancelmark.views.telling import effect_text
+from cancelmark.views.traces.telling import effect_text
 
 BY_NAME = {action.name: action for action in ACTIONS}
 STEPS = ("accept", "take")

@@ -9,7 +9,7 @@ from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.seeded import SILENT
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views.exercises import FOUND, HIDDEN, exercise, predict, show_bug
+from cancelmark.views.course.exercises import FOUND, HIDDEN, exercise, predict, show_bug
 
 BOUNDS = Bounds(3, cancels=1, crashes=1)
 

@@ -16,11 +16,11 @@ from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import ANY, NAMED, Profile, search
 from cancelmark.model.trace import replay
-from cancelmark.views.board import lifecycle_board
-from cancelmark.views.export import document, graph_of
-from cancelmark.views.facts import facts
-from cancelmark.views.levels import count_levels
-from cancelmark.views.plots import columns, growth, shares
+from cancelmark.views.drawing.plots import columns, growth, shares
+from cancelmark.views.states.board import lifecycle_board
+from cancelmark.views.states.export import document, graph_of
+from cancelmark.views.states.levels import count_levels
+from cancelmark.views.traces.facts import facts
 
 SMALL = Profile(Bounds(2, cancels=1, clears=1), ANY, "")
 

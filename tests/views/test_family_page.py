@@ -10,7 +10,7 @@ from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.variants.policies import POLICIES, Policy
-from cancelmark.views.family import (
+from cancelmark.views.pages.family import (
     WIDE,
     features_table,
     mistakes_table,
@@ -20,7 +20,7 @@ from cancelmark.views.family import (
     subsets,
     wide_row,
 )
-from cancelmark.views.tables import family_properties_table, table
+from cancelmark.views.pages.tables import family_properties_table, table
 
 PAGE = (Path(__file__).parents[2] / "specs" / "family.md").read_text(encoding="utf-8")
 SEARCHED = [s for s in subsets() if DEEP or len(s) < 2]  # the whole page is made by `make family`

@@ -18,9 +18,9 @@ from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.trace import replay
-from cancelmark.views.exercises import predict
+from cancelmark.views.course.exercises import predict
+from cancelmark.views.course.recording import Recording
 from cancelmark.views.notebook import columns_picture, growth_picture, matrix_sheet, table
-from cancelmark.views.recording import Recording
 
 SVG = "{http://www.w3.org/2000/svg}"
 

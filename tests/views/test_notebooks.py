@@ -34,7 +34,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Notebo
     return made
 
 
-SOLVED = "from cancelmark.views.exercises import FOUND, HIDDEN; assert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
+SOLVED = "from cancelmark.views.course.exercises import FOUND, HIDDEN; assert set(HIDDEN) == FOUND, (HIDDEN, FOUND)"
 
 # What a notebook's text says of its results, asked after its last cell and the answers that stand in its text.
 SHOWN = {
@@ -85,7 +85,7 @@ SHOWN = {
         assert [call for call, _ in differences(KEEP)] == ["cancel"]
     """,
 }
-MENDED = "from cancelmark.views.exercises import HIDDEN, REFERENCE\nHIDDEN[{}] = REFERENCE"
+MENDED = "from cancelmark.views.course.exercises import HIDDEN, REFERENCE\nHIDDEN[{}] = REFERENCE"
 
 
 SOLUTIONS = FOLDER / "3_solutions.py"
@@ -134,7 +134,7 @@ def test_a_solution_that_finds_no_bug_fails() -> None:
     """Where there is nothing to find, or something that nobody looks for, the solutions do not pass."""
     [missed, *_] = problems(run(SOLUTIONS, before=MENDED.format(1)))
     assert "min() iterable argument is empty" in missed or "min() arg is an empty sequence" in missed
-    more = "from cancelmark.views.exercises import HIDDEN\nHIDDEN[7] = HIDDEN[1]"
+    more = "from cancelmark.views.course.exercises import HIDDEN\nHIDDEN[7] = HIDDEN[1]"
     [unsolved] = problems(run(SOLUTIONS, before=more, after=SOLVED))
     assert "AssertionError" in unsolved
 

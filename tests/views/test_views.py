@@ -17,15 +17,15 @@ from cancelmark.model.lifecycle import ROWS, Guard, Outcome, State
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.trace import Trace, replay
-from cancelmark.views.chain import trace_dot
-from cancelmark.views.itf import itf_calls, trace_itf
-from cancelmark.views.lifecycle import label_of, lifecycle_graph, lifecycle_mermaid
-from cancelmark.views.render import render_png, render_svg
-from cancelmark.views.sequence import trace_mermaid
-from cancelmark.views.session import DOWN, quotient, session_graph, session_mermaid
-from cancelmark.views.theme import PROMPT_LOOKS, STOPPING
-from cancelmark.views.timeline import trace_svg
-from cancelmark.views.trace import trace_text
+from cancelmark.views.drawing.render import render_png, render_svg
+from cancelmark.views.drawing.theme import PROMPT_LOOKS, STOPPING
+from cancelmark.views.states.lifecycle import label_of, lifecycle_graph, lifecycle_mermaid
+from cancelmark.views.states.session import DOWN, quotient, session_graph, session_mermaid
+from cancelmark.views.traces.chain import trace_dot
+from cancelmark.views.traces.itf import itf_calls, trace_itf
+from cancelmark.views.traces.sequence import trace_mermaid
+from cancelmark.views.traces.text import trace_text
+from cancelmark.views.traces.timeline import trace_svg
 
 RACE = ("accept A", "enter A", "accept(B, run id)", "enter B", "accept C", "cancel", "enter C", "finish A canceled",
         "settle C", "accept D", "enter D", "finish(D, end_turn)")

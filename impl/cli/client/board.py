@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
-from cancelmark.views.theme import PROMPT_LOOKS
+from cancelmark.views.drawing.theme import PROMPT_LOOKS
 
 from ..text import line
 

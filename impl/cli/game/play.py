@@ -20,10 +20,10 @@ from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change
 from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text, replay
-from cancelmark.views import telling
-from cancelmark.views.facts import facts
-from cancelmark.views.theme import PROMPT_LOOKS
-from cancelmark.views.trace import trace_text
+from cancelmark.views.drawing.theme import PROMPT_LOOKS
+from cancelmark.views.traces import telling
+from cancelmark.views.traces.facts import facts
+from cancelmark.views.traces.text import trace_text
 
 from ...files import UsageError
 from ..itf import load, save

@@ -14,7 +14,7 @@ from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change, Server
 from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import Trace
-from cancelmark.views.telling import mark_text, prompt_text
+from cancelmark.views.traces.telling import mark_text, prompt_text
 
 PROMPTS = 4  # most that a history accepts
 STEPS = range(3, 9)  # how long a history is

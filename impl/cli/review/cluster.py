@@ -5,8 +5,8 @@ Every history is searched for when the page is made. The figure of the wide sear
 
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
 from cancelmark.model.cluster.flaws import ALL_FLAWS
-from cancelmark.views.cluster import flaw_svg
-from cancelmark.views.render import inline
+from cancelmark.views.drawing.render import inline
+from cancelmark.views.pages.cluster import flaw_svg
 
 DRAWN = ("finish-unfenced", "retry-cancels-twice", "place-from-sequence")  # a zombie, a lost answer, and the log
 

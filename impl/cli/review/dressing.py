@@ -9,9 +9,9 @@ from importlib.resources import files
 
 from cancelmark.model.lifecycle import Row
 from cancelmark.model.protocol import REFERENCE
-from cancelmark.views import theme
-from cancelmark.views.board import lifecycle_board
-from cancelmark.views.render import inline
+from cancelmark.views.drawing import theme
+from cancelmark.views.drawing.render import inline
+from cancelmark.views.states.board import lifecycle_board
 
 from .graphs import PackedGraph
 

@@ -10,7 +10,7 @@ from itertools import combinations
 
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Property
-from cancelmark.views.family import name_features
+from cancelmark.views.pages.family import name_features
 
 from .reading import cite, specification
 from .tables import draw_table

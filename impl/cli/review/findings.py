@@ -13,8 +13,8 @@ from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS
 from cancelmark.model.revisions.matrix import ANY, DELIVERY_BOUNDS, JUDGED, NAMED, PackedColumn, Profile, column
-from cancelmark.views.levels import Level, count_levels
-from cancelmark.views.trace import trace_text
+from cancelmark.views.states.levels import Level, count_levels
+from cancelmark.views.traces.text import trace_text
 
 from ..check import DEFAULT_BOUNDS, verdict_of
 from ..protocols import PROTOCOLS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.trace import Trace
-from cancelmark.views.export import document, graph_of
+from cancelmark.views.states.export import document, graph_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.views.render import inline, render_svg
-from cancelmark.views.session import session_graph
+from cancelmark.views.drawing.render import inline, render_svg
+from cancelmark.views.states.session import session_graph
 
 from . import reading, sections
 from .cluster import cluster, searched_bounds, searched_states

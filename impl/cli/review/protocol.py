@@ -10,9 +10,9 @@ from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.matrix import ANY, Profile
 from cancelmark.model.trace import Trace
-from cancelmark.views.render import inline, render_svg
-from cancelmark.views.session import session_graph
-from cancelmark.views.trace import trace_text
+from cancelmark.views.drawing.render import inline, render_svg
+from cancelmark.views.states.session import session_graph
+from cancelmark.views.traces.text import trace_text
 
 from ..check import verdict_of, watching
 from ..diff import calls, tell_step

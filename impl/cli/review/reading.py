@@ -11,8 +11,8 @@ from typing import Any
 
 from cancelmark.model.lifecycle import Row
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
-from cancelmark.views.lifecycle import brief_label, brief_lifecycle_graph
-from cancelmark.views.render import inline, render_svg
+from cancelmark.views.drawing.render import inline, render_svg
+from cancelmark.views.states.lifecycle import brief_label, brief_lifecycle_graph
 
 from .findings import Findings
 from .whatif import INSTEAD, Change

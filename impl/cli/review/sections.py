@@ -11,9 +11,9 @@ from cancelmark.model.lifecycle import Row
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import DELIVERY_BOUNDS, JUDGED, PROFILES
-from cancelmark.views.plots import columns, growth, shares
-from cancelmark.views.render import inline
-from cancelmark.views.theme import PROMPT_LOOKS
+from cancelmark.views.drawing.plots import columns, growth, shares
+from cancelmark.views.drawing.render import inline
+from cancelmark.views.drawing.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
 from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces

@@ -11,7 +11,7 @@ from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.seeded import BUGS, SEEDED
 from cancelmark.model.trace import Trace
-from cancelmark.views.export import graph_of
+from cancelmark.views.states.export import graph_of
 
 from .graphs import PackedGraph, pack_graph
 

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from cancelmark.model.lifecycle import State
-from cancelmark.views import theme
+from cancelmark.views.drawing import theme
 
 from ..answers import Answer, problem
 

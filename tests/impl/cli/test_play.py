@@ -15,7 +15,7 @@ from cancelmark.model.check.walk import Walk
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.trace import replay
-from cancelmark.views.itf import trace_itf
+from cancelmark.views.traces.itf import trace_itf
 
 PLAY = [*COMMAND, "play"]
 

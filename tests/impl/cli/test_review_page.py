@@ -39,7 +39,7 @@ from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text
-from cancelmark.views.reasons import reason, rest_reason
+from cancelmark.views.traces.reasons import reason, rest_reason
 
 WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation",
          "202", "terminal event", "fail", "drop", "interrupt", "interrupt (the call)",

@@ -15,7 +15,7 @@ from cancelmark.impl.cli.width import fit_line
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.trace import replay
-from cancelmark.views.trace import trace_text
+from cancelmark.views.traces.text import trace_text
 
 
 def help_of(command: str) -> str:

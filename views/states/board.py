@@ -12,9 +12,9 @@ from xml.sax.saxutils import escape
 from cancelmark.model.lifecycle import INITIAL, Row, State
 from cancelmark.model.protocol import REFERENCE
 
+from ..drawing.paths import Path
+from ..drawing.render import svg_document
 from .lifecycle import path_of
-from .paths import Path
-from .render import svg_document
 
 WIDTH, HEIGHT = 520, 300
 BOX = (132, 64)

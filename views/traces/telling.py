@@ -13,7 +13,7 @@ from cancelmark.model.server import Call, Server
 from cancelmark.model.session import AnySession, Prompt, Session, label
 from cancelmark.model.trace import Trace, call_text
 
-from .theme import STOPPING
+from ..drawing.theme import STOPPING
 
 
 class Cell(NamedTuple):

@@ -18,8 +18,8 @@ from cancelmark.model.cluster.sending import Edge
 from cancelmark.model.cluster.state import Cluster, name_node
 from cancelmark.model.session import label
 
-from .render import svg_document
-from .svg import LETTER, arrow, line, text
+from ..drawing.render import svg_document
+from ..drawing.svg import LETTER, arrow, line, text
 from .tables import table
 
 EDGE, TOP, LINE, PAD = 14, 82, 24, 12

@@ -20,9 +20,9 @@ from cancelmark.model.server import Change, Server
 from cancelmark.model.session import AnySession, Prompt, label
 from cancelmark.model.trace import Trace, call_text
 
-from . import sequence, telling
-from .facts import facts
-from .reasons import reason, rest_reason
+from ..traces import sequence, telling
+from ..traces.facts import facts
+from ..traces.reasons import reason, rest_reason
 
 
 class Edge(NamedTuple):

@@ -9,8 +9,8 @@ import pydot
 from cancelmark.model.lifecycle import INITIAL, Outcome, Row, State
 from cancelmark.model.protocol import REFERENCE
 
-from . import graph
-from .paths import Path, mermaid_legend
+from ..drawing import graph
+from ..drawing.paths import Path, mermaid_legend
 
 TITLE = "The life of one prompt"
 

@@ -7,9 +7,10 @@ import pydot
 
 from cancelmark.model.trace import call_text
 
-from . import graph, telling
+from ..drawing import graph
+from ..drawing.paths import Path
+from ..traces import telling
 from .export import ExportedGraph
-from .paths import Path
 from .session import CSS, node_of
 
 MOST_IN_WORDS = 16

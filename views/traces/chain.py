@@ -4,8 +4,9 @@ import pydot
 
 from cancelmark.model.trace import Trace
 
-from . import graph, telling
-from .paths import Path
+from ..drawing import graph
+from ..drawing.paths import Path
+from . import telling
 
 
 def trace_dot(trace: Trace) -> pydot.Dot:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from cancelmark.model.trace import Trace
 
+from ..drawing.render import svg_document
+from ..drawing.svg import LETTER, box, line, text
 from . import telling
-from .render import svg_document
-from .svg import LETTER, box, line, text
 
 LINE = 15
 ROW = 30

@@ -12,9 +12,9 @@ from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import AnySession, Session, label
 from cancelmark.model.trace import Trace, replay
 
-from . import telling
-from .reasons import reason
-from .render import svg_document
+from ..drawing.render import svg_document
+from ..traces import telling
+from ..traces.reasons import reason
 
 CALLS = ("accept A", "cancel", "accept B", "enter B", "enter A")
 SAYS = ("A is sent, and accepted.", "Somebody presses Stop. The cancel is for A.", "B is sent, after the cancel.",

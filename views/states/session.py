@@ -16,9 +16,9 @@ from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import AnySession
 
-from . import graph
-from .paths import Path, mermaid_legend
-from .theme import STOPPING
+from ..drawing import graph
+from ..drawing.paths import Path, mermaid_legend
+from ..drawing.theme import STOPPING
 
 TITLE = "One session"
 PROMPTS = 3  # the active one, one in the queue and one that is about to enter: a fourth adds no node and no edge

@@ -16,9 +16,9 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import label
 from cancelmark.model.trace import Trace
 
+from ..drawing.render import svg_document
+from ..drawing.svg import LETTER, arrow, box, line, text
 from . import telling
-from .render import svg_document
-from .svg import LETTER, arrow, box, line, text
 
 EDGE = 14
 TOP = 82  # room for the title, what it says, and the names of lifelines

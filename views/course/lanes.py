@@ -11,9 +11,9 @@ from textwrap import wrap
 from cancelmark.model.lifecycle import State
 from cancelmark.model.oracle import Call, Prompt
 
+from ..drawing.render import svg_document
+from ..drawing.svg import LETTER, box, line, text
 from .recording import Recording
-from .render import svg_document
-from .svg import LETTER, box, line, text
 
 WIDTH = 720
 LEFT, RIGHT = 44, 128  # room for the names, and for how the last prompt ended

@@ -11,7 +11,7 @@ from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.server import Change
 from cancelmark.model.session import Prompt
 
-from .telling import prompt_text
+from ..traces.telling import prompt_text
 
 
 class Level(NamedTuple):

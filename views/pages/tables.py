@@ -13,7 +13,7 @@ from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
 from cancelmark.model.wire import EVENTS, FINISH_REASONS, REFUSALS, REQUESTS, RUN_COMPLETE, SEEN
 
-from .sequence import trace_mermaid
+from ..traces.sequence import trace_mermaid
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[int] = ()) -> str:

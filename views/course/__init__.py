@@ -1,0 +1,1 @@
+"""What the course needs besides: recordings and their pictures, predictions, hidden bugs, the race as an animation."""

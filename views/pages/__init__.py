@@ -1,0 +1,1 @@
+"""Pages of specs/ that nobody writes by hand, as Markdown: the tables, the family, the cluster and the proof."""
