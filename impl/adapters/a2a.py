@@ -26,7 +26,7 @@ from uuid import uuid4
 from cancelmark.conformance.adapter import GUARANTEES, Adapter, Declined, Ended, Refused, Sent, ServerGone
 
 from ..client.errors import Unreachable
-from ..client.sse import Parser
+from ..sse import Parser
 from .connections import Connections, Incoming
 
 STATES = {"completed": "end_turn", "canceled": "canceled", "failed": "error", "rejected": "refused"}

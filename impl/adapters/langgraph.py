@@ -24,7 +24,7 @@ import httpx2
 from cancelmark.conformance.adapter import GUARANTEES, Adapter, Ended, Refused, Sent, ServerGone
 
 from ..client.errors import Unreachable
-from ..client.sse import Parser
+from ..sse import Parser
 from .connections import Connections, Incoming
 
 POLICIES = ("enqueue", "reject", "interrupt")

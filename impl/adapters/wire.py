@@ -17,7 +17,7 @@ from ..client import Client, ClientError
 from ..client.calls import of_session, path, refusal
 from ..client.errors import BadAnswer, Refusal, Unreachable
 from ..client.results import Notice, read
-from ..client.sse import Parser
+from ..sse import Parser
 from ..wire import AgentEvent
 from .connections import Connections
 

@@ -17,10 +17,10 @@ import httpx2
 
 from cancelmark.model.wire import RunComplete
 
+from ..sse import Parser, ServerEvent, TooLongError
 from .calls import Client, path, refusal
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Notice
-from .sse import Parser, ServerEvent, TooLongError
 
 REMEMBERED = 16_384  # terminal events that would be recognized if they came again
 BEGINNING = "0"  # a place in no log: the server shows all of its own

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 
-from cancelmark.impl.client.sse import Parser, ServerEvent, TooLongError
+from cancelmark.impl.sse import Parser, ServerEvent, TooLongError
 
 
 def parsed(*pieces: bytes) -> list[ServerEvent]:

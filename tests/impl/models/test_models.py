@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import gzip
 import importlib.util
 import logging
 import os
@@ -47,7 +48,9 @@ from cancelmark.impl.models import (
     ToolCallStart,
     ToolResult,
     Usage,
+    exchange,
 )
+from cancelmark.impl.models.exchange import UNREAD
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import (
     ECHO_CHUNKS,
@@ -68,8 +71,8 @@ T = TypeVar("T")
 
 KEY = "sk-test-4b1dSECRET7f"
 needs_openai = pytest.mark.skipif(
-    importlib.util.find_spec("openai") is None and os.environ.get("CI") != "true",
-    reason="needs the openai package: pip install 'cancelmark[openai]'",
+    importlib.util.find_spec("h11") is None and os.environ.get("CI") != "true",
+    reason="needs the h11 package: pip install 'cancelmark[openai]'",
 )
 
 
@@ -1002,7 +1005,87 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, str], says: s
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_without_the_client_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
+def test_without_http_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cancelmark.impl.models.exchange", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(UsageError, match=r"pip install 'cancelmark\[openai\]'"):
         OpenAIModel("m", api_key=KEY)
+
+
+# --- the OpenAI model: on the way
+
+
+@needs_openai
+def test_a_proxy_of_the_environment_passes_requests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Server(wire.text("hi")) as proxy:
+            address = proxy.url.removesuffix("/v1").replace("://", "://me:hunter2@")
+            monkeypatch.setenv("http_proxy", address)
+            monkeypatch.setenv("no_proxy", "")
+            async with aclosing(OpenAIModel("m", base_url="http://model.test:81/v1?k=v", api_key=KEY)) as model:
+                assert (await ask(model)).message.text == "hi"
+            (received,) = proxy.received
+            assert received.path == "http://model.test:81/v1/chat/completions?k=v"
+            assert received.headers["host"] == "model.test:81"
+            assert received.headers["proxy-authorization"] == f"Basic {b64encode(b'me:hunter2').decode()}"
+            monkeypatch.setenv("no_proxy", "model.test")
+            async with aclosing(OpenAIModel("m", base_url="http://model.test:81/v1", api_key=KEY)) as model:
+                with pytest.raises(ModelError, match="cannot connect"):
+                    await ask(model)
+            assert len(proxy.received) == 1
+    run(main())
+
+
+@needs_openai
+def test_a_proxy_is_asked_to_connect_to_a_server_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with Server(wire.refusal(403, {"message": "no"}), Reply((Act.DROP,))) as proxy:
+            monkeypatch.setenv("https_proxy", proxy.url.removesuffix("/v1"))
+            async with aclosing(OpenAIModel("m", base_url="https://model.test/v1", api_key=KEY, timeout=5)) as model:
+                for _ in range(2):  # it is refused, and then dropped
+                    with pytest.raises(ModelError, match="cannot connect"):
+                        await ask(model)
+            assert [(received.method, received.path) for received in proxy.received] == [
+                ("CONNECT", "model.test:443")] * 2
+            assert KEY not in str([received.headers for received in proxy.received])
+    run(main())
+
+
+@needs_openai
+def test_an_answer_may_be_compressed_though_nobody_asked_for_it() -> None:
+    packed = gzip.compress(b"".join(wire.answer({"content": "hi"})))
+    reply = Reply(wire.cut(packed, (3, 40)), headers={"content-type": "text/event-stream", "content-encoding": "gzip"})
+    draft, _ = answered(reply)
+    assert draft.message.text == "hi"
+    error = failed(Reply((packed,), headers={"content-encoding": "br"}))
+    assert (error.kind, "compressed" in str(error)) == (Failure.BAD_RESPONSE, True)
+
+
+@needs_openai
+def test_a_fast_server_is_not_read_ahead_of_a_slow_reader() -> None:
+    """What waits to be read is bounded, whatever the server sends."""
+    async def main() -> None:
+        long = [wire.event(wire.chunk({"content": "x" * 65_536})) for _ in range(100)]
+        async with Server(Reply((*long, FINISH, END))) as server, aclosing(openai_model(server)) as model:
+            step = model.step([user("hi")])
+            seen = [await anext(step)]
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            (line,) = model._endpoint._busy
+            assert line._unread <= UNREAD + 2 * 65_536
+            seen += [delta async for delta in step]
+            assert sum(len(delta.text) for delta in seen if isinstance(delta, TextDelta)) == 100 * 65_536
+    run(main())
+
+
+@needs_openai
+def test_a_connection_is_kept_for_a_while_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(exchange, "IDLE", 0.01)
+        async with Server(wire.text("1"), wire.text("2")) as server, aclosing(openai_model(server)) as model:
+            await ask(model)
+            while model._endpoint._idle:
+                await asyncio.sleep(0.01)
+            assert (await ask(model)).message.text == "2"
+            assert [received.connection for received in server.received] == [1, 2]
+    run(main())

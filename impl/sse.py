@@ -31,7 +31,8 @@ class Parser:
     """Takes the bytes of one stream in pieces of any size, and gives each event as soon as it is complete. What is not
     complete when the stream ends was never an event: forget the parser and start another for the next stream."""
 
-    def __init__(self, limit: int = LIMIT) -> None:
+    def __init__(self, limit: int = LIMIT, errors: str = "replace") -> None:
+        self._errors = errors  # what becomes of bytes that are no UTF-8
         self.retry: int | None = None  # milliseconds that the server wants between attempts to connect
         self._limit = limit
         self._size = 0  # bytes of the event so far
@@ -58,7 +59,7 @@ class Parser:
             if self._first:
                 line, self._first = line.removeprefix(_BYTE_ORDER_MARK), False
             if line:
-                self._take_field(line.decode(errors="replace"))
+                self._take_field(line.decode(errors=self._errors))
             elif (event := self._complete_event()) is not None:
                 yield event
         if rest:

@@ -1,0 +1,262 @@
+"""Requests to one endpoint over HTTP/1.1, as few steps as possible: a model is asked with each prompt.
+
+A connection is kept for the next request once its answer is complete. Nothing is tried twice, and no redirect is
+followed. Whoever leaves an answer before its end closes the connection. A proxy is used where the environment names
+one (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`).
+"""
+
+import asyncio
+import ssl
+import zlib
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import h11
+
+from .trouble import Garbled, Lost, Silent, Trouble, Unreachable
+
+IDLE = 5.0  # seconds that a connection is kept for the next request
+KEPT = 100  # connections that are
+LAST = 0.05  # seconds for the end of an answer of which everything is known
+UNREAD = 262_144  # bytes that may wait to be read
+
+COMPRESSED = "the answer is compressed in a way that cannot be undone"
+PORTS = {"http": 80, "https": 443}
+
+
+class Line(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self) -> None:
+        self.http = h11.Connection(h11.CLIENT)
+        self.ended = False  # nothing more will come
+        self._unread = 0
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport: asyncio.Transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.http.receive_data(data)
+        self._unread += len(data)
+        if self._unread > UNREAD:
+            self.transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            with suppress(RuntimeError):  # it has ended as HTTP already
+                self.http.receive_data(b"")
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def read(self, patience: float) -> Any:
+        """The next event of HTTP."""
+        try:
+            while (event := self.http.next_event()) is h11.NEED_DATA:
+                if self.ended:
+                    raise Lost
+                self._unread = 0
+                if not self.transport.is_reading():
+                    self.transport.resume_reading()
+                self._waiter = asyncio.get_running_loop().create_future()
+                async with asyncio.timeout(patience):
+                    await self._waiter
+        except TimeoutError:
+            raise Silent from None
+        except h11.RemoteProtocolError:
+            raise Lost from None
+        return event
+
+
+class Answer:
+    """What a request is answered with: its head, and then its body in pieces. Close it, at its end or before."""
+
+    def __init__(self, endpoint: "Endpoint", line: Line, status: int, headers: Mapping[str, str]) -> None:
+        self.status, self.headers = status, headers
+        self._endpoint, self._line = endpoint, line
+        self._complete = False
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        self._unpack = None if coding in ("identity", "") else _unpacker(coding)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        while (data := await self._next(self._endpoint.timeout)) is not None:
+            yield data
+
+    async def _next(self, patience: float) -> bytes | None:
+        event = await self._line.read(patience)
+        if isinstance(event, h11.Data):
+            if self._unpack is None:
+                return bytes(event.data)
+            try:
+                unpacked: bytes = self._unpack.decompress(bytes(event.data))
+                return unpacked
+            except zlib.error:
+                raise Garbled(COMPRESSED) from None
+        if isinstance(event, h11.ConnectionClosed):
+            raise Lost
+        self._complete = True
+        return None
+
+    async def finish(self) -> None:
+        """The rest of the body is of no interest; if it is short, the connection can be used again."""
+        with suppress(Trouble):
+            while not self._complete:
+                await self._next(LAST)
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._endpoint.take_back(self._line, self._complete)
+
+
+class Endpoint:
+    """One URL that requests are posted to. For one event loop."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
+        where = urlsplit(url)
+        self.timeout = timeout
+        self._host, self._port = where.hostname or "", where.port or PORTS[where.scheme]
+        self._tls = where.scheme == "https"
+        self._proxy = _find_proxy(where)
+        target = (where.path or "/") + (f"?{where.query}" if where.query else "")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        netloc = host if self._port == PORTS[where.scheme] else f"{host}:{self._port}"
+        if where.username is not None:
+            headers = {**headers, **_make_basic("authorization", where)}
+        if self._proxy and not self._tls:
+            target = f"http://{netloc}{target}"
+            headers = {**headers, **_authorize_proxy(self._proxy)}
+        self._target = target.encode()
+        self._headers = [(b"host", netloc.encode()), (b"accept-encoding", b"identity"),
+                         *((name.encode(), value.encode()) for name, value in headers.items())]
+        self._context: ssl.SSLContext | None = None
+        self._idle: dict[Line, asyncio.TimerHandle] = {}
+        self._busy: set[Line] = set()
+        self._open = True
+
+    async def post(self, body: bytes) -> Answer:
+        """The answer, once its head has come."""
+        line = await self._find_line()
+        self._busy.add(line)
+        try:
+            head = h11.Request(method=b"POST", target=self._target, headers=[
+                *self._headers, (b"content-length", b"%d" % len(body))])
+            parts = [line.http.send(head), line.http.send(h11.Data(data=body)), line.http.send(h11.EndOfMessage())]
+            line.transport.write(b"".join(part for part in parts if part))
+            while isinstance(event := await line.read(self.timeout), h11.InformationalResponse):
+                pass
+            if not isinstance(event, h11.Response):
+                raise Lost
+        except BaseException:
+            self.take_back(line, complete=False)
+            raise
+        return Answer(self, line, event.status_code, {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers})
+
+    async def _find_line(self) -> Line:
+        while self._idle:
+            line, timer = self._idle.popitem()
+            timer.cancel()
+            if not (line.ended or line.transport.is_closing()):
+                return line
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self._connect()
+        except TimeoutError:
+            raise Silent from None
+        except (OSError, ssl.SSLError, Trouble):
+            raise Unreachable from None
+
+    async def _connect(self) -> Line:
+        loop = asyncio.get_running_loop()
+        if self._tls and self._context is None:
+            self._context = await asyncio.to_thread(ssl.create_default_context)
+        if self._proxy is None:
+            _, line = await loop.create_connection(Line, self._host, self._port, ssl=self._context)
+            return line
+        _, line = await loop.create_connection(Line, str(self._proxy.hostname), self._proxy.port or PORTS["http"])
+        if self._context is None:
+            return line
+        try:
+            await self._tunnel(line, self._proxy)
+            transport = await loop.start_tls(line.transport, line, self._context, server_hostname=self._host)
+        except BaseException:
+            line.transport.abort()
+            raise
+        assert transport is not None
+        line.transport = transport
+        return line
+
+    async def _tunnel(self, line: Line, proxy: SplitResult) -> None:
+        """Has the proxy pass everything on."""
+        through = f"{self._host}:{self._port}"
+        headers = {"host": through, **_authorize_proxy(proxy)}
+        asking = h11.Request(method="CONNECT", target=through, headers=list(headers.items()))
+        line.transport.write(line.http.send(asking) or b"")
+        answer = await line.read(self.timeout)
+        if not isinstance(answer, h11.Response) or answer.status_code >= 300:
+            raise Unreachable
+        line.http = h11.Connection(h11.CLIENT)
+
+    def take_back(self, line: Line, complete: bool) -> None:
+        """A request has got its answer, if it is complete; otherwise the connection is of no more use."""
+        if line not in self._busy:
+            return
+        self._busy.discard(line)
+        with suppress(h11.LocalProtocolError):
+            if complete and self._open and not line.ended and len(self._idle) < KEPT:
+                line.http.start_next_cycle()
+                self._idle[line] = asyncio.get_running_loop().call_later(IDLE, self._drop, line)
+                return
+        line.transport.abort()
+
+    def _drop(self, line: Line) -> None:
+        self._idle.pop(line, None)
+        line.transport.abort()
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self._open = False
+        for line, timer in self._idle.items():
+            timer.cancel()
+            line.transport.abort()
+        self._idle.clear()
+
+
+def _unpacker(coding: str) -> Any:
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        raise Garbled(COMPRESSED)
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # which is known by its head
+
+
+def _find_proxy(where: SplitResult) -> SplitResult | None:
+    proxies = getproxies()
+    proxy = proxies.get(where.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(where.hostname or ""):
+        return None
+    found = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    return found if found.scheme == "http" and found.hostname else None
+
+
+def _make_basic(name: str, where: SplitResult) -> dict[str, str]:
+    pair = f"{unquote(where.username or '')}:{unquote(where.password or '')}"
+    return {name: f"Basic {b64encode(pair.encode()).decode()}"}
+
+
+def _authorize_proxy(proxy: SplitResult) -> dict[str, str]:
+    return _make_basic("proxy-authorization", proxy) if proxy.username is not None else {}
