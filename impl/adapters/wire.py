@@ -5,6 +5,9 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
+from random import Random
+from typing import NamedTuple
+from uuid import uuid4
 
 import httpx2
 
@@ -37,19 +40,33 @@ class JudgedClient(Client):
             raise ServerGone(str(error)) from error
 
 
+class Reached(NamedTuple):
+    """A server, or one node of a cluster, and the ways to it."""
+
+    client: JudgedClient
+    connections: Connections
+    http: httpx2.AsyncClient  # for streams
+
+
 class OpenWireAdapter(Adapter):
     """A server at an address, which is never closed. All histories use one workspace, and each has sessions of its own.
 
     Events are read as they come: unlike `client.Events`, which shows no end twice, this must see if one comes twice.
+
+    Several addresses are nodes of one cluster. Each call goes to one that is drawn, and so does a subscriber, each time
+    that it comes: whoever judges them sees one server.
     """
 
     outside = run_ids = True
     outgrows = "error"
 
-    def __init__(self, server: str, token: str | None = None, workspace: str = "/cancelmark-conform", *,
+    def __init__(self, *servers: str, token: str | None = None, workspace: str = "/cancelmark-conform",
                  names_seqs: bool = True, grace: float | None = None) -> None:
         """`names_seqs`: its events say which prompt they speak of, though it has no run id. `grace`: see `Adapter`."""
-        self.server, self.token, self.place = server, token, workspace
+        self.servers, self.token, self.place = servers, token, workspace
+        self.server = ", ".join(servers)
+        self.reached: list[Reached] = []
+        self.random = Random()
         self.folds, self.grace = names_seqs, grace
         self.after = ""
         self.names: dict[int, str] = {}  # of prompts without a run id, by seq
@@ -58,23 +75,39 @@ class OpenWireAdapter(Adapter):
         self.stack, self.watching = AsyncExitStack(), AsyncExitStack()
 
     async def open(self) -> None:
-        self.client = await self.stack.enter_async_context(JudgedClient(self.server, token=self.token))
-        self.connections = Connections(self.server, self.token)
-        self.stack.push_async_callback(self.connections.close)
-        self.http = self.client.http
-        if self.server.startswith("http:"):
-            transport = httpx2.AsyncHTTPTransport(verify=False, socket_options=WINDOW)
-            self.http = await self.stack.enter_async_context(
-                httpx2.AsyncClient(base_url=self.server, transport=transport, headers=self.client.http.headers))
+        self.client_id = str(uuid4())
+        self.reached = [await self.reach(server) for server in self.servers]
         await self.open_workspace()
         await self.come_back()
+
+    async def reach(self, server: str) -> Reached:
+        client = await self.stack.enter_async_context(
+            JudgedClient(server, token=self.token, client_id=self.client_id))
+        connections = Connections(server, self.token)
+        self.stack.push_async_callback(connections.close)
+        http = client.http
+        if server.startswith("http:"):
+            transport = httpx2.AsyncHTTPTransport(verify=False, socket_options=WINDOW)
+            http = await self.stack.enter_async_context(
+                httpx2.AsyncClient(base_url=server, transport=transport, headers=client.http.headers))
+        return Reached(client, connections, http)
+
+    @property
+    def client(self) -> JudgedClient:
+        """Of the server; of a cluster, each time of another node."""
+        return self.random.choice(self.reached).client
+
+    @property
+    def connections(self) -> Connections:
+        return self.random.choice(self.reached).connections
 
     async def open_workspace(self) -> None:
         self.id = (await self.client.open_workspace(self.place)).id
         await self.client.init_agent(self.id, interactive=False)
 
     async def warm(self, n: int) -> None:
-        await self.connections.warm(n)
+        for one in self.reached:
+            await one.connections.warm(n)
 
     async def close(self) -> None:
         await self.leave()
@@ -161,19 +194,19 @@ class OpenWireAdapter(Adapter):
     async def come_back(self) -> None:
         self.watching = AsyncExitStack()
         try:
-            self.stream = await self.watch(self.client, self.watching)
+            self.stream = await self.watch(self.client_id, self.watching)
         except Refusal as no:
             if no.status != HTTPStatus.NOT_FOUND or self.grace is None:
                 raise
             await self.open_workspace()  # it was closed, because nobody watched: what became of its prompts is judged
-            self.stream = await self.watch(self.client, self.watching)
+            self.stream = await self.watch(self.client_id, self.watching)
 
-    async def watch(self, client: Client, until: AsyncExitStack) -> httpx2.Response:
+    async def watch(self, client_id: str, until: AsyncExitStack) -> httpx2.Response:
         """The stream of events for this client, from where it was."""
         headers = {"accept": "text/event-stream", **({"last-event-id": self.after} if self.after else {})}
         try:
-            stream = await until.enter_async_context(self.http.stream(
-                "GET", path("workspaces", self.id, "events"), params={"client_id": client.client_id},
+            stream = await until.enter_async_context(self.random.choice(self.reached).http.stream(
+                "GET", path("workspaces", self.id, "events"), params={"client_id": client_id},
                 headers=headers, timeout=httpx2.Timeout(120, connect=5)))
         except httpx2.TransportError as error:
             raise ServerGone(f"{self.server} broke the connection") from error
@@ -187,12 +220,13 @@ class OpenWireAdapter(Adapter):
 
     async def attach(self) -> None:
         """Another client opens the workspace, looks around, and reads events until the end."""
-        other = await self.stack.enter_async_context(JudgedClient(self.server, token=self.token))
+        server = self.random.choice(self.servers)
+        other = await self.stack.enter_async_context(JudgedClient(server, token=self.token))
         await other.open_workspace(self.place)
         for session in await other.sessions(self.id, latest=LATEST):
             await other.messages(self.id, session.id)
         watching = await self.stack.enter_async_context(AsyncExitStack())
-        reading = asyncio.create_task(self.read_all(await self.watch(other, watching)), name="another client")
+        reading = asyncio.create_task(self.read_all(await self.watch(other.client_id, watching)), name="another client")
         watching.callback(reading.cancel)
 
     async def read_all(self, stream: httpx2.Response) -> None:

@@ -77,6 +77,9 @@ class SharedWorkspaces(Workspaces):
         if workspace is None:
             async with self._lock(id):
                 workspace = self._open.get(id) or await self._open_known(id)
+        if not workspace.ready:  # another node may have made it ready
+            record = await self._find_record(id)
+            workspace.ready = record is not None and record.ready
         workspace.claim()
         return workspace
 
@@ -115,6 +118,16 @@ class SharedWorkspaces(Workspaces):
 
     async def _known(self, id: str) -> Record | None:
         return await self._find_record(id)
+
+    async def _find_open(self, id: str) -> Workspace | None:
+        """The workspace, if it is open here, and no other node has closed or forgotten it meanwhile."""
+        workspace = self._open.get(id)
+        if workspace is not None:
+            record = await self._find_record(id)
+            if record is None or not record.open or record.log != workspace.log:
+                await self._let_go(workspace)
+                return None
+        return workspace
 
     async def ready(self, workspace: Workspace) -> None:
         if not workspace.ready:
@@ -226,17 +239,17 @@ class SharedWorkspaces(Workspaces):
         if not shared:
             return
         rows = await self.database.fetch(
-            "SELECT l.workspace_id, l.latest, l.floor, w.open FROM cancelmark.logs l JOIN cancelmark.workspaces w"
+            "SELECT l.workspace_id, l.latest, l.floor, CASE WHEN w.open THEN w.log END FROM cancelmark.logs l JOIN cancelmark.workspaces w"
             " ON w.id = l.workspace_id WHERE l.workspace_id = ANY(%s)", [UUID(w.id) for w in shared])
         found = {str(id): tuple(told) for id, *told in rows}
         for workspace in shared:
-            latest, floor, is_open = found.get(workspace.id, (0, 0, False))
+            latest, floor, known = found.get(workspace.id, (0, 0, None))
             store = workspace.runtime.store
             assert isinstance(store, PostgresStore)
             if latest > workspace.runtime.broker.latest:
                 store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
-            if not is_open and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
+            if known != workspace.log and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
                 async with self._lock(workspace.id):
                     await self._let_go(workspace)
 

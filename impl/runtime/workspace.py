@@ -334,7 +334,7 @@ class Workspaces:
             raise Refusal(f"path: {path!r:.200} cannot be followed: {error.strerror}; choose another") from None
         id = str(uuid5(NAMESPACE_URL, f"file://{resolved}"))
         async with self._lock(id):
-            workspace = self._open.get(id)
+            workspace = await self._find_open(id)
             if workspace is None:
                 if self.closing:
                     raise Closing("the server is closing; ask another, or this one when it is back")
@@ -370,6 +370,9 @@ class Workspaces:
     async def find(self, id: str) -> Workspace:
         """The same, also if another server has opened it."""
         return self.get(id)
+
+    async def _find_open(self, id: str) -> Workspace | None:
+        return self._open.get(id)
 
     async def _known(self, id: str) -> Record | None:
         return self._index.all().get(id)

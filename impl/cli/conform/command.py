@@ -45,6 +45,10 @@ how turns are steered:
 
   Without it the server's own turns are waited for, and what cannot be seen that way is reported as not observable.
 
+several nodes of one cluster:
+  conform URL URL URL judges them as one server: each call goes to a node that is drawn, and events are read at another.
+  All of them use the language model of --llm-port.
+
 other servers:
   conform langgraph URL judges a server of the LangGraph API, and conform a2a URL an agent of the Agent2Agent protocol.
   Give --llm-port, and start the server so that its language model is there.
@@ -83,7 +87,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("url", metavar="URL", nargs="?",
                         help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts; "
                         "or langgraph or a2a, and its URL")
-    parser.add_argument("server", metavar="URL", nargs="?", help="of a server of the LangGraph API, or of an A2A agent")
+    parser.add_argument("others", metavar="URL", nargs="*", help="of other nodes of the same cluster; or of a server "
+                        "of the LangGraph API, or of an A2A agent")
     parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
     parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
     parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
@@ -118,6 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     check_options(arguments)
     if arguments.url == "acp":
+        if arguments.others:
+            raise UsageError(f"conform acp: {arguments.others[0]:.80} is no agent: give its command after --")
         return judge_agent(arguments)
     if given := [name for name in (*agents.OPTIONS, "started") if getattr(arguments, name)]:
         what = f"--{given[0]}" if given[0] != "started" else f"-- {arguments.started[0]}"
@@ -125,9 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.url in servers.KINDS:
         report = judge_target(servers.find_server(arguments), arguments)
     else:
-        if given := [name for name in (*servers.OPTIONS, "server") if getattr(arguments, name)]:
-            what = f"--{given[0]}" if given[0] != "server" else arguments.server
-            raise UsageError(f"{what:.80} is for other wires: cancelmark conform langgraph URL, or conform a2a URL")
+        if given := [name for name in servers.OPTIONS if getattr(arguments, name)]:
+            raise UsageError(f"--{given[0]} is for other wires: cancelmark conform langgraph URL, or conform a2a URL")
         with find_target(arguments) as target:
             report = judge_target(target, arguments)
     write_files(report, arguments)

@@ -25,7 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def find_server(arguments: argparse.Namespace) -> Target:
     """The server that is meant; a `UsageError` says why it cannot be judged."""
-    kind, url = arguments.url, (arguments.server or "").rstrip("/")
+    kind, url = arguments.url, "".join(arguments.others[:1]).rstrip("/")
+    if len(arguments.others) > 1:
+        raise UsageError(f"conform {kind}: give one URL; {arguments.others[1]:.80} is one too many")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
         raise UsageError(f"conform {kind}: give the address of the server, as in: cancelmark conform {kind} "
                          "http://127.0.0.1:2024")

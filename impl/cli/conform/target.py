@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import shlex
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -81,8 +81,11 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     from ...adapters.wire import OpenWireAdapter, WireAdapter
     from ...client import ClientError
 
-    url, token = arguments.url.rstrip("/"), token_of(arguments)
-    names_seqs = asyncio.run(look(url, token))
+    urls, token = [url.rstrip("/") for url in (arguments.url, *arguments.others)], token_of(arguments)
+    names_seqs = min(asyncio.run(look(url, token)) for url in urls)
+    if arguments.grace is not None and len(urls) > 1:
+        raise UsageError(f"--grace {arguments.grace:g}: nodes of a cluster close a workspace only if they are asked; "
+                         "leave it out")
     if arguments.grace is not None and not 0 <= arguments.grace < inf:
         raise UsageError(f"--grace {arguments.grace}: give the seconds for which the server waits when nobody watches")
     kind = OpenWireAdapter if arguments.keep_open else WireAdapter
@@ -92,9 +95,11 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
              *(["--grace", f"{arguments.grace:g}"] if arguments.grace is not None else []),
              *(["--keep-open"] if arguments.keep_open else [])]
     hidden = [TOKEN] if arguments.token and not arguments.token_file else []
-    with _workspace(url, arguments.workspace) as workspace:
-        yield Target(url, lambda: kind(url, token, workspace, names_seqs=names_seqs, grace=arguments.grace), True,
-                     " ".join([shlex.quote(url), *hidden, *map(shlex.quote, given)]), (ClientError,))
+    with _workspace(urls, arguments.workspace) as workspace:
+        asyncio.run(look_together(urls, token, workspace))
+        yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, names_seqs=names_seqs,
+                                                   grace=arguments.grace), True,
+                     " ".join([*map(shlex.quote, urls), *hidden, *map(shlex.quote, given)]), (ClientError,))
 
 
 def port_options(arguments: argparse.Namespace) -> list[str]:
@@ -103,13 +108,13 @@ def port_options(arguments: argparse.Namespace) -> list[str]:
 
 
 @contextmanager
-def _workspace(url: str, given: str | None) -> Iterator[str]:
+def _workspace(urls: Sequence[str], given: str | None) -> Iterator[str]:
     """The path of the workspace: the one given, a directory of its own if the server is on this machine, or a name."""
     if given is not None:
         if not given:
             raise UsageError("--workspace: the path is empty; give one, or leave it out")
         yield given
-    elif is_local(url):
+    elif all(map(is_local, urls)):
         with tempfile.TemporaryDirectory(prefix="cancelmark-conform-", ignore_cleanup_errors=True) as directory:
             yield directory
     else:
@@ -162,3 +167,19 @@ async def look(url: str, token: str | None) -> bool:
             raise UsageError(f"{error}. For another wire write an adapter; see --help") from error
         except ClientError as error:
             raise UsageError(f"{error}; check the address, or start the server") from error
+
+
+async def look_together(urls: Sequence[str], token: str | None, workspace: str) -> None:
+    """Raises `UsageError` if they are not nodes of one cluster: what one of them opens, all know."""
+    from ...client import Client, Refusal
+
+    async with Client(urls[0], token=token) as first:
+        opened = await first.open_workspace(workspace) if len(urls) > 1 else None
+        for url in urls[1:]:
+            async with Client(url, token=token) as other:
+                try:
+                    assert opened is not None
+                    await other.workspace(opened.id)
+                except Refusal as error:
+                    raise UsageError(f"{url} does not know the workspace that was opened at {urls[0]}: they are not "
+                                     "nodes of one cluster; start both with the same --database") from error

@@ -117,7 +117,8 @@ def test_the_commands_say_what_is_broken_and_how_to_see_it_again(
     (["a2a", "{url}", "--policy", "reject"], "--policy is not for conform a2a"),
     (["a2a", "{url}"], "does not stream: its card says so"),
     (["a2a", "{url}/x"], "does not stream"),
-    (["{url}", "{url}"], "is for other wires: cancelmark conform langgraph URL"),
+    (["langgraph", "{url}", "{url}"], "conform langgraph: give one URL"),
+    (["acp", "{url}"], "is no agent: give its command after --"),
     (["{url}", "--ends", "join"], "--ends is for other wires"),
 ])
 def test_what_cannot_be_judged_is_refused_with_the_remedy(

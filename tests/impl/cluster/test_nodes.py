@@ -127,6 +127,18 @@ def test_a_run_id_is_known_at_every_node() -> None:
     play(story)
 
 
+def test_an_agent_that_one_node_has_made_ready_is_ready_at_all() -> None:
+    async def story(a: Node, b: Node) -> None:
+        told = (await a[1].http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-other"})).json()
+        first, second = Place(a[1].http, told["id"]), Place(b[1].http, told["id"])
+        first.session = second.session = await second.new_session()
+        assert (await second.post("too early")).status_code == 400
+        (await first.http.post(f"{first.url}/agent/init", json={})).raise_for_status()
+        await second.send("now")
+
+    play(story)
+
+
 def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
     async def story(a: Node, b: Node) -> None:
         async with a[1].watching() as first:
@@ -223,6 +235,22 @@ def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again
             await watch.end("r3")
 
     play(story)
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["closed", "forgotten"])
+def test_a_node_that_has_not_heard_of_a_close_opens_the_workspace_for_all(forget: bool) -> None:
+    async def story(a: Node, b: Node) -> None:
+        await b[1].get("prompts")  # it is open there
+        closed = await a[1].http.delete(a[1].url, params={"forget": "true"} if forget else {})
+        assert closed.status_code < 300, closed.text
+        opened = await b[1].http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-test"})
+        assert opened.status_code == 200, opened.text
+        await b[1].http.post(f"{b[1].url}/agent/init", json={})
+        session = await a[1].new_session()
+        await b[1].send("again", "r1", session)
+        await a[1].until(lambda prompts: [p.get("outcome") for p in prompts] == ["end_turn"], session=session)
+
+    play(story, lease=Lease(60.0, 30.0), wake_ups=None)
 
 
 def test_through_a_pool_in_transaction_mode() -> None:
