@@ -239,8 +239,9 @@ class SharedWorkspaces(Workspaces):
         if not shared:
             return
         rows = await self.database.fetch(
-            "SELECT l.workspace_id, l.latest, l.floor, CASE WHEN w.open THEN w.log END FROM cancelmark.logs l JOIN cancelmark.workspaces w"
-            " ON w.id = l.workspace_id WHERE l.workspace_id = ANY(%s)", [UUID(w.id) for w in shared])
+            "SELECT l.workspace_id, l.latest, l.floor, CASE WHEN w.open THEN w.log END"
+            " FROM cancelmark.logs l JOIN cancelmark.workspaces w ON w.id = l.workspace_id"
+            " WHERE l.workspace_id = ANY(%s)", [UUID(w.id) for w in shared])
         found = {str(id): tuple(told) for id, *told in rows}
         for workspace in shared:
             latest, floor, known = found.get(workspace.id, (0, 0, None))

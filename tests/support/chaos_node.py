@@ -2,12 +2,13 @@
 with one of the errors that the chaos must find.
 
 A prompt `work 5 …` calls a tool five times, and writes what it said each time; `work 1000000 …` ends only if somebody
-ends it.
+ends it. All others go to the language model of the conformance kit.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -17,9 +18,10 @@ from cancelmark.impl.cluster import node as nodes
 from cancelmark.impl.cluster import runtime as runtimes
 from cancelmark.impl.cluster import workspaces
 from cancelmark.impl.cluster.lane import SharedLane
-from cancelmark.impl.models import Finish, FinishReason, Role
+from cancelmark.impl.models import Delta, Finish, FinishReason, Message, Role, Tool
+from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import Beat, Delay, Request, ScriptedModel, call, say
-from cancelmark.impl.store import Committed, Store, Unconfirmed
+from cancelmark.impl.store import Committed, Store, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import schema
 from cancelmark.impl.store.postgres import store as stores
 
@@ -38,6 +40,22 @@ def counted_model(pace: float) -> ScriptedModel:
             yield from say("done")
 
     return ScriptedModel(lambda request: tuple(play(request)))
+
+
+class DividedModel:
+    """Counted turns, and those that the kit steers."""
+
+    name, provider, hears = "divided", "chaos", None
+
+    def __init__(self, pace: float) -> None:
+        self._counted, self._steered = counted_model(pace), OpenAIModel("turn")
+
+    def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        last = next((m.text for m in reversed(messages) if m.role is Role.USER), "")
+        return (self._counted if last.startswith("work ") else self._steered).step(messages, tools)
+
+    async def aclose(self) -> None:
+        await self._steered.aclose()
 
 
 # --- the errors
@@ -102,6 +120,30 @@ def claim_without_recovering() -> None:
     runtimes.SharedRuntime._recover = claim  # type: ignore[method-assign]
 
 
+def note_looks() -> None:
+    """Writes down each look at all of this node's sessions in which nothing failed, for `journals.AUDIT`."""
+    look, look_at = workspaces.SharedWorkspaces._look, workspaces.SharedWorkspaces._look_at
+    failed = {"now": False}
+
+    async def look_and_note(self: workspaces.SharedWorkspaces, work: Any) -> None:
+        began = (await self.database.fetch("SELECT clock_timestamp()"))[0][0]
+        failed["now"] = False
+        await look(self, work)
+        if not failed["now"]:
+            with suppress(StoreError):
+                await self.database.fetch("INSERT INTO cancelmark.looks VALUES (%s, %s)", self.node.id, began)
+
+    async def look_at_and_note(self: workspaces.SharedWorkspaces, one: Any) -> None:
+        try:
+            await look_at(self, one)
+        except BaseException:
+            failed["now"] = True
+            raise
+
+    workspaces.SharedWorkspaces._look = look_and_note  # type: ignore[method-assign]
+    workspaces.SharedWorkspaces._look_at = look_at_and_note  # type: ignore[method-assign]
+
+
 FLAWS: dict[str, Callable[[], None]] = {
     "no fence on messages": leave_messages_unfenced,
     "blind retry": retry_blindly,
@@ -112,7 +154,8 @@ FLAWS: dict[str, Callable[[], None]] = {
 
 
 if __name__ == "__main__":
-    demo.demo_model = counted_model
+    demo.demo_model = DividedModel  # type: ignore[assignment]
     if sys.argv[1]:
         FLAWS[sys.argv[1]]()
+    note_looks()
     sys.exit(main(sys.argv[2:]))

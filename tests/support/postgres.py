@@ -132,7 +132,9 @@ class PostgresServer:
 
         with psycopg.connect(self.address(database), autocommit=True) as connection:
             cursor = connection.execute(query.encode())
-            return cursor.fetchall() if cursor.description else []
+            result = cursor.pgresult
+            assert result is not None
+            return cursor.fetchall() if result.status == psycopg.pq.ExecStatus.TUPLES_OK else []
 
 
 class Bouncer:

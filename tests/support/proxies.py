@@ -12,12 +12,13 @@ class Proxy:
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self.port = 0
-        self.refuses = False
+        self.refuses = self.hides = False
         self.requests, self.answers = asyncio.Event(), asyncio.Event()
         self.requests.set()
         self.answers.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._far: set[asyncio.StreamWriter] = set()  # of these, those to the database
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -37,8 +38,14 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def half_open(self) -> None:
+        """The database sees all connections end, and the node sees nothing."""
+        self.hides = True
+        for writer in list(self._far):
+            writer.transport.abort()
+
     def heal(self) -> None:
-        self.refuses = False
+        self.refuses = self.hides = False
         self.requests.set()
         self.answers.set()
 
@@ -52,15 +59,19 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, to_database}
+        self._far.add(to_database)
         pumps = [asyncio.ensure_future(self._pump(reader, to_database, self.requests)),
                  asyncio.ensure_future(self._pump(there, writer, self.answers))]
         self._tasks.update(pumps)
         await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        while self.hides and not writer.transport.is_closing():
+            await asyncio.sleep(0.02)
         for pump in pumps:
             pump.cancel()
         self._tasks.difference_update(pumps)
         for end in (writer, to_database):
             self._writers.discard(end)
+            self._far.discard(end)
             end.transport.abort()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event) -> None:

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,12 +27,15 @@ from uuid import uuid4
 import httpx2 as httpx
 import psycopg
 from support.chaos_node import FLAWS
-from support.journals import AUDIT, judge
-from support.postgres import FAST, PostgresServer
+from support.commands import COMMAND
+from support.journals import AUDIT, KINDS, Problem, judge
+from support.postgres import FAST, PostgresServer, free_port
 from support.proxies import Proxy
 from support.servers import web
 
 NODES, SESSIONS, QUIET, PACE = 3, 9, 3, 0.03
+LATE = 7.0  # seconds, after which whoever has asked the database has given up
+JUDGEMENTS = 3  # that are begun by the kit, until one is not disturbed by a node that was too slow for its lease
 SCRIPT = Path(__file__).parent.parent / "support" / "chaos_node.py"
 
 
@@ -66,6 +69,7 @@ class Chaos:
     def __init__(self, seed: int, lease: float, flaw: str, log: Path) -> None:
         self.random, self.lease, self.flaw, self.log = Random(seed), lease, flaw, log
         self.told, self.faults = Told(), Counter[str]()
+        self.llm_port, self.judgements = free_port(), list[str]()
         self.database = PostgresServer(FAST)
         self.home = Path(tempfile.mkdtemp(prefix="chaos-"))
         self.members: list[Member] = []
@@ -103,7 +107,8 @@ class Chaos:
                     "--lease", str(self.lease), "--poll", "0.2", "--drain", "0.5", "--pace", str(PACE),
                     "--log-level", "warning", "--data-dir", directory, *wake_ups,
                     stdout=asyncio.subprocess.PIPE, stderr=log,
-                    env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent)})
+                    env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent), "OPENAI_API_KEY": "none",
+                         "OPENAI_BASE_URL": f"http://127.0.0.1:{self.llm_port}/v1"})
             assert member.process.stdout is not None
             line = (await member.process.stdout.readline()).decode()
             if line.startswith("serving at "):
@@ -164,9 +169,9 @@ class Chaos:
         member.proxy.heal()
 
     async def half_open(self, member: Member) -> None:
-        """Nothing passes, and then the connections are gone."""
-        member.proxy.requests.clear()
-        await asyncio.sleep(self.random.uniform(0.2, 2 * self.lease))
+        """The database has lost the connections, and the node does not know."""
+        member.proxy.half_open()
+        await asyncio.sleep(self.random.choice([self.random.uniform(0.2, 2 * self.lease), LATE]))
         member.proxy.cut()
         member.proxy.heal()
 
@@ -180,7 +185,7 @@ class Chaos:
     async def deliver_late(self, member: Member) -> None:
         """What is asked is done after whoever has asked has given up, or has asked again on another connection."""
         member.proxy.requests.clear()
-        await asyncio.sleep(self.random.uniform(0.5, 2 * self.lease))
+        await asyncio.sleep(self.random.choice([self.random.uniform(0.5, 2 * self.lease), LATE]))
         member.proxy.requests.set()
 
     async def do_faults(self, end: float, gap: float) -> None:
@@ -236,6 +241,7 @@ class Chaos:
         its owner look."""
         while time.monotonic() < end:
             text = f"work 1000000 {uuid4().hex[:12]}"
+            self.told.posts += 1
             answer = await self.ask("agent", {"session_id": session, "prompt": text, "run_id": text[-12:]})
             assert answer is not None
             seq = self.told.acknowledged[text] = answer.json()["seq"]
@@ -285,19 +291,28 @@ class Chaos:
 
     # --- the run
 
-    async def run(self, seconds: float, gap: float) -> list[str]:
+    async def run(self, seconds: float, gap: float, kit: Sequence[str], times: int) -> list[Problem]:
+        """Faults for so long; so many times, at last after the faults, the kit judges the nodes."""
         await self.start()
-        end = time.monotonic() + seconds
+        begin = time.monotonic()
+        end = begin + seconds
         watching = [asyncio.ensure_future(self.watch(f"at {n}", lambda member=member: member))  # type: ignore[misc]
                     for n, member in enumerate(self.members)]
         watching.append(asyncio.ensure_future(self.watch("roaming", lambda: self.random.choice(self.members))))
         try:
             while len(self.ready) < len(watching):
                 await asyncio.sleep(0.05)
-            await asyncio.gather(self.do_faults(end, gap),
-                                 *(self.be_quiet(session, end) for session in self.sessions[:QUIET]),
-                                 *(self.write(session, end) for session in self.sessions[QUIET:]))
-            problems = await self.settle()
+            problems = list[Problem]()
+            clients = asyncio.gather(*(self.be_quiet(session, end) for session in self.sessions[:QUIET]),
+                                     *(self.write(session, end) for session in self.sessions[QUIET:]))
+            for n in range(times - 1):
+                await self.do_faults(begin + seconds * (n + 1) / times, gap)
+                problems += await self.ask_kit(kit)
+            await self.do_faults(end, gap)
+            await clients
+            problems += await self.settle()
+            if kit:
+                problems += await self.ask_kit(kit)
             await self.let_watchers_see()
         finally:
             self.over = True
@@ -306,7 +321,32 @@ class Chaos:
             await asyncio.gather(*watching, return_exceptions=True)
         return problems + self.judge()
 
-    async def settle(self) -> list[str]:
+    async def ask_kit(self, options: Sequence[str]) -> list[Problem]:
+        """Has the conformance kit judge the nodes as one server, while nothing is done to them. A turn whose node was
+        too slow for its lease ends with an error, and rightly so: then it judges again."""
+        out = ""
+        for _ in range(JUDGEMENTS):
+            before = await self.count_recoveries()
+            kit = await asyncio.create_subprocess_exec(
+                *COMMAND, "conform", *(member.url for member in self.members), "--llm-port", str(self.llm_port),
+                *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT)
+            out = (await kit.communicate())[0].decode()
+            if kit.returncode == 0:
+                self.judgements.append(out.strip().splitlines()[-1])
+                return []
+            if await self.count_recoveries() == before:
+                return [Problem("kit", f"the kit says: {out}")]
+        self.judgements.append(f"disturbed by recoveries {JUDGEMENTS} times; the last said: {out.strip()[-500:]}")
+        return []
+
+    async def count_recoveries(self) -> int:
+        while True:
+            with suppress(psycopg.Error):
+                return int(self.rows("SELECT count(*) FROM cancelmark.steps WHERE claim = 'recover'"
+                                     f" AND workspace_id <> '{self.workspace}'")[0][0])
+            await asyncio.sleep(0.1)
+
+    async def settle(self) -> list[Problem]:
         """Cancels what is left, and waits until everything has ended."""
         for session in self.sessions:
             await self.ask(f"agent/sessions/{session}/cancel", None)
@@ -316,10 +356,10 @@ class Chaos:
                 if not self.rows("SELECT seq FROM cancelmark.prompts WHERE state <> 'done'"):
                     return []
             await asyncio.sleep(0.1)
-        return ["prompts were canceled, and have not ended in time"]
+        return [Problem("unfinished", "prompts were canceled, and have not ended in time")]
 
     async def let_watchers_see(self) -> None:
-        number = self.rows("SELECT count(*) FROM cancelmark.events")[0][0]
+        number = self.rows(f"SELECT count(*) FROM cancelmark.events WHERE workspace_id = '{self.workspace}'")[0][0]
         last = time.monotonic() + 20
         while time.monotonic() < last and any(len(seen) < number for seen in self.told.seen.values()):
             await asyncio.sleep(0.1)
@@ -327,23 +367,23 @@ class Chaos:
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self.database.execute(query)
 
-    def judge(self) -> list[str]:
+    def judge(self) -> list[Problem]:
         with psycopg.connect(self.database.address(), autocommit=True) as connection:
             problems = judge(connection)
         stored = dict(self.rows("SELECT text, seq FROM cancelmark.prompts"))
         lost = {text for text, seq in self.told.acknowledged.items() if stored.get(text) != seq}
-        problems += [f"{len(lost)} acknowledged prompts are not there"] if lost else []
+        problems += [Problem("lost", f"{text!r} was acknowledged, and is not there") for text in lost]
         marks = dict(self.rows("SELECT id, mark FROM cancelmark.sessions"))
-        problems += [f"a cancel of {session} was acknowledged, and has not reached {max(seqs)}"
+        problems += [Problem("cancel lost", f"a cancel of {session} was acknowledged, and has not reached {max(seqs)}")
                      for session, seqs in self.told.canceled if seqs and marks[session] < max(seqs)]
         log = self.rows("SELECT place, (payload->>'seq')::bigint, payload->>'outcome' FROM cancelmark.events"
-                        " ORDER BY place")
+                        f" WHERE workspace_id = '{self.workspace}' ORDER BY place")
         for name, seen in self.told.seen.items():
             found = [(int(place.rpartition("-")[2]), seq, outcome) for place, seq, outcome in seen]
             if found != log:
                 places = sorted({place for place, *_ in log} - {place for place, *_ in found})
-                problems.append(f"the watcher {name} has seen {len(seen)} ends, and not the {len(log)} of the log in "
-                                f"order; it has missed {places[:9]}")
+                problems.append(Problem("not seen", f"the watcher {name} has seen {len(seen)} ends, and not the "
+                                                    f"{len(log)} of the log in order; it has missed {places[:9]}"))
         return problems
 
     async def stop(self) -> None:
@@ -357,20 +397,23 @@ class Chaos:
 
 
 async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
-                    log: Path = Path(os.devnull)) -> tuple[list[str], dict[str, Any]]:
+                    log: Path = Path(os.devnull), kit: Sequence[str] = (), times: int = 1,
+                    ) -> tuple[list[Problem], dict[str, Any]]:
     """What is wrong after so long, and what was done."""
     chaos = Chaos(seed, lease, flaw, log)
     try:
-        problems = await chaos.run(seconds, gap)
+        problems = await chaos.run(seconds, gap, kit, times)
         steps = dict(chaos.rows("SELECT claim, count(*) FROM cancelmark.steps WHERE claim <> '' GROUP BY 1"))
         return problems, {
             "seed": seed, "faults": dict(chaos.faults), "posts": chaos.told.posts,
             "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled),
             "other calls": dict(chaos.told.family), "claims": steps,
-            "most messages after a cancel": chaos.rows(
-                "SELECT coalesce(max(n), 0)::int FROM (SELECT count(*) AS n FROM cancelmark.covered_messages"
-                " GROUP BY seq) counted")[0][0],
-            "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1"))}
+            "most writes after a cancel": chaos.rows(
+                "SELECT coalesce(max(n), 0)::int FROM (SELECT count(DISTINCT transaction) AS n"
+                " FROM cancelmark.covered_messages GROUP BY seq) counted")[0][0],
+            "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1")),
+            "kit": chaos.judgements,
+            "found": {kind: sum(one.kind == kind for one in problems) for kind in (*KINDS, "kit")}}
     finally:
         await chaos.stop()
 
@@ -382,14 +425,16 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=1.0, help="seconds between two faults, at most")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--flaw", default="", choices=["", *FLAWS])
+    parser.add_argument("--kit", type=int, default=1, metavar="TIMES", help="how often the conformance kit judges")
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the nodes say")
     given = parser.parse_args()
     seed = Random().randrange(10**9) if given.seed is None else given.seed
     problems, done = asyncio.run(run_chaos(given.seconds, seed=seed, lease=given.lease, gap=given.gap, flaw=given.flaw,
-                                           log=given.log))
+                                           log=given.log, kit=("--profile", "quick") if given.kit else (),
+                                           times=max(given.kit, 1)))
     print(json.dumps(done, indent=2))
     for problem in problems:
-        print(f"violated: {problem}")
+        print(f"violated: {problem.kind}: {problem.says}")
     print("nothing is lost" if not problems else f"{len(problems)} problems; try again with --seed {seed}")
     return 1 if problems else 0
 

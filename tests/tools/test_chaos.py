@@ -5,24 +5,34 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
+import psycopg
 import pytest
 from support.budget import DEEP
 from support.chaos_node import FLAWS
-from support.journals import Step, replay
+from support.journals import AUDIT, LOOKS, Problem, Step, judge, replay
 from support.paths import ROOT
-from support.postgres import need_tool
+from support.postgres import need_tool, shared_server
 from tools.chaos import run_chaos
+
+from cancelmark.impl.store import AcceptPrompt, MovePrompt, NewSession, PutMessage
+from cancelmark.impl.store import Message as StoredMessage
+from cancelmark.impl.store.postgres import Database, PostgresStore
+from cancelmark.model.lifecycle import State
 
 ACCEPT = Step(1, "adopt", [["accept", None, ["", True], 0, False]], [1])
 ENTER = Step(2, "", [["enter", 1, None, 0, False]], [])
 END = Step(3, "", [["finish", 1, "end_turn", 0, False]], [])
 
+KIT = ("--script", "accept A; accept B; cancel", "--script", "accept A; release; leave; return", "--times", "2")
+
 
 def test_a_short_chaos_loses_nothing(tmp_path: Path) -> None:
     need_tool("postgres")
-    problems, done = asyncio.run(run_chaos(8, seed=3, gap=0.3, log=tmp_path / "log"))
+    problems, done = asyncio.run(run_chaos(8, seed=3, gap=0.3, log=tmp_path / "log", kit=KIT))
     assert not problems, (problems, done)
+    assert len(done["kit"]) == 1
     assert done["acknowledged"] > 10
     assert sum(done["faults"].values()) >= 2
 
@@ -54,6 +64,48 @@ def test_a_journal_that_keeps_to_the_protocol_has_no_problem() -> None:
 ], ids=["gap", "two ends", "no cancel", "mark", "no recover"])
 def test_a_journal_that_does_not_is_noticed(steps: list[Step], problem: str) -> None:
     assert any(problem in told for told in replay("s", steps).problems)
+
+
+def test_a_prompt_that_is_accepted_below_a_mark_is_poisoned() -> None:
+    cancel = Step(1, "", [["cancel", None, None, 5, False]], [])
+    assert replay("s", [cancel, Step(2, "adopt", [["accept", None, ["", True], 5, False]], [4])]).poisoned == [4]
+    assert not replay("s", [cancel, Step(2, "adopt", [["accept", None, ["", True], 5, False]], [6])]).poisoned
+
+
+def test_rows_without_columns_are_counted() -> None:
+    need_tool("postgres")
+    assert len(shared_server().execute("SELECT FROM generate_series(1, 3)")) == 3
+
+
+def test_a_turn_that_goes_on_after_its_owner_has_looked_is_noticed() -> None:
+    """What counts is not how much it writes, but that its owner has looked."""
+    need_tool("postgres")
+    server = shared_server()
+    name = server.new_database()
+
+    async def make() -> list[Problem]:
+        database = Database(server.address(name))
+        await database.open()
+        store = PostgresStore(database, uuid4())
+        await store.make("/tmp/cancelmark-judged", "log")
+        server.execute(AUDIT, name)
+        await store.write([NewSession("s")])
+        accepted = AcceptPrompt(1, "s", "text", "r1")
+        await store.write([accepted, MovePrompt(1, State.ACTIVE)])
+        await database.fetch("UPDATE cancelmark.sessions SET owner = %s, mark = 1", database.node)
+        found = []
+        for _ in range(2):
+            for n in range(9):
+                await store.write([PutMessage(StoredMessage(f"p1-{n}", "s", "assistant", ()))])
+            for _ in range(LOOKS):
+                await database.fetch("INSERT INTO cancelmark.looks VALUES (%s, clock_timestamp())", database.node)
+            with psycopg.connect(server.address(name), autocommit=True) as connection:
+                found += [one for one in judge(connection) if one.kind == "cancel lost"]
+        await database.close()
+        return found
+
+    assert [one.says for one in asyncio.run(make())] == [
+        f"prompt 1 has written 9 times after it was canceled and its owner has looked {LOOKS} times"]
 
 
 def test_the_try_out_shows_a_failover_and_stops_everything() -> None:
