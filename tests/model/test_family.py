@@ -6,6 +6,7 @@ from itertools import combinations
 import pytest
 from support.budget import DEEP
 from support.counts import FAMILY_PINNED
+from support.prototype import PROTOTYPE, Counted
 
 from cancelmark.model.check.explore import explore
 from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS
@@ -32,6 +33,13 @@ def test_a_protocol_of_the_family_holds_and_has_its_counts(features: tuple[Featu
     result = explore(having(*features), bounds)
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
     assert (result.states, result.edges, result.depth) == counts
+
+
+@pytest.mark.parametrize("counted", PROTOTYPE if DEEP else PROTOTYPE[:1] + PROTOTYPE[2:3], ids=lambda c: str(c.bounds))
+def test_with_its_choice_put_back_the_search_counts_what_the_prototype_counted(counted: Counted) -> None:
+    """So nothing else differs: each count that is not ours is explained by one choice, searched at just its bounds."""
+    result = explore(counted.choice(counted.features), counted.bounds)
+    assert (result.states, result.edges, result.stopped) == (counted.states, counted.edges, None)
 
 
 def test_every_pair_of_features_holds() -> None:
