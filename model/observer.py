@@ -84,10 +84,10 @@ def _front(session: Any) -> int:
 
 
 def accept(session: Any, prompt: Any, variant: Any) -> Any:
-    """The latest prompt is the one that was accepted."""
+    """The latest prompt is the one that was accepted, unless it is named."""
     if not str(variant).startswith("interrupt"):
         return session
-    latest = max(session.prompts, key=lambda p: p.seq)
+    latest = prompt or max(session.prompts, key=lambda p: p.seq)
     return _note(session, latest.seq, place=_front(session), now=True)
 
 

@@ -59,7 +59,7 @@ class SharedLane(Lane):
     def list_actions(self) -> list[list[object]]:
         """What the steps are, for the journal."""
         return [[effects.action, effects.prompt.seq if effects.prompt else None, _name(effects.variant), mark, held]
-                for effects, mark, held, _ in self.steps if effects.action]
+                for effects, mark, held, *_ in self.steps if effects.action]
 
     def make_run(self, prompt: Prompt) -> Run:
         """What is known of a prompt that another node runs, or that nobody does."""

@@ -314,7 +314,7 @@ class SharedRuntime(Runtime):
         """Nothing comes of the step: whoever has called calls again."""
         assert step.done is not None
         step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
-        return LaneStep(NOTHING, lane.session.mark, lane.session.held, None)
+        return LaneStep.of(NOTHING, lane.session)
 
     async def _find_prompt(self, lane: Lane, key: int | str) -> Prompt | PromptRecord:
         found = await super()._find_prompt(lane, key)
@@ -408,7 +408,7 @@ class SharedRuntime(Runtime):
         try:
             for prompt in session.live:
                 await self._take_up(lane, prompt)
-            lane.steps.append(LaneStep(session.take("recover"), session.mark, session.held, None))
+            lane.steps.append(LaneStep.of(session.take("recover"), session))
             self._steps += 1
             lane.release = "" if lane.needs_owner() else "idle"
             answer = await self._writer.begin(

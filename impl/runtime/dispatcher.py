@@ -32,7 +32,7 @@ from .lane import Lane, LaneStep
 from .messages import canceled_messages, list_names, wire_message
 from .refusals import TOO_LATE, Moved, Refusal, Stuck
 from .result import Result
-from .run import CALL, STATE, Run
+from .run import CALL, STATE, Run, show
 from .session import Effects, Prompt
 from .tasks import has_succeeded, outlast
 from .trace import TraceWriter
@@ -170,7 +170,7 @@ class Dispatcher:
                 session.mark <= lane.mark and session.held is lane.held):
             done.set_result(effects)  # nothing to cancel or clear, and all that was is written
             return
-        lane.steps.append(LaneStep(effects, session.mark, session.held, done))
+        lane.steps.append(LaneStep.of(effects, session, done))
         self._steps += 1
         stopped = self._stop(effects)
         if lane.stuck or self._over.is_set():
@@ -245,14 +245,16 @@ class Dispatcher:
     def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
         """Shows and does what the first steps ask for, now that they are durable."""
         lane.version = answer.version
-        for effects, mark, held, done in lane.steps[:number]:
+        for effects, mark, held, done, shown in lane.steps[:number]:
             lane.mark = max(lane.mark, mark)
             if held is not lane.held:
                 lane.held = held
                 self.broker.publish(Update(lane.session.id, SESSION, {**self.describe(lane.session.id), "held": held}))
-            for prompt, _ in effects.changed:
-                if prompt.state in (State.ACCEPTED, State.QUEUED):  # otherwise its move tells, or that it is stopped
-                    self._tell(prompt, prompt.state)
+            for (prompt, _), (state, now) in zip(effects.changed, shown):
+                if run := self._runs.get(prompt.seq):
+                    run.shown = now
+                if state in (State.ACCEPTED, State.QUEUED):  # otherwise its move tells, or that it is stopped
+                    self._tell(prompt, state)
             for prompt, row in effects.moved:
                 self._tell(prompt, row.dest, row.outcome)
             self._do(lane, effects)
@@ -280,7 +282,7 @@ class Dispatcher:
             if known := self._runs.get(prompt.seq):
                 if known.prompt.text != prompt.text:
                     known.forget_message()
-                known.prompt = prompt
+                known.prompt, known.shown = prompt, show(prompt)
         lane.steps = [self._take_again(lane, step) for step in lane.steps]
         for prompt in lane.session.live:
             self._look_at(lane, prompt)
@@ -301,7 +303,7 @@ class Dispatcher:
                 assert run.turn is not None
                 self._close_run(run, run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
-        return LaneStep(effects, lane.session.mark, lane.session.held, step.done)
+        return LaneStep.of(effects, lane.session, step.done)
 
     def _leave_ended(self, run: Run, outcome: Outcome) -> None:
         """Tells how a prompt ended that others have ended."""
@@ -343,10 +345,11 @@ class Dispatcher:
     def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
         """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
         if self.broker.watched:
+            text, version, front = run.shown if (run := self._runs.get(prompt.seq)) else show(prompt)
             told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
-                    "attachments": list_names(prompt.attachments), "version": prompt.version, "front": prompt.front}
+                    "attachments": list_names(prompt.attachments), "version": version, "front": front}
             self.broker.publish(Update(prompt.session.id, STATE, {
-                "seq": prompt.seq, "session_id": prompt.session.id, "text": prompt.text[:SHOWN], "state": state.value,
+                "seq": prompt.seq, "session_id": prompt.session.id, "text": text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
     def _tell_call(self, lane: Lane, name: str, by: str, seq: int = 0, held: bool = False) -> None:

@@ -41,7 +41,7 @@ from ..store import (
 )
 from .messages import canceled_messages
 from .refusals import Refusal
-from .run import Run
+from .run import Run, Shown, show
 from .session import Effects, Prompt, Restored, Session
 
 NOTHING = Effects("")
@@ -54,6 +54,13 @@ class LaneStep(NamedTuple):
     mark: int  # the session's, after it
     held: bool  # whether the session is, after it
     done: "asyncio.Future[Effects] | None"  # of whoever waits until it is carried out
+    shown: tuple[tuple[State, Shown], ...] = ()  # the prompts that it has changed, as they are after it
+
+    @classmethod
+    def of(cls, effects: Effects, session: Session, done: "asyncio.Future[Effects] | None" = None) -> "LaneStep":
+        """The step that the session has just taken."""
+        shown = tuple((prompt.state, show(prompt)) for prompt, _ in effects.changed) if effects.changed else ()
+        return cls(effects, session.mark, session.held, done, shown)
 
 
 def restore(record: PromptRecord) -> Restored:
@@ -83,7 +90,7 @@ class Lane:
     def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
         session_id, operations, held = self.session.id, list[Operation](), self.held
-        for effects, mark, holds, _ in self.steps:
+        for effects, mark, holds, *_ in self.steps:
             if mark > self.mark:
                 operations.append(RaiseMark(session_id, mark))
             if holds is not held:

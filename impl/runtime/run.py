@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Sequence
+from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
 
@@ -16,12 +17,25 @@ STATE = "prompt"  # the type of an update that tells to which state a prompt has
 CALL = "call"  # and of one that tells what somebody has called: cancel, hold and the like
 
 
+class Shown(NamedTuple):
+    """What those who watch are told of a prompt besides its state: what is durable, and not what is about to be."""
+
+    text: str
+    version: int
+    front: int
+
+
+def show(prompt: Prompt) -> Shown:
+    return Shown(prompt.text, prompt.version, prompt.front)
+
+
 class Run:
     """What the runtime knows of a prompt that is not done."""
 
     def __init__(self, prompt: Prompt, feed: Feed, place: int) -> None:
         self.prompt, self.feed = prompt, feed
         self.place = place  # the latest event when it was accepted
+        self.shown = show(prompt)
         self.said: Result | None = None  # how its turn ended, or why it could not begin
         self.messages: Sequence[Message] = ()  # that are to be written when it leaves its turn
         self.turn: Turn | None = None

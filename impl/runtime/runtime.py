@@ -193,6 +193,8 @@ class Runtime(Dispatcher):
         if self.trace:
             self.trace.step(session, effects, after, mode)
         run = self._register(prompt)
+        if effects.changed:
+            run.shown = run.shown._replace(front=accepted.traits.front)
         self._tell(prompt, prompt.state)
         if effects.changed:
             placing = Effects("", prompt)

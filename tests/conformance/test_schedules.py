@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.budget import effort
-from support.random_clients import CHOICES, CLIENTS, SCHEDULES, STORE
+from support.flawed_family import FLAWS, Flaw
+from support.random_clients import CHOICES, CLIENTS, FAMILY_CLIENTS, FAMILY_SCHEDULES, SCHEDULES, STORE
 from support.scheduled import (
     REAL,
     Do,
@@ -15,20 +16,37 @@ from support.scheduled import (
     cancel,
     clear_queue,
     close,
+    hold,
+    move_up,
     play,
     play_all,
+    replace_text,
+    resume,
+    revoke,
+    stop,
     watch,
 )
 
 from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.store import Store
+from cancelmark.model.protocol import FAMILY
 
 READY = Parts(ready=True)
+WITH_FAMILY = Parts(FAMILY)
 
 
 @settings(max_examples=effort(SCHEDULES), deadline=None)
 @given(CLIENTS, CHOICES, STORE, st.sampled_from([REAL, REAL, READY]))
 def test_no_schedule_breaks_a_promise(clients: list[Do], choose: Choose, store: type[Store], parts: Parts) -> None:
+    played = play(clients, choose, store, parts)
+    assert not played.complaints, str(played)
+
+
+@settings(max_examples=effort(FAMILY_SCHEDULES), deadline=None)
+@given(FAMILY_CLIENTS, CHOICES, STORE, st.sampled_from([WITH_FAMILY, WITH_FAMILY, Parts(FAMILY, ready=True)]))
+def test_no_schedule_of_the_familys_calls_breaks_a_promise(
+    clients: list[Do], choose: Choose, store: type[Store], parts: Parts,
+) -> None:
     played = play(clients, choose, store, parts)
     assert not played.complaints, str(played)
 
@@ -85,3 +103,47 @@ def test_who_watches_is_told_of_what_is_durable_and_sees_every_message_as_it_was
 ) -> None:
     """However a turn ends: abandoned, late, before it began, or with a prompt that was just folded into it."""
     assert count_kept([*clients, watch()], store, 1) == schedules
+
+
+# --- and of the family's calls
+
+INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode="reject")
+
+
+@pytest.mark.parametrize(("clients", "store", "preemptions", "schedules"), [
+    ([A, B, revoke(of=2)], Memory, 3, 56),
+    ([A, A, revoke("queued", of=2)], Memory, 2, 37),
+    ([A, A, stop("queued")], Memory, 2, 69),
+    ([A, A, stop("queued", hold=True)], Memory, 2, 53),
+    ([A, A, stop("active"), stop("active")], Memory, 2, 110),
+    ([A, hold("accept")], Memory, None, 20),
+    ([A, hold(), resume("queued"), hold("resume")], Memory, 2, 51),
+    ([accept(turn="grows too long"), A, hold("requeue"), resume("finish")], Memory, 2, 132),
+    ([A, A, replace_text("queued", of=2)], Memory, 2, 41),
+    ([A, hold(), replace_text("hold", of=1), resume("replace")], Memory, 2, 56),
+    ([A, A, move_up("queued", of=2), cancel("next")], Memory, 2, 98),
+    ([A, INTERRUPT], Memory, 3, 42),
+    ([A, INTERRUPT, B], Memory, 2, 36),
+    ([A, INTERRUPT, revoke("active", of=2)], Memory, 2, 31),
+    ([A, REJECT], Memory, None, 60),
+    ([REJECT, REJECT], Memory, None, 36),
+    ([A, hold(), REJECT], Memory, 2, 21),
+    ([A, B, hold("active"), close("hold")], Memory, 2, 71),
+    ([A, revoke("active", of=1)], File, 1, 31),
+    ([A, A, replace_text("queued", of=2), watch()], File, 1, 146),
+    ([A, INTERRUPT, watch()], File, 1, 145),
+], ids=lambda value: getattr(value, "__name__", str(value)))
+def test_every_schedule_of_the_familys_calls_keeps_every_promise(
+    clients: list[Do], store: type[Store], preemptions: int | None, schedules: int,
+) -> None:
+    assert count_kept(clients, store, preemptions, WITH_FAMILY) == schedules
+
+
+@pytest.mark.parametrize("flaw", FLAWS.values(), ids=FLAWS)
+def test_some_schedule_shows_the_flaw(flaw: Flaw) -> None:
+    """And none of the same clients complains of a runtime without it."""
+    preemptions = 1 if flaw.store is File else 2
+    schedules = play_all(flaw.clients, flaw.store, preemptions, flaw.parts)
+    assert any(complaint.property == flaw.breaks for played in schedules for complaint in played.complaints)
+    played = play(flaw.clients, store=flaw.store, parts=WITH_FAMILY)
+    assert not played.complaints, str(played)

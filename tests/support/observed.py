@@ -8,7 +8,7 @@ from cancelmark.impl.runtime.messages import wire_message
 from cancelmark.impl.runtime.run import STATE
 from cancelmark.impl.store import Event, Json, Message
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
-from cancelmark.model.session import label
+from cancelmark.model.session import PLAIN, Traits, label
 
 Moves = Sequence[tuple[State, Outcome | None]]
 
@@ -39,14 +39,24 @@ class Told:
     def __init__(self) -> None:
         self._places: dict[int, int] = {}  # how much of a prompt's journal has been told
 
-    def find_hasty(self, update: Update, journal: Mapping[int, Moves], marks: Mapping[str, int]) -> str | None:
+    def find_hasty(self, update: Update, journal: Mapping[int, Moves], marks: Mapping[str, int],
+                   traits: Mapping[int, Traits], texts: Mapping[int, Sequence[str]]) -> str | None:
         """What is wrong with an update that tells of a state: the journal has not got so far (R16c)."""
         if update.type != STATE:
             return None
         seq, state, outcome = update.payload["seq"], update.payload["state"], update.payload.get("outcome")
+        kept = traits.get(seq, PLAIN)
+        if update.payload.get("front", 0) > kept.front:
+            return f"{label(seq)} is told of at front {update.payload['front']}, and the journal has {kept.front}"
+        version, written = update.payload.get("version", 0), texts.get(seq, ())
+        if [update.payload["text"]] != list(written[version:version + 1]):
+            return f"{label(seq)} is told of as {update.payload['text']!r}, {version}, and the journal has {written}"
         if update.payload.get("stopping"):
-            return None if marks.get(update.session_id, 0) >= seq else f"{label(seq)} is told to stop before its cancel"
+            return None if kept.revoked or marks.get(update.session_id, 0) >= seq else (
+                f"{label(seq)} is told to stop before its cancel")
         known = [(INITIAL, None), *journal[seq]] if seq in journal else []
+        if kept is not PLAIN and known[(self._places.get(seq) or 1) - 1] == (State(state), None):
+            return None  # told again, because a call has changed it
         for place in range(self._places.get(seq, 0), len(known)):
             if known[place] == (State(state), outcome and Outcome(outcome)):
                 self._places[seq] = place + 1

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from support.family_callers import CALLS, Callers
 from support.observed import Observed, Told, telling
 from support.watching import Complaint, Watch, watched
 
@@ -46,6 +47,7 @@ from cancelmark.model.effects import Fold, Start
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import End, judge
 from cancelmark.model.oracle import Prompt as Seen
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import label as name_of
 from cancelmark.views.traces.text import trace_text
 
@@ -62,8 +64,9 @@ TURNS = ("speaks", "takes long", "fails", "calls a tool", "grows too long", "ign
 
 @dataclass(frozen=True)
 class Do:
-    """What one client does: accept, cancel, clear_queue, close, or watch. It does so at once, or `when` the sessions
-    take the `nth` step of that name or into that state, or a model is `asked`; if they never do, it does nothing."""
+    """What one client does: accept, cancel, clear_queue, close, watch, or a call of the family. It does so at once, or
+    `when` the sessions take the `nth` step of that name or into that state, or a model is `asked`; if they never do, it
+    does nothing."""
 
     what: str
     when: str = ""
@@ -71,6 +74,9 @@ class Do:
     session: str = "s"
     run_id: bool | str = False  # whether it has one of its own, or the one that it has
     turn: str = "speaks"
+    mode: str = ""  # of an acceptance: reject or interrupt
+    of: int = 0  # the seq of the prompt that is called by name
+    hold: bool = False  # of a stop
 
     def __repr__(self) -> str:
         told = {name: value for name, value in vars(self).items() if name != "what" and value != getattr(Do, name)}
@@ -79,6 +85,8 @@ class Do:
 
 accept, cancel, clear_queue, close, watch = (
     partial(Do, what) for what in ("accept", "cancel", "clear_queue", "close", "watch"))
+revoke, stop, hold, resume, replace_text, move_up = (
+    partial(Do, what) for what in ("revoke", "stop", "hold", "resume", "replace", "next"))
 
 
 # --- where it happens
@@ -127,6 +135,8 @@ class Parts:
     """What a runtime is made of. What is made of the store is between it and the runtime. If there is a `ready`, it
     takes its time."""
 
+    protocol: Protocol = REFERENCE
+    runtime: type[Runtime] = Runtime
     session: type[Session] = Session
     store: type | None = None
     broker: type[Broker] = Broker
@@ -140,7 +150,7 @@ class World(Watch):
     """A runtime, its clients, and everything that an observer can see of it."""
 
     def __init__(self, clients: Sequence[Do], store: type[Store] = Memory, parts: Parts = REAL) -> None:
-        super().__init__(*SESSIONS)
+        super().__init__(*SESSIONS, protocol=parts.protocol)
         self.clients, self.parts = clients, parts
         self.directory = Path()
         self.store = type(store.__name__, (parts.store, store), {}) if parts.store else store
@@ -151,6 +161,7 @@ class World(Watch):
         self.journal: dict[int, list[tuple[State, Outcome | None]]] = {}
         self.events: dict[int, list[tuple[float, AppendEvent]]] = {}  # terminal ones by seq, and when
         self.messages: dict[str, Message] = {}
+        self._callers = Callers(self)
         self._handles: list[Handle] = []
         self._observed: list[Observed] = []
         self._told = Told()
@@ -172,8 +183,9 @@ class World(Watch):
             store = self.store(self)
             stack.callback(store.close)
             look = ToolRunner(Tool("look", "looks", {"type": "object"}), _look)
-            self.runtime = Runtime(ScriptedModel(self._scene), store, tools=[look], grace=GRACE,
-                                   ready=_ready if self.parts.ready else None)
+            self.runtime = self.parts.runtime(
+                ScriptedModel(self._scene), store, tools=[look], grace=GRACE, protocol=self.parts.protocol,
+                ready=_ready if self.parts.ready else None)
             await self._go()
 
     async def _go(self) -> None:
@@ -188,7 +200,22 @@ class World(Watch):
             self._look_for_timers()
         await asyncio.sleep(REST)
         self.at_rest()
+        if any(self.session(name).wished_hold for name in SESSIONS) and not self.runtime.closing:
+            await self._resume()
         await self._end()
+
+    async def _resume(self) -> None:
+        """What was held goes on, and ends."""
+        for name in SESSIONS:
+            returned = self.called("resume", name)
+            await self.runtime.resume(name)
+            returned()
+        await asyncio.sleep(REST)
+        self.at_rest()
+
+    def session(self, name: str) -> Any:
+        """The session as an observer sees it."""
+        return self.server.sessions[self._place[name]]
 
     # --- what happens
 
@@ -200,13 +227,17 @@ class World(Watch):
         self._calling.append(do)
         begin = asyncio.get_running_loop().time()
         if do.what == "accept":
-            await self._accept(do, f"{do.turn} {number}")
+            await self._accept(do, number)
         elif do.what == "watch":
             await self._watch()
+        elif do.what in CALLS:
+            await self._callers.call(do, number)
         else:
             returned = self.called(do.what, None if do.what == "close" else do.session)  # type: ignore[arg-type]
             await (self.runtime.close() if do.what == "close" else getattr(self.runtime, do.what)(do.session))
             returned()
+            if do.what != "close":
+                self._callers.expect_durable(do, f"client {number}")
         self._calling.remove(do)
         took = asyncio.get_running_loop().time() - begin
         if do.what != "watch" and took >= GRACE and not self._is_stubborn:
@@ -216,19 +247,20 @@ class World(Watch):
     def _is_stubborn(self) -> bool:
         return any(client.turn == "ignores a stop" for client in self.clients)
 
-    async def _accept(self, do: Do, text: str) -> None:
-        begin = self.tick()
+    async def _accept(self, do: Do, number: int) -> None:
+        begin, text = self.tick(), f"{do.turn} {number}"
         run_id = do.run_id if isinstance(do.run_id, str) else text if do.run_id else None
         try:
-            handle = await self.runtime.accept(do.session, text, run_id)
+            handle = await self._callers.accept(do, number, text, run_id)
         except Closing:
             return
         except RunIdInUse:
             if run_id not in self.run_ids.values():
                 self.complain("run-id", f"{do} is refused, and nobody has its run id")
             return
-        self.accepted(handle.seq, do.session, run_id is not None, begin)
-        self._handles.append(handle)
+        if handle is not None:
+            self.accepted(handle.seq, do.session, run_id is not None, begin)
+            self._handles.append(handle)
 
     async def _watch(self) -> None:
         if self.runtime.broker.closed:
@@ -261,6 +293,7 @@ class World(Watch):
     # --- what is seen of it
 
     def took(self, session: Session, effects: Effects) -> None:
+        self._callers.took(session, effects, self._place[session.id])
         super().took(session, effects)
         for name in dict.fromkeys([effects.action, *(row.dest.value for _, row in effects.moved)]):
             self._happens(name)
@@ -279,6 +312,7 @@ class World(Watch):
 
     def committed(self, batch: Batch) -> None:
         for op in batch:
+            self._callers.committed(op)
             if isinstance(op, AcceptPrompt):
                 self.journal[op.seq], self.texts[op.seq], self.run_ids[op.seq] = [], op.text, op.run_id
             elif isinstance(op, RaiseMark):
@@ -291,7 +325,7 @@ class World(Watch):
                 self.events.setdefault(op.payload["seq"], []).append((self.tick(), op))
 
     def _publishes(self, update: Update) -> None:
-        if hasty := self._told.find_hasty(update, self.journal, self.marks):
+        if hasty := self._told.find_hasty(update, self.journal, self.marks, self._callers.traits, self._callers.texts):
             self.complain("durable", hasty)
 
     def _began(self, text: str) -> None:
@@ -317,6 +351,7 @@ class World(Watch):
                 self.complain("progress", f"{client} still waits")
         for seq in self.journal:
             self._judge_prompt(seq)
+        self._callers.at_rest()
         for sentence in judge([self._heard(seq) for seq in self.journal], self.calls):
             self.complain("oracle", sentence)
 
@@ -338,7 +373,8 @@ class World(Watch):
         events = [event for _, event in self.events.get(seq, [])]
         if len(events) > 1:
             self.complain("one-terminal", f"{name} ended {', '.join(e.payload['outcome'] for e in events)}")
-        if not events and outcome is not Outcome.FOLDED:
+        parked = any(p.seq == seq for p in self.server.prompts) and all(p.seq != seq for p in self.server.owed)
+        if not (events or parked) and outcome is not Outcome.FOLDED:
             self.complain("some-terminal", f"{name} has no terminal event")
         own = [self.texts[p] for p in (seq, *self._guests.get(seq, ()))]
         for event in events:

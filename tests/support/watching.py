@@ -16,21 +16,21 @@ from cancelmark.impl.runtime.session import Prompt as LivePrompt
 from cancelmark.model.actions import ACTIONS, Action, Actor, Reach
 from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.effects import Start
-from cancelmark.model.lifecycle import Row, State
-from cancelmark.model.observer import everyone
+from cancelmark.model.lifecycle import Feature, Row, State
+from cancelmark.model.observer import everyone, note_starts
 from cancelmark.model.oracle import Call as OracleCall
 from cancelmark.model.oracle import CallKind, End, Span
 from cancelmark.model.oracle import Prompt as Seen
-from cancelmark.model.properties import PROPERTIES, ServerStep, SessionStep
-from cancelmark.model.protocol import Move
+from cancelmark.model.properties import ServerStep, SessionStep, properties_for
+from cancelmark.model.protocol import REFERENCE, Move, Protocol
 from cancelmark.model.server import Call, Change, Server
-from cancelmark.model.session import Prompt, label
+from cancelmark.model.session import PLAIN, Prompt, label
 from cancelmark.model.session import Session as ModelSession
 from cancelmark.model.trace import Trace, TraceStep
 from cancelmark.views.traces.telling import effect_text
 
 BY_NAME = {action.name: action for action in ACTIONS}
-STEPS = ("accept", "take")
+STEPS = ("accept", "take", "replace")
 
 
 class Complaint(NamedTuple):
@@ -47,8 +47,10 @@ class Complaint(NamedTuple):
 class Watch:
     """Everything that the sessions of one server have done, as a trace of the model and as a history for the oracle."""
 
-    def __init__(self, *sessions: str) -> None:
+    def __init__(self, *sessions: str, protocol: Protocol = REFERENCE) -> None:
         self.now = 0.0
+        self._features, self._properties = protocol.features, properties_for(protocol)
+        self._actions = {action.name: action for action in protocol.actions}
         self.server = Server(sessions=(ModelSession(),) * len(sessions))
         self.steps: list[TraceStep] = []
         self.complaints: list[Complaint] = []
@@ -72,10 +74,10 @@ class Watch:
 
     # --- what callers see
 
-    def called(self, kind: CallKind, session: str | None) -> Callable[[], None]:
-        """A call begins. Returns what to do when it returns."""
+    def called(self, kind: CallKind, session: str | None, of: str | None = None) -> Callable[[], None]:
+        """A call begins, of one prompt or of all. Returns what to do when it returns."""
         number = len(self.calls)
-        self.calls.append(OracleCall(self.tick(), inf, kind, session))
+        self.calls.append(OracleCall(self.tick(), inf, kind, session, of))
 
         def returned() -> None:
             self.calls[number] = replace(self.calls[number], end=self.tick())
@@ -97,7 +99,7 @@ class Watch:
         here = self._place[session.id]
         if effects.action == "accept" and effects.prompt:
             self._live[effects.prompt.seq] = effects.prompt
-        action = BY_NAME.get(effects.action) or Action(effects.action, Actor.SERVER, lambda: None, "", "")
+        action = self._actions.get(effects.action) or Action(effects.action, Actor.SERVER, lambda: None, "", "")
         before, after = self.server.sessions[here], self._projected(session, here, effects)
         seq = effects.prompt and effects.prompt.seq
         move = Move(action, seq, effects.variant, after, tuple(effects), (), after, ())
@@ -127,25 +129,31 @@ class Watch:
         """The session as the model would have it, with what an observer knows of each prompt's history."""
         before = self.server.sessions[here]
         known = {p.seq: p for p in before.prompts}
-        action = BY_NAME.get(effects.action)
+        action = self._actions.get(effects.action)
+        subject = effects.prompt and known.get(effects.prompt.seq)
         if action and action.whom:
             if action.whom is everyone:
                 self._covered[here] = session.counter.latest
-            subject = effects.prompt and known.get(effects.prompt.seq)
             for p in action.whom(before, subject, effects.variant):
                 if p.reach is not Reach.CANCEL:
                     known[p.seq] = p._replace(reach=action.reaches)
         if effects.action == "accept" and (new := effects.prompt):
             # Its seq was given out before it came here, and a cancel in between has reached it.
             late = Reach.CANCEL if new.seq <= self._covered[here] else Reach.NOTHING
-            known[new.seq] = Prompt(new.seq, new.run_id is not None, reach=late)
+            subject = known[new.seq] = Prompt(new.seq, new.run_id is not None, reach=late)
         prompts = []
         for seq, p in sorted(known.items()):
             live = self._live[seq]
             if seq in session.prompts or live.state is State.DONE:  # or else it was forgotten
                 ends = p.ends + sum(isinstance(e, EndEffect) and e.seq == seq for e in effects)
-                prompts.append(p._replace(state=live.state, outcome=live.outcome, ends=min(2, ends)))
-        return ModelSession(session.mark, session.down, tuple(prompts))
+                traits = None if live.traits == PLAIN else live.traits
+                prompts.append(p._replace(state=live.state, outcome=live.outcome, ends=min(2, ends), traits=traits))
+        after: Any = ModelSession(session.mark, session.down, tuple(prompts), None, session.held, before.wished_hold)
+        if Feature.REPLACE in self._features:
+            after = note_starts(after, [e.seq for e in effects if isinstance(e, Start)])
+        noted: ModelSession = action.wishes(after, subject, effects.variant) if (
+            self._features and action and action.wishes) else after
+        return noted
 
     def _write_down(self, effects: Effects) -> None:
         """For the oracle."""
@@ -161,14 +169,14 @@ class Watch:
                 self.prompts[effect.seq] = replace(seen, ends=(*seen.ends, End(now, now, effect.outcome.value)))
 
     def _judge(self, call: Call, step: SessionStep, server: ServerStep) -> None:
-        for p in PROPERTIES:
+        for p in self._properties:
             if (p.on_session and not p.on_session(step)) or (p.on_server and not p.on_server(server)):
                 self.complain(p.id, f"broken by {call}")
 
     def at_rest(self) -> None:
         """Nothing more will happen: judges what should have."""
-        for prompt in self.server.prompts:
-            for p in PROPERTIES:
+        for prompt in self.server.owed:
+            for p in self._properties:
                 if p.at_rest and not p.at_rest(prompt):
                     self.complain(p.id, f"{prompt.label} is {prompt.state.value} with {prompt.ends} ends")
 
