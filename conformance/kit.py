@@ -21,15 +21,18 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
+from cancelmark.model.lifecycle import Feature
+
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .adapter.fake_llm import FakeModel
-from .adapter.guarantees import MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
+from .adapter.guarantees import CALLS, MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
 from .adapter.patience import CONFIRM, FIRST
 from .adapter.patience import PLAIN as PLAIN_PROMPTS
 from .judging.decisive import find_tested
 from .judging.history import History
-from .playing.scenarios import SCENARIOS, Scenario, check_names
-from .playing.script import TASKS, TURNS, Script, read_scripts
+from .playing.family import Scenario
+from .playing.scenarios import SCENARIOS, check_names
+from .playing.script import IF_BUSY, TASKS, TURNS, Script, read_scripts
 from .playing.script import script as parse
 from .playing.script import scripts as draw_scripts
 from .playing.venue import AdapterError, Inside, MakeFake, NotSteered, Outside, Venue
@@ -164,7 +167,7 @@ class Judge:
         told = {"steer": self.steered, "fold": self.adapter.folds and self.steered, "schedule": not self.outside,
                 "outgrow": bool(self.adapter.outgrows) and self.steered, "run_ids": self.adapter.run_ids,
                 "grace": self.adapter.grace is not None, "fail_early": self.adapter.fails_early,
-                "fail": self.adapter.model_fails}
+                "fail": self.adapter.model_fails, **{word: word in self.adapter.if_busy for word in IF_BUSY}}
         self.offers = frozenset(offers | {what for what, is_so in told.items() if is_so})
         self.random = random.Random(self.seed)
         self.wanted = self.claims & frozenset(GUARANTEES if self.only is None else self.only)
@@ -206,7 +209,8 @@ class Judge:
         name = getattr(self.adapter, "name", type(self.adapter).__name__)
         scenarios = {name: self.with_reproduce(shown) if isinstance(shown, Finding) else shown
                      for name, shown in self.scenarios.items()}
-        verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0),
+        features = frozenset(feature for feature in Feature if feature.value in self.offers)
+        verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0), features=features,
                                  promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts())
         return Report(name, verdicts, scenarios, self.played, seconds, self.profile.name,
                       tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
@@ -462,6 +466,8 @@ class Judge:
                 yield Verdict(p.id, Status.NOT_CLAIMED)
             elif p.id in self.found:
                 yield Verdict(p.id, Status.BROKEN, shown=shown, finding=self.with_reproduce(self.found[p.id]))
+            elif CALLS.get(p.id, "") not in ("", *self.offers):
+                yield Verdict(p.id, Status.NOT_OFFERED, MISSING[CALLS[p.id]])
             elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
             elif shown < self.decisive:

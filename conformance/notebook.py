@@ -25,7 +25,7 @@ def verdict_picture(verdict: Verdict) -> str | None:
 def report_sheet(report: Report) -> str:
     """What the kit says of a server."""
     return table(f"{report.name}, judged in {counted(report.histories)}", ("guarantee", "verdict", "why"), (
-        (v.guarantee, Word(CSS.get(v.status, ""), v.status.value), v.about) for v in report.verdicts)).html
+        (v.guarantee, Word(CSS.get(v.status, ""), v.status.value), v.about) for v in report.rows)).html
 
 
 def load_ipython_extension(shell: Any) -> None:

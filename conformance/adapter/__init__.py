@@ -21,6 +21,10 @@ setting `folds`, `outgrows`, `run_ids`, `grace` or `fails_early`. What it does n
 guarantees that need it are reported as not observable. Guarantees that it does not mean to give are left out of
 `claims`, and reported as not claimed.
 
+Some servers also have calls of the family: `revoke`, `stop`, `stop_hold`, `hold` with `resume`, `replace`, `next`, and
+`if_busy`, which names what a prompt may want of a busy session. Each has guarantees of its own. A server without the
+call has nothing to keep there, and is reported so: not offered.
+
 **Turns.** The kit decides how long each turn takes and how it ends, because `self.turns` stands in for the language
 model. A server in this process calls it: `answer = await self.turns(text)`. A server elsewhere uses a fake language
 model server on a port of this machine, which the kit serves: `judge(Mine, llm_port=4545)`.
@@ -41,7 +45,6 @@ from .interface import (
     GUARANTEES,
     OPTIONAL,
     Adapter,
-    ContextFull,
     Declined,
     Ended,
     Event,
@@ -52,12 +55,9 @@ from .interface import (
     ServerGone,
     Spoken,
     Steering,
-    TurnFailed,
-    Turns,
-    answer_to,
-    failure_of,
     is_gone,
 )
+from .turns import ContextFull, TurnFailed, Turns, answer_to, failure_of
 
 __all__ = [
     "GUARANTEES", "OPTIONAL", "Adapter", "ContextFull", "Declined", "Ended", "Event", "MakeAdapter", "Notice",

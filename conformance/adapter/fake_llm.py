@@ -31,7 +31,6 @@ A request that starts no turn is answered at once, is never held or failed, and 
 
 import asyncio
 import json
-import re
 import socket
 import time
 from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
@@ -44,10 +43,9 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ..llm import WIRES, Asked, Call, Response, Said, Wire, json_response
+from ..llm import WIRES, WORD, Asked, Call, Response, Said, Wire, json_response
 
 TURN, SIDE = "turn", "side"
-WORD = re.compile(r"[\w-]+")
 LINGER = 2  # seconds for the last bytes to go out
 FLOOD = 400  # lines of a very long answer
 LINE = f"{'and so on, and on, ' * 7}until whoever reads this has had enough\n"
@@ -97,17 +95,15 @@ class FakeModel:
         self.turns: list[Turn] = []
         self.taken_in: dict[str, str] = {}
         """By token, of prompts that were steered and have had no turn of their own: whose turn was the first that came
-        with their text, unanswered, before its own. Servers that fold message by message do that; others, after a
-        cancel."""
+        with their text, unanswered, before its own: after folding message by message, or after a cancel."""
         self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
-        """Of prompts that are in one request for the first time, those that speak last and those before them: the one
-        whose turn it is, if it is not that of the last."""
+        """Of prompts that are new in a request, who speak last and who before: whose turn it is, if not the last's."""
         self.breaks_off_for_good = False
         """A prompt whose turn was broken off has ended, though nobody has said so yet: its text is conversation."""
         self.tool = ("cancelmark_wait", "{}")
         """The tool that is called by `again`, and with what."""
         self.outgrows = "error"
-        """How `outgrow` is told: by an `error`, or by the `usage` of an answer that calls the tool."""
+        """How `outgrow` is told: by an `error`, or by the `usage` of an answer."""
         self._port = port
         self._is_turn = is_turn
         self._by_token: defaultdict[str, list[Turn]] = defaultdict(list)
@@ -197,6 +193,11 @@ class FakeModel:
     def count_summaries(self, token: str) -> int:
         """How many summaries for turns of this prompt were asked for."""
         return len(self.summaries_of(token))
+
+    def heard(self, token: str) -> str:
+        """What a turn, its own or another's, first said for this token."""
+        turns = [*self.turns_of(token), *self.turns_of(self.taken_in.get(token, token))]
+        return next(filter(None, (turn.asked.heard(token) for turn in turns)), "")
 
     def turns_of(self, token: str) -> list[Turn]:
         """The turns of this prompt, in the order in which they began."""

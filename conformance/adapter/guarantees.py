@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from cancelmark.model.delivery import DELIVERY
-from cancelmark.model.properties import PROPERTIES, Property
+from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Property
 
 RUN_IDS = Property(
     "run-ids", "A prompt that is sent again under its run id is answered and runs once; no other gets that run id.",
@@ -11,8 +11,11 @@ RUN_IDS = Property(
 OUTLIVES_WATCHER = Property(
     "outlives-watcher", "A prompt goes on when nobody watches any more, however long.", clauses=("R26",))
 
-ORDER: tuple[Property, ...] = (*PROPERTIES, DELIVERY, RUN_IDS, OUTLIVES_WATCHER)
-"""Everything that a server can claim, in the order in which reports have it."""
+ORDER: tuple[Property, ...] = (*PROPERTIES, DELIVERY, RUN_IDS, OUTLIVES_WATCHER, *FAMILY_PROPERTIES)
+"""Everything that a server can claim, in the order in which reports have it. Those of a call of the family, its
+`feature`, are about servers that offer this call."""
+CALLS: Mapping[str, str] = {p.id: p.feature.value for p in FAMILY_PROPERTIES if p.feature}
+"""By guarantee of the family, the call that it is about: a server without that has nothing to keep."""
 
 NO_STEERING = "its turns cannot be steered: it does not use the kit's language model"
 NO_PLACE = "no event has said where to come back to: an id, for instance"
@@ -33,6 +36,7 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "delivery": ("leave",),
     "run-ids": ("run_ids",),
     "outlives-watcher": ("steer", "leave", "grace"),
+    **{guarantee: ("steer", call) for guarantee, call in CALLS.items()},
 }
 """What an adapter must offer, apart from `accept`, `cancel` and `events`; `steer`: turns that the kit steers."""
 
@@ -45,6 +49,9 @@ MISSING: Mapping[str, str] = {
     "leave": "the adapter cannot go away and come back to where it was",
     "run_ids": "the adapter does not say that the server knows a run id again (`run_ids`)",
     "grace": "the adapter does not say how long the server waits when nobody watches (`grace`)",
+    **{call: f"the adapter has no `{call}`" for call in ("revoke", "stop", "hold", "replace")},
+    **{word: f"the adapter does not say that a prompt can be sent with `{word}` (`if_busy`)"
+       for word in ("reject", "interrupt")},
 }
 """Why a guarantee is not observable."""
 
@@ -76,5 +83,17 @@ SIGNS: Mapping[str, str] = {
                 "again",
     "run-ids": "a prompt that was sent again is refused, runs or ends twice; or another is accepted under its run id",
     "outlives-watcher": "a turn is broken off, or a prompt ends canceled or never, because nobody watched",
+    "revoke-exact": "a revoke was answered, and its prompt starts, runs on or stays in the queue; or another prompt "
+                    "ends canceled that nothing else could have reached",
+    "keeps-queue": "a prompt waited behind a running turn when a stop came, and ends canceled; or the server says that "
+                   "the stop has reached another",
+    "stop-heard": "a prompt was running when a stop came that was answered, or was the only one, and goes on or starts",
+    "held": "a prompt that waited when a hold was answered, or came later, starts or is taken in before anybody "
+            "resumes; or a turn that was running does not go on after its summary",
+    "edited": "the language model hears another text than the last one that was taken; or a text is taken of a prompt "
+              "that has started, or was canceled",
+    "send-now": "a prompt was accepted to interrupt a running turn, and that turn goes on",
+    "reject": "a prompt that wants an idle session was accepted, and another was certainly not done, or the session "
+              "was held",
 }
 """What is seen when a guarantee is broken."""

@@ -7,11 +7,13 @@ from typing import Any, ClassVar, Protocol, Self
 
 from .guarantees import ORDER
 from .patience import Patience
+from .turns import Turns
 
 GUARANTEES: frozenset[str] = frozenset(p.id for p in ORDER)
 """The ids of everything that a server can claim: `claims = GUARANTEES - {"fifo"}`. specs/protocol.md explains each."""
 
-OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave", "attach", "delete", "slow", "lose")
+OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave", "attach", "delete", "slow", "lose", "revoke",
+            "stop", "stop_hold", "hold", "replace", "next")
 
 
 class Refused(Exception):
@@ -44,6 +46,9 @@ class Sent:
     fails: bool = False
     """The server must fail at it before its turn starts. Only servers that can be made to (`fails_early`) are sent any.
     """
+    if_busy: str = ""
+    """What becomes of it in a session that is not idle: it waits; `reject`: it is refused; `interrupt`: it goes to the
+    front, and what runs is stopped. Only servers that can do so (`if_busy`) are sent any of these two."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,9 @@ class Steering(Protocol):
     def settle(self, token: str) -> None:
         """Its turn may be over from now on, because something was canceled: what follows may be another's."""
 
+    def heard(self, token: str) -> str:
+        """The text of this prompt as the language model first heard it; empty if it has not."""
+
     def count_starts(self, token: str) -> int:
         """How often the language model was asked for this prompt's turn."""
 
@@ -158,6 +166,8 @@ class Adapter:
     """It knows a run id again: prompts may be sent twice (R22)."""
     grace: float | None = None
     """Seconds for which it waits when nobody watches any more. Watchers that come and go leave for longer than that."""
+    if_busy: frozenset[str] = frozenset()
+    """Which it knows of the words of `Sent.if_busy`: `reject`, `interrupt`."""
     fails_early: ClassVar[bool] = False
     """A prompt can be made to fail before its turn starts: `Sent.fails`. For instance by an attachment that is not
     there, or a model that is not known."""
@@ -183,7 +193,7 @@ class Adapter:
     """For a server outside that uses the kit's language model: the port where the kit serves it, if `judge` is not told
     another. 0: any that is free, for `prepare` to tell the server."""
 
-    turns: "Turns"
+    turns: Turns
     """Set by the kit before `open`, for servers in this process."""
 
     # --- once for a judgement, of a server outside
@@ -303,6 +313,38 @@ class Adapter:
         """Posts the prompt, and breaks the connection off before the answer comes."""
         raise NotImplementedError
 
+    # --- the family (R30 to R35): what some servers have besides, each for itself
+
+    async def revoke(self, session: str, prompt: Sent) -> None:
+        """Cancels this prompt, and no other; returns when that has taken effect, also if the prompt has ended. Raises
+        `Refused` if the server does not know it, or does not do it."""
+        raise NotImplementedError
+
+    async def stop(self, session: str) -> str | None:
+        """Cancels the prompt in front, which runs or is about to, and keeps the queue. Returns its name; empty: nobody
+        was in front; None: the server does not say."""
+        raise NotImplementedError
+
+    async def stop_hold(self, session: str) -> str | None:
+        """Holds the session and cancels the prompt that runs, in one step. Returns what `stop` does."""
+        raise NotImplementedError
+
+    async def hold(self, session: str) -> None:
+        """Nothing that waits starts until `resume`, which an adapter with this has too; what runs goes on."""
+        raise NotImplementedError
+
+    async def resume(self, session: str) -> None:
+        """The hold is over, and what waits goes on."""
+        raise NotImplementedError
+
+    async def replace(self, session: str, prompt: Sent, text: str) -> None:
+        """Gives a prompt that waits another text. Raises `Refused` if the server does not take it."""
+        raise NotImplementedError
+
+    async def next(self, session: str, prompt: Sent) -> None:
+        """Moves a prompt that waits ahead of all others. Raises `Refused` if the server does not do it."""
+        raise NotImplementedError
+
     # --- what the kit asks
 
     _inbox: asyncio.Queue[Event]
@@ -340,130 +382,3 @@ class Adapter:
 
 MakeAdapter = Callable[[], Adapter]
 """An adapter's class, or any function without arguments that makes one."""
-
-
-class TurnFailed(Exception):
-    """The language model failed, because the kit wants it to."""
-
-
-class ContextFull(Exception):
-    """What the turn has to say no longer fits: it can go on after a summary."""
-
-
-def answer_to(name: str) -> str:
-    return f"this is the answer to {name}"
-
-
-def failure_of(name: str) -> str:
-    return f"the turn of {name} failed"
-
-
-class Turns:
-    """The language model of a server in this process, steered by the kit.
-
-    `await turns(text)` is one turn: it returns the answer, or raises `TurnFailed`. The text is the prompt's, or
-    anything that contains it; if it contains several prompts', the last one counts. To cancel a turn, cancel the task
-    that awaits it.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, asyncio.Event] = {}
-        self._summaries: dict[str, asyncio.Event] = {}
-        self._how: dict[str, str] = {}  # what it will do when it is let go: release, fail, again or outgrow
-        self._started: dict[str, int] = {}
-        self._summarized: dict[str, int] = {}
-        self._closed: dict[str, int] = {}
-        self.taken_in: dict[str, str] = {}
-        """By name, the prompt whose turn has taken it in."""
-        self.changed: Callable[[], None] = lambda: None
-        """Called when a turn or a summary has started, or was broken off."""
-
-    async def __call__(self, text: str) -> str:
-        answer = await self.step(text)
-        if answer is None:
-            raise TypeError("this turn was asked to go on, but calls the model once; do not set `folds`")
-        return answer
-
-    async def step(self, text: str, *taken_in: str) -> str | None:
-        """One call of a turn that may need several: None means that it has to call again. `taken_in` are the texts of
-        prompts that the turn has taken in since the last call. Raises `ContextFull` if a summary is needed first."""
-        name = self._name_in(text)
-        for other in map(self._name_in, taken_in):
-            self.taken_in[other] = name
-        let_go = self._known[name]
-        await self._wait(name, let_go, self._started)
-        how = self._how.get(name)
-        if how in ("again", "outgrow"):
-            let_go.clear()
-        if how == "again":
-            return None
-        if how == "outgrow":
-            raise ContextFull(f"the turn of {name} no longer fits")
-        if how == "fail":
-            raise TurnFailed(failure_of(name))
-        return answer_to(name)
-
-    async def make_summary(self, text: str) -> str:
-        """The summary of a conversation that no longer fits, for the turn that needs it."""
-        name = self._name_in(text)
-        made = self._summaries[name]
-        await self._wait(name, made, self._summarized)
-        made.clear()
-        return f"this is the summary for {name}"
-
-    async def _wait(self, name: str, let_go: asyncio.Event, asked: dict[str, int]) -> None:
-        asked[name] = asked.get(name, 0) + 1
-        self.changed()
-        try:
-            await let_go.wait()
-        except asyncio.CancelledError:
-            self._closed[name] = self._closed.get(name, 0) + 1
-            self.changed()
-            raise
-
-    def _name_in(self, text: str) -> str:
-        found = [(text.rfind(name), name) for name in self._known if name in text]
-        if not found:
-            raise LookupError(f"a turn for a text in which there is no prompt of the kit: {text:.200}")
-        return max(found)[1]
-
-    # --- steering
-
-    def hold(self, token: str) -> None:
-        self._known[token], self._summaries[token] = asyncio.Event(), asyncio.Event()
-
-    def release(self, token: str) -> None:
-        self._let_go(token, "release")
-
-    def fail(self, token: str) -> None:
-        self._let_go(token, "fail")
-
-    def again(self, token: str) -> None:
-        """The call that waits now returns, and the turn has to call again."""
-        self._let_go(token, "again")
-
-    def outgrow(self, token: str) -> None:
-        self._let_go(token, "outgrow")
-
-    def flood(self, token: str) -> None:
-        """Here nothing is streamed: a long answer is as good as any."""
-        self._let_go(token, "release")
-
-    def summarize(self, token: str) -> None:
-        self._summaries[token].set()
-
-    def settle(self, token: str) -> None:
-        """Whose turn it is says the text."""
-
-    def _let_go(self, token: str, how: str) -> None:
-        self._how[token] = how
-        self._known[token].set()
-
-    def count_starts(self, token: str) -> int:
-        return self._started.get(token, 0)
-
-    def count_summaries(self, token: str) -> int:
-        return self._summarized.get(token, 0)
-
-    def count_broken_off(self, token: str) -> int:
-        return self._closed.get(token, 0)

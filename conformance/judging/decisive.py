@@ -6,10 +6,12 @@ count.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import permutations
 from math import inf
 
-from .history import ClientCall, History, Track
-from .judgement import canceled_while_held
+from .family import find_busy, find_interrupter, misses, replaces_of
+from .history import ONE, STOP, ClientCall, History, Track
+from .judgement import canceled_while_held, is_ahead
 
 REACHES = ("cancel", "clear", "delete", "shut")  # the calls that may cancel a prompt
 
@@ -75,9 +77,13 @@ def _runs_two(history: History) -> bool:
 
 def _overtakes(history: History) -> bool:
     """The first of two that waited has started while the other one was waiting."""
-    return any(q.queued and q.starts and p.accepted < q.starts[0][0]
-               and not any(c.begin < q.starts[0][0] for c in history.calls_on(p, *REACHES) if c.end > p.begin)
-               for q, p in _pairs(history))
+    return any(q.queued and q.starts and p.accepted < q.starts[0][0] and not q.if_busy and not p.if_busy
+               and not any(c.begin < q.starts[0][0] for c in history.calls_on(p, *REACHES, *ONE) if c.end > p.begin)
+               and not any(c.what == "next" for c in history.calls)
+               for q, p in _pairs(history)) or any(
+        q.starts and is_ahead(history, q, p, p.floor) and q.queued and p.queued and q.starts[0][0] < _start(p)
+        for q, p in permutations(_accepted(history), 2)
+        if q.session == p.session and any(c.what == "next" and c.of == q.label and c.taken for c in history.calls))
 
 
 def _absorbs(history: History) -> bool:
@@ -87,7 +93,7 @@ def _absorbs(history: History) -> bool:
 
 
 def _loses_cancels(history: History) -> bool:
-    return any(c.end < inf and _alive(p, c) for p in _accepted(history) for c in history.calls_on(p, "cancel", "shut"))
+    return any(_alive(p, c) for p in _accepted(history) for c in history.cancels_of(p))
 
 
 def _stops(history: History) -> bool:
@@ -110,17 +116,19 @@ def _folds_late(history: History) -> bool:
 
 def _untouched(history: History, p: Track) -> bool:
     """Nothing could have canceled the prompt, and it was seen what became of it."""
-    return p.ended and not history.reachable(p, *REACHES, "restart")
+    return p.ended and not any(
+        c.end > p.begin and not misses(history, c, p) for c in history.calls_on(p, *REACHES, *ONE, "restart"))
 
 
 def _poisons(history: History) -> bool:
-    return any(_untouched(history, p) and any(c.end < p.begin for c in history.calls_on(p, "cancel"))
-               for p in _accepted(history))
+    return any(_untouched(history, p) and any(
+        c.end < p.begin for c in history.calls if c.what in ("cancel", "delete", *ONE) and c.session == p.session)
+        for p in _accepted(history))
 
 
 def _remembers_idle(history: History) -> bool:
     for p in _accepted(history):
-        before = list(history.calls_on(p, "cancel"))
+        before = [c for c in history.calls if c.what in ("cancel", "delete", "stop") and c.session == p.session]
         if before and all(c.idle for c in before) and _untouched(history, p):
             return True
     return False
@@ -156,6 +164,53 @@ def _records(history: History) -> bool:
     return history.records > 0
 
 
+def _start(p: Track) -> float:
+    return p.starts[0][0] if p.starts else inf
+
+
+def _revokes(history: History) -> bool:
+    """A revoke has found its prompt, or another that nothing else could have canceled and that was seen to end."""
+    return any(c.what == "revoke" and c.taken and (
+        _alive(p, c) if c.of == p.label else c.session == p.session and _alive(p, c) and _untouched(history, p))
+        for c in history.calls for p in _accepted(history))
+
+
+def _stops_one(history: History) -> bool:
+    """A stop was answered that has a prompt in front for certain."""
+    return any(c.what in STOP and c.taken and (p := history.in_front(c)) and _alive(p, c) for c in history.calls)
+
+
+def _keeps(history: History) -> bool:
+    """A stop has found somebody in the queue, behind another, and it was seen what became of them."""
+    return any(c.what in STOP and c.taken and p.queued and p.queued.end < c.begin and _alive(p, c) and p.ended
+               and (history.in_front(c) not in (None, p)) and not any(
+                   d is not c and d.end > p.begin and not misses(history, d, p)
+                   for d in history.calls_on(p, *REACHES, *ONE, "restart"))
+               for c in history.calls for p in _accepted(history))
+
+
+def _parks(history: History) -> bool:
+    return any(p.parked for p in history.prompts)
+
+
+def _edits(history: History) -> bool:
+    """Another text was taken and one was heard, or it came too late."""
+    return any((c.taken and p.version is not None) or (c.refused and _start(p) < c.begin)
+               for p in _accepted(history) for c in replaces_of(history, p))
+
+
+def _interrupts(history: History) -> bool:
+    """An interrupt has found a turn that was held."""
+    return any((q := find_interrupter(history, p)) and q.begin < min(_end(p), p.let_go[1] if p.let_go else inf)
+               for p in _accepted(history))
+
+
+def _rejects(history: History) -> bool:
+    """A prompt that wants an idle session was refused, and found another that was not done, or a hold."""
+    return any(p.if_busy == "reject" and p.refused and (
+        find_busy(history, p) or history.surely_held(p.session, p.begin, p.answered)) for p in history.prompts)
+
+
 def _knows_again(history: History) -> bool:
     return any(p.resent or p.reused for p in _accepted(history))
 
@@ -187,4 +242,11 @@ TESTS: Mapping[str, Callable[[History], bool]] = {
     "delivery": _delivers,
     "run-ids": _knows_again,
     "outlives-watcher": _outlives,
+    "revoke-exact": _revokes,
+    "keeps-queue": _keeps,
+    "stop-heard": _stops_one,
+    "held": _parks,
+    "edited": _edits,
+    "send-now": _interrupts,
+    "reject": _rejects,
 }

@@ -14,7 +14,13 @@ from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
 from ..adapter import Ended, Notice
 
 KINDS: dict[str, CallKind] = {"cancel": "cancel", "delete": "cancel", "clear": "clear_queue", "shut": "close",
-                              "restart": "crash"}
+                              "restart": "crash", "revoke": "revoke", "stop": "stop", "stop_hold": "stop",
+                              "interrupt": "revoke"}
+"""What may end a prompt. An interrupt is the acceptance of another prompt."""
+WHOLE = ("cancel", "delete", "shut")  # calls that cancel all that a session has
+STOP = ("stop", "stop_hold")
+ONE = ("revoke", *STOP, "interrupt")  # calls that cancel one prompt
+HOLD = ("hold", "stop_hold")
 CLIENTS, SERVER, MODEL = "clients", "server", "language model"  # the lifelines
 
 
@@ -59,6 +65,7 @@ class Track:
     begin: int
     accepted: float = inf
     refused: bool = False
+    answered: float = inf  # when the answer came that it is refused
     floor: int = 0  # when it was last seen to be waiting: what comes next comes after this
     queued: Span | None = None  # when it was first seen to be in the queue
     asked: int = 0  # how often the language model was
@@ -82,6 +89,9 @@ class Track:
     will_outgrow: bool = False  # as soon as it starts
     will_summarize: bool = False  # as soon as a summary is asked for
     pauses: list[tuple[int, float]] = field(default_factory=list)  # since it no longer fitted, until it went on
+    if_busy: str = ""  # what it wants of a session that is not idle
+    version: int | None = None  # of its text, as the language model heard it; 0: as it was sent
+    parked: bool = False  # it was seen to wait in a session that was held and had nothing running
 
     @property
     def accept(self) -> Span:
@@ -118,6 +128,15 @@ class Track:
     def waiting(self) -> bool:
         return self.live and not self.starts
 
+    @property
+    def over_at(self) -> float:
+        """When it was seen to have ended."""
+        return self.ends[0][0] if self.ends else self.taken_in[0] if self.taken_in else inf
+
+    def is_let_go(self, by: float) -> bool:
+        """Whether the kit had let its turn end by then."""
+        return self.let_go is not None and self.let_go[1] <= by
+
     def tell_end(self) -> str:
         if self.refused:
             return "refused"
@@ -143,10 +162,36 @@ class ClientCall:
     begin: int
     end: float = inf
     idle: bool = False  # the session had nothing to cancel when it began, nor while it lasted
+    of: str | None = None  # the prompt that it names, or that the server says it has reached; empty: nobody
+    by: Track | None = None  # whose acceptance it is: an interrupt
+    version: int = 0  # the text that it brings: a replace
+    refused: bool = False  # the server said no
 
     @property
-    def call(self) -> Call:
-        return Call(self.begin, self.end, KINDS[self.what], None if self.session is None else str(self.session))
+    def text(self) -> str:
+        """What is done, as a script says it."""
+        named = f" {self.of}" if self.what in ("revoke", "replace", "next") else ""
+        return f"{self.what.replace('_', ' ')}{named}{at_session(self.session or 0)}"
+
+    @property
+    def taken(self) -> bool:
+        """It was answered, and not with a no."""
+        return self.end < inf and not self.refused
+
+    def concerns(self, p: Track) -> bool:
+        """Whether it may be about the prompt. An interrupt is about those that were accepted before it."""
+        if self.session not in (None, p.session):
+            return False
+        if self.by:
+            return self.by is not p and not self.by.refused and not self.by.accepted < p.begin
+        return self.of in (None, p.label)
+
+    def as_call(self, p: Track, certain: bool) -> Call:
+        """As the oracle is told of it, about a prompt: if it is not certain that it has reached it, it may do so at any
+        time."""
+        of = p.label if self.what in ONE else ""
+        return Call(self.begin, self.end if certain else inf, KINDS[self.what],
+                    None if self.session is None else str(self.session), of)
 
 
 @dataclass
@@ -205,15 +250,70 @@ class History:
         """The calls of these kinds that could concern the prompt. To delete a session is to cancel it."""
         if "cancel" in whats:
             whats += ("delete",)
-        return (c for c in self.calls if c.what in whats and c.session in (None, p.session))
+        return (c for c in self.calls if c.what in whats and c.concerns(p))
 
     def reachable(self, p: Track, *whats: str) -> bool:
-        """Whether one of these calls may have reached it: it was not over when the prompt began to be accepted."""
+        """Whether one of these calls may have reached it: it was not over when the prompt began to be accepted. A call
+        that cancels one prompt is a cancel too."""
+        if "cancel" in whats:
+            whats += ONE
         return any(c.end > p.begin for c in self.calls_on(p, *whats))
 
+    def touched(self, p: Track, by: float, but: ClientCall | None = None) -> bool:
+        """Whether something may have ended it by then, or kept it from its turn."""
+        return any(c.end > p.begin and c.begin < by for c in self.calls_on(p, *KINDS) if c is not but)
+
+    def cancels_of(self, p: Track) -> Iterator[ClientCall]:
+        """The calls that have canceled it for certain, and were answered."""
+        for c in self.calls:
+            if p.accepted < c.begin and c.taken and c.session in (None, p.session) and (
+                    c.what in WHOLE or (c.what in ONE and c.of == p.label)
+                    or (c.what in STOP and self.in_front(c) is p)):
+                yield c
+
     def covered(self, p: Track) -> bool:
-        """Whether a cancel has reached it for certain, and was answered."""
-        return any(p.accepted < c.begin and c.end < inf for c in self.calls_on(p, "cancel", "shut"))
+        """Whether a call has canceled it for certain, and was answered."""
+        return any(self.cancels_of(p))
+
+    def in_front(self, stop: ClientCall) -> Track | None:
+        """Who was in front for certain, whatever the server says: whose turn ran all the while, or who was alone in a
+        session that nobody held."""
+        here = [p for p in self.prompts_of(stop.session or 0)
+                if not p.refused and p.begin < stop.end and not p.over_at < stop.begin]
+        if running := next((p for p in here if self.runs_through(p, stop.begin, stop.end, stop)), None):
+            return running
+        alone = here[0] if len(here) == 1 and stop.what == "stop" else None
+        if alone and alone.accepted < stop.begin and self.is_live(alone, stop.begin, stop.end, stop) and (
+                not self.maybe_held(alone.session, stop.begin, stop.end)):
+            return alone
+        return None
+
+    def runs_through(self, p: Track, begin: float, end: float, but: ClientCall | None = None) -> bool:
+        """Whether its turn has run from then until then for certain, unless that call has ended it."""
+        return bool(p.starts) and p.starts[0][0] < begin and (p.over is None or p.over > begin) and (
+            self.is_live(p, begin, end, but))
+
+    def is_live(self, p: Track, begin: float, end: float, but: ClientCall | None = None) -> bool:
+        """Whether it was accepted by then and not done by then for certain, unless that call has ended it: nothing
+        could have ended it, neither a call nor the language model, nor has another's turn taken it in."""
+        return (self.steered and p.accepted < begin and not p.over_at < begin and not p.is_let_go(by=end)
+                and not (p.fails or p.pauses or self.fails_by_itself) and (p.run_id or bool(p.starts))
+                and not self.touched(p, end, but))
+
+    def maybe_held(self, session: int, begin: float = inf, end: float = inf) -> bool:
+        """Whether the session may have been held at some time between: nobody has resumed it for certain by then."""
+        return any(c.begin < end and not c.refused and not any(
+            c.end < r.begin and r.end < begin for r in self._calls_in(session, "resume"))
+            for c in self._calls_in(session, *HOLD))
+
+    def surely_held(self, session: int, begin: float, end: float) -> bool:
+        """Whether the session was held all the while."""
+        return any(c.taken and c.end < begin and not any(
+            r.end > c.begin and r.begin < end for r in self._calls_in(session, "resume"))
+            for c in self._calls_in(session, *HOLD))
+
+    def _calls_in(self, session: int, *whats: str) -> Iterator[ClientCall]:
+        return (c for c in self.calls if c.what in whats and c.session == session)
 
     def outlived(self, p: Track) -> bool:
         """Whether nobody watched for long while it was not done, and nothing else may have ended it."""
@@ -236,7 +336,7 @@ class History:
         for c in self.calls_on(p, "clear"):
             if p.queued and p.queued.end < c.begin and c.end < inf and any(
                     q.starts and q.starts[0][0] <= p.queued.end and (q.over or inf) > c.end and not q.pauses
-                    and not self.reachable(q, "cancel", "shut", "restart", "delete")
+                    and not self.reachable(q, "cancel", "shut", "restart")
                     for q in self.prompts_of(p.session)):
                 yield c
 

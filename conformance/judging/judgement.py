@@ -9,20 +9,22 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import dropwhile, permutations, takewhile
 from math import inf
 
-from cancelmark.model.oracle import RULES, certain, may_end, possible
+from cancelmark.model.oracle import RULES, Call, certain, may_end, possible
 
 from ..adapter import Spoken
-from .history import ClientCall, Complaint, History, Track
+from .family import find_interrupter, judge_family, lost_by, misses, strayed_by
+from .history import KINDS, ONE, ClientCall, Complaint, History, Track
 
 STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop
 
 
 def judge_history(history: History) -> None:
     """Adds what is wrong to the history's complaints."""
-    calls = [made.call for made in history.calls]
+    judge_family(history)
     for p in history.prompts:
         if p.refused or p.accepted == inf:
             continue
+        calls = _calls_about(history, p)
         _judge_ends(history, p)
         _judge_attribution(history, p)
         _judge_clears(history, p)
@@ -30,7 +32,7 @@ def judge_history(history: History) -> None:
         if p.ended and possible(*seen.moments):
             allowed = may_end(seen, calls)
             if (outcome := seen.ends[0].outcome) not in allowed:
-                says = f"{p.label} ended {outcome}{_why_not(p, outcome, allowed)}."
+                says = f"{p.label} ended {outcome}{_why_not(history, p, outcome, allowed)}."
                 for guarantee in _broken_by(history, p, outcome):
                     history.complain(guarantee, says)
         if any(certain(c, seen.accept) for c in calls if c.kind == "close") and not any(
@@ -40,10 +42,18 @@ def judge_history(history: History) -> None:
         _judge_order(history, history.prompts_of(session))
 
 
-def _why_not(p: Track, outcome: str, allowed: Collection[str]) -> str:
+def _calls_about(history: History, p: Track) -> list[Call]:
+    """What may have ended the prompt, as the oracle is told of it."""
+    sure = list(history.cancels_of(p))
+    return [c.as_call(p, c in sure or c.what not in ONE or c.what == "revoke") for c in history.calls_on(p, *KINDS)
+            if not (c.what in ONE and misses(history, c, p))]
+
+
+def _why_not(history: History, p: Track, outcome: str, allowed: Collection[str]) -> str:
     """Why the prompt cannot have this end, for somebody who tests a server."""
     if outcome == "canceled":
-        return ", and no cancel, clear or close had reached it"
+        others = any(c.what in ONE for c in history.calls)
+        return f", and no cancel, clear {'or close' if not others else 'or other call'} had reached it"
     if outcome not in RULES:
         return ", and there is no such end: end_turn, error or canceled"
     if not p.starts:
@@ -89,16 +99,18 @@ def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
     if outcome == "canceled":
         if history.outlived(p):
             return ["outlives-watcher"]
-        near = [c for c in history.calls if c.end > p.begin and c.begin < at]
-        mine = list(history.calls_on(p, "cancel", "clear", "shut"))
+        if strayed := strayed_by(history, p, at):
+            return ["no-poisoning", *strayed]
+        near = [c for c in history.calls if c.what in KINDS and c.end > p.begin and c.begin < at]
+        mine = list(history.calls_on(p, "cancel", "clear", "shut", *ONE))
         if any(c.session not in (None, p.session) for c in near) and not any(c in mine for c in near):
             return ["isolation"]
-        before = list(history.calls_on(p, "cancel"))
+        before = [c for c in history.calls if c.what in ("cancel", "delete", "stop") and c.session == p.session]
         return ["no-poisoning", *(["idle-cancel-noop"] if before and all(c.idle for c in before) else [])]
     if outcome == "folded":
         return ["no-absorption" if p.run_id else "no-lost-cancel"]
-    covered = any(p.accepted < c.begin and c.end < at for c in history.calls_on(p, "cancel", "shut"))
-    return ["no-lost-cancel" if covered and not p.starts else "attribution"]
+    covered = any(c.end < at for c in history.cancels_of(p))
+    return ["no-lost-cancel", *lost_by(history, p)] if covered and not p.starts else ["attribution"]
 
 
 def _judge_attribution(history: History, p: Track) -> None:
@@ -135,7 +147,7 @@ def canceled_while_held(history: History, p: Track) -> bool:
     turn to the end, and nothing else came in between."""
     end = p.ends[0][0] if p.ends else inf
     held = history.steered and p.starts and not p.fails and not p.pauses and not (p.let_go and p.let_go[1] < end)
-    canceled = any(p.accepted < c.begin < end for c in history.calls_on(p, "cancel") if c.end < inf)
+    canceled = any(c.begin < end for c in history.cancels_of(p) if c.what != "shut")
     return bool(held) and canceled and not p.taken_in and not history.reachable(p, "restart", "shut") and (
         not history.fails_by_itself)
 
@@ -144,7 +156,7 @@ def failed_by_cancel(history: History, p: Track) -> bool:
     """Whether a cancel is all that can have ended a prompt whose turn never started: no turn of such a server fails
     unless the language model does, and that was not asked."""
     end = p.ends[0][0] if p.ends else inf
-    canceled = any(p.accepted < c.begin < end for c in history.calls_on(p, "cancel") if c.end < inf)
+    canceled = any(c.begin < end for c in history.cancels_of(p) if c.what != "shut")
     return history.steered and canceled and not (
         p.starts or p.fails or p.taken_in or history.fails_by_itself or history.reachable(p, "restart", "shut"))
 
@@ -156,12 +168,24 @@ def _judge_order(history: History, session: list[Track]) -> None:
         began, later = p.starts[0][0], q.starts[0][0]
         if began < later and _still_running(history, p, later):
             history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
-        # p has overtaken q: q is earlier, was seen in the queue, and p can only have started after that.
-        floor = p.starts[0][1]
-        if began < later and q.accepted < p.begin and q.queued and (
-                q.queued.end < p.begin or q.queued.begin <= floor):
-            history.complain("fifo", f"{q.label} was queued, and {p.label}, which was accepted after it, started "
-                                     "first.")
+        # p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that.
+        since = p.starts[0][1]
+        if began < later and q.queued and (q.queued.end < p.begin or q.queued.begin <= since) and (
+                how := is_ahead(history, q, p, max(p.begin, since))):
+            history.complain("fifo", f"{q.label} was queued, and {p.label}, {how}, started first.")
+
+
+def is_ahead(history: History, q: Track, p: Track, since: int) -> str:
+    """How it is known that q was ahead of p when p started, which it did after `since`; empty: it is not known. The
+    last that went to the front is ahead, or else the first that was accepted."""
+    moves = [c for c in history.calls if c.what == "next" and c.of == p.label and not c.refused]
+    last = [(p.begin, p.accepted)] if p.if_busy == "interrupt" else []
+    last += [(c.begin, c.end) for c in moves]
+    mine = [(q.begin, q.accepted)] if q.if_busy == "interrupt" else []
+    mine += [(c.begin, c.end) for c in history.calls if c.what == "next" and c.of == q.label and c.taken]
+    if any(end < since and all(other < begin for _, other in last) for begin, end in mine):
+        return "behind which it was put"
+    return "which was accepted after it" if not last and q.accepted < p.begin else ""
 
 
 def _still_running(history: History, p: Track, at: int) -> bool:
@@ -169,7 +193,7 @@ def _still_running(history: History, p: Track, at: int) -> bool:
     over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
     if over < at or any(left <= at <= back for left, back in p.pauses):
         return False
-    return history.exact or not any(c.begin < at and c.end > p.begin for c in history.calls_on(p, "cancel", "shut"))
+    return history.exact or not any(c.begin < at and c.end > p.begin for c in history.calls_on(p, *STOPS, *ONE))
 
 
 def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple[Track, Complaint]]:
@@ -182,6 +206,8 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
         idle = not busy and not history.full
         for p in session:
             if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, idle, queued)):
+                if complaint.guarantee == "no-lost-cancel":
+                    yield from ((p, Complaint(lost, complaint.says)) for lost in lost_by(history, p))
                 if history.outlived(p) and not p.let_go:
                     complaint = Complaint("outlives-watcher", f"{p.label} was accepted, nobody watched for long, and "
                                                               "it neither goes on nor ends.")
@@ -199,17 +225,24 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
         return None  # that it was accepted is what is wrong
     if p.maybe_taken_in:
         return None  # and then the end of that turn is all that there is
-    covered = history.covered(p)
+    calls = list(history.cancels_of(p))
+    covered = bool(calls)
+    call = _call_of(calls)
     asked = max([at for at, _ in p.starts] + p.goes_on, default=inf)  # the language model, for the last time
-    if p.running and any(asked < c.begin and c.end < inf for c in history.calls_on(p, *STOPS)):
-        return Complaint("cancel-stops", f"{p.label} was running when a cancel came that was answered, and its turn "
-                                         "goes on.")
+    if p.running and any(asked < c.begin for c in calls):
+        lost = lost_by(history, p) or ["cancel-stops"]
+        return Complaint(lost[0], f"{p.label} was running when a {call} came that was answered, and its turn goes on.")
     if covered and p.running:
-        return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
+        return Complaint("no-lost-cancel", f"{p.label} was accepted before a {call} that was answered, "
                                            "and its turn goes on.")
     if covered and p.summarizing:
-        return Complaint("no-lost-cancel", f"{p.label} was accepted before a cancel that was answered, "
+        return Complaint("no-lost-cancel", f"{p.label} was accepted before a {call} that was answered, "
                                            "and its summary goes on.")
+    if p.running and (other := find_interrupter(history, p)):
+        return Complaint("send-now", f"{other.label} was accepted to interrupt, and the turn of {p.label}, which was "
+                                     "running, goes on.")
+    if not p.starts and not covered and history.maybe_held(p.session) and not any(history.clears_of(p)):
+        return None  # it waits until somebody resumes
     if any(c.end > p.accepted for c in history.calls_on(p, "restart")) and not p.running:
         says = f"{p.label} was accepted before a restart, and its end did not come."
         return Complaint("no-loss", says) if idle else None
@@ -217,7 +250,7 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
         return Complaint("all-done", f"the turn of {p.label} has called a tool, and neither goes on nor ends.")
     if p.paused and not covered:
         says = f"the turn of {p.label} no longer fitted into its context; it neither goes on nor ends."
-        return Complaint("all-done", says) if idle else None
+        return Complaint("held" if history.maybe_held(p.session) else "all-done", says) if idle else None
     if p.over is not None or (covered and p.starts):
         if busy:
             return Complaint("prompt-terminal", f"the turn of {p.label} is over and the next one has started, but "
@@ -225,12 +258,12 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
         return Complaint("some-terminal", f"the turn of {p.label} is over, and its end was not published.")
     if covered:
         if _still_queued(history, p, queued):
-            found = p.queued and any(p.queued.end < c.begin for c in history.calls_on(p, *STOPS))
-            return Complaint("queue-dropped" if found else "no-lost-cancel",
-                             f"{p.label} was accepted before a cancel that was answered, and is still queued.")
+            found = p.queued and any(p.queued.end < c.begin for c in calls)
+            lost = lost_by(history, p) or ["queue-dropped" if found else "no-lost-cancel"]
+            return Complaint(lost[0], f"{p.label} was accepted before a {call} that was answered, and is still queued.")
         if _may_be_guest(history, p):
             return None
-        return Complaint("some-terminal", f"{p.label} was accepted before a cancel that was answered; it did not "
+        return Complaint("some-terminal", f"{p.label} was accepted before a {call} that was answered; it did not "
                                           "start, and its end was not published.")
     if not history.steered:
         return Complaint("some-terminal", f"{p.label} was accepted, and its end was not published.")
@@ -254,6 +287,11 @@ def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int |
     elsewhere = " (others have turns running: does the server run only so many? `capacity`)" if history.running else ""
     return Complaint("all-done", f"{p.label} is stranded: nothing is running in its session, and it does not start"
                                  f"{elsewhere}.")
+
+
+def _call_of(calls: Sequence[ClientCall]) -> str:
+    """What has canceled a prompt, in a word."""
+    return calls[0].what.replace("_", " ") if calls and all(c.what in ONE for c in calls) else "cancel"
 
 
 def _may_be_guest(history: History, p: Track) -> bool:
@@ -287,8 +325,8 @@ def judge_messages(history: History, session: int, messages: Sequence[Spoken]) -
 
 
 def _alone(history: History, p: Track) -> bool:
-    """Canceled, and never in a queue: nobody else was there from its acceptance to its end."""
-    if not p.ends or p.ends[0][1].outcome != "canceled":
+    """Canceled, and never in a queue: nobody else was there from its acceptance to its end, and there was no hold."""
+    if not p.ends or p.ends[0][1].outcome != "canceled" or history.maybe_held(p.session, p.begin):
         return False
     end = p.ends[0][0]
     return all(q is p or q.refused or q.begin > end or (q.ends and q.ends[0][0] < p.begin)

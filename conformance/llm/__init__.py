@@ -7,7 +7,7 @@
 """
 
 from . import anthropic, chat, responses
-from .asked import Asked, Call, Response, Said, Wire, json_response
+from .asked import WORD, Asked, Call, Response, Said, Wire, json_response
 
 WIRES: dict[str, Wire] = {
     "/v1/chat/completions": chat.ChatCompletions(),
@@ -16,4 +16,4 @@ WIRES: dict[str, Wire] = {
 }
 """By the path of a request for an answer."""
 
-__all__ = ["WIRES", "Asked", "Call", "Response", "Said", "Wire", "json_response"]
+__all__ = ["WIRES", "WORD", "Asked", "Call", "Response", "Said", "Wire", "json_response"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
+WORD = re.compile(r"[\w-]+")
 PIECE, LINE = re.compile(r"\S*\s*"), re.compile(r".*\n?")
 
 
@@ -31,6 +32,11 @@ class Asked:
     def prompt(self) -> str:
         """The last user message."""
         return next((text for role, text in zip(self.roles[::-1], self.texts[::-1]) if role == "user"), "")
+
+    def heard(self, word: str) -> str:
+        """The user messages that have this word in them."""
+        said = (text for role, text in zip(self.roles, self.texts) if role == "user")
+        return "\n".join(text for text in said if word in WORD.findall(text))
 
     @property
     def unanswered(self) -> tuple[str, ...]:

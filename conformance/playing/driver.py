@@ -9,13 +9,15 @@ from time import perf_counter
 from cancelmark.model.session import label
 
 from ..adapter import Adapter, Refused, Sent, Steering, is_gone
-from ..judging.history import CLIENTS, MODEL, SERVER, ClientCall, History, Track, at_session
+from ..judging.family import replaces_of
+from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
 from ..judging.judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
-from .script import TURNS, Batch, Do, Script
+from .script import ONES, TURNS, Batch, Do, Script
 
 LIMIT = 26  # prompts in a history: there are no more letters
 COARSE = 0.002  # seconds: the event loop waits no less exactly than that
+SESSION_CALLS = ("cancel", "clear", "delete", "stop", "hold", "resume")
 WORDS = {"release": "answers", "fail": "fails", "again": "wants a tool", "outgrow": "no longer fits",
          "flood": "answers at length", "summarize": "the summary is made"}
 
@@ -27,6 +29,7 @@ class Driver:
         self.adapter, self.steering, self.name = adapter, steering, name
         self.observer = Observer(adapter, steering)
         self.history = self.observer.history
+        self.sent: dict[str, Sent] = {}  # by name
 
     async def play(self, script: Script) -> History:
         """Plays it to its end: when the script is over, all turns are released, and every prompt has to end."""
@@ -115,11 +118,14 @@ class Driver:
                 await (self._resend if do.what == "resend" else self._reuse)(self.history.prompts[-do.back], do)
             case what if what in TURNS:
                 self._steer_turn(do)
-            case "cancel" | "clear" | "delete" if not observer.shut and do.session not in observer.deleted:
-                call = {"cancel": adapter.cancel, "clear": adapter.clear, "delete": adapter.delete}[do.what]
+            case what if what in SESSION_CALLS and not observer.shut and do.session not in observer.deleted:
                 if do.what == "delete":
                     observer.deleted.add(do.session)
-                await self._make_call(ClientCall(do.what, do.session, 0), call, observer.sessions[do.session])
+                what = f"{do.what}_{do.how}" if do.how else do.what
+                call = getattr(adapter, what)
+                await self._make_call(ClientCall(what, do.session, 0), call, observer.sessions[do.session])
+            case what if what in ONES and do.back <= len(self.history.prompts) and not observer.shut:
+                await self._name(self.history.prompts[-do.back], do.what)
             case "shut" if not self.observer.shut:
                 await self.observer.watch_again()
                 self.observer.shut = True
@@ -142,19 +148,25 @@ class Driver:
             return
         n = len(self.history.prompts)
         name = f"cm-{self.name}-{n:03}"
-        sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing")
-        p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails)
+        sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing", do.if_busy)
+        p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails, if_busy=do.if_busy)
         history.prompts.append(p)
+        self.sent[name] = sent
         if self.steering:
             self.steering.hold(name)
         p.begin = history.note(CLIENTS, SERVER, do.write(n))
+        interrupt = ClientCall("interrupt", do.session, p.begin, by=p)
+        if do.if_busy == interrupt.what:
+            history.calls.append(interrupt)
+            self._settle_turns(do.session)
         if do.what == "lose":
             await call_adapter(self.adapter, "lose", self.adapter.lose(self.observer.sessions[do.session], sent))
             history.note(CLIENTS, "", f"the answer to {p.label} is lost")
         elif await self._accept(p.label, do.session, sent):
             p.accepted = inf if p.refused else min(p.accepted, history.now)
+            interrupt.end = p.accepted
         else:
-            p.refused = True
+            p.refused, p.answered = True, history.now
 
     async def _is_free(self, session: int) -> bool:
         """Whether a prompt may be sent there. Clients that send one at a time wait for those that are about to end."""
@@ -187,7 +199,7 @@ class Driver:
             return
         known = p.accepted < inf
         self.history.note(CLIENTS, SERVER, f"accept {p.label} again")
-        if await self._accept(p.label, p.session, Sent(p.name, f"Say something about {p.name}", p.name, p.fails)):
+        if await self._accept(p.label, p.session, self.sent[p.name]):
             p.accepted = min(p.accepted, self.history.now)
             p.resent += 1
         elif known:
@@ -209,24 +221,45 @@ class Driver:
         if await self._accept(other, do.session, Sent(p.name, f"Say something about {name}", p.name)):
             self.history.complain("run-ids", f"{other} was accepted.")
 
-    async def _make_call(self, client_call: ClientCall, call: Callable[..., Awaitable[None]], *arguments: str) -> None:
+    async def _name(self, p: Track, what: str) -> None:
+        """A call about one prompt. Who has no run id is known when it is accepted."""
+        if p.refused or p.session in self.observer.deleted or (p.accepted == inf and not p.run_id):
+            return
+        sent, session = self.sent[p.name], self.observer.sessions[p.session]
+        version = 1 + len(replaces_of(self.history, p)) if what == "replace" else 0
+        words = [f"Say something else (text {version + 1}) about {p.name}"] if version else []
+        made = ClientCall(what, p.session, 0, of=p.label, version=version)
+        await self._make_call(made, getattr(self.adapter, what), session, sent, *words)
+
+    async def _make_call(self, made: ClientCall, call: Callable[..., Awaitable[str | None]], *arguments: object,
+                         ) -> None:
         history = self.history
-        where = at_session(client_call.session or 0)
-        if self.steering:
-            for p in history.prompts if client_call.session is None else history.prompts_of(client_call.session):
-                self.steering.settle(p.name)
-        known = history.prompts_of(client_call.session or 0)
-        client_call.idle = client_call.what == "cancel" and all(p.ended or p.refused for p in known)
-        client_call.begin = history.note(CLIENTS, SERVER, f"{client_call.what}{where}")
-        history.calls.append(client_call)
+        if made.what in KINDS:
+            self._settle_turns(made.session)
+        known = history.prompts_of(made.session or 0)
+        made.idle = made.what in ("cancel", "stop") and all(p.ended or p.refused for p in known)
+        made.begin = history.note(CLIENTS, SERVER, made.text)
+        history.calls.append(made)
         try:
-            await call_adapter(self.adapter, client_call.what, call(*arguments))
+            answer = await call_adapter(self.adapter, made.what, call(*arguments))
         except Refused:
-            history.note(SERVER, CLIENTS, f"{client_call.what}{where} is refused")
+            history.note(SERVER, CLIENTS, f"{made.text} is refused")
+            made.refused = True
             return  # nobody knows whether it took effect
-        client_call.end = history.note(SERVER, CLIENTS, f"{client_call.what}{where} is answered")
-        client_call.idle = client_call.idle and len(history.prompts_of(client_call.session or 0)) == len(known)
+        told = ""
+        if made.what in STOP and answer is not None:
+            stopped = history.find_prompt(answer)
+            made.of = stopped.label if stopped else ""
+            told = f": {made.of or 'nobody was in front'}"
+        made.end = history.note(SERVER, CLIENTS, f"{made.text} is answered{told}")
+        made.idle = made.idle and len(history.prompts_of(made.session or 0)) == len(known)
         self.observer.news += 1
+
+    def _settle_turns(self, session: int | None) -> None:
+        """Turns of the session, or of all, may be over from now on."""
+        for p in self.history.prompts if session is None else self.history.prompts_of(session):
+            if self.steering:
+                self.steering.settle(p.name)
 
     def _steer_turn(self, do: Do) -> None:
         """The turn of the prompt that is named; or else, of those that run in the session, the one that started first.
@@ -266,8 +299,14 @@ class Driver:
         self.observer.start_reading()
 
     async def _end_all_turns(self) -> None:
-        """Turns are let go, one after the other, until nothing runs: then everything has to be over."""
+        """Turns are let go, one after the other, until nothing runs, in sessions that nobody holds any more: then
+        everything has to be over."""
         await self.observer.watch_again()
+        held = [n for n in range(len(self.observer.sessions)) if self.history.maybe_held(n)]
+        if held and not self.observer.shut:
+            await self.observer.rest()
+            for n in held:
+                await self._do(Do("resume", n))
         for _ in range(4 * len(self.history.prompts) + 1):
             await self.observer.rest()
             running = [p for p in self.history.prompts if (p.running or p.summarizing) and p.live and not p.let_go]

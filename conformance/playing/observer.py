@@ -6,6 +6,7 @@ without any news is what the server has broken.
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Sequence
 from math import inf
 from typing import TypeVar
@@ -23,7 +24,9 @@ SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if
 CALL = 10.0  # seconds for a call to be answered
 UNSTEERED = 60.0  # seconds without news in which a turn that nobody steers has certainly ended
 LATE = 3  # times as long as it should take may a look at the server take, to count in full
-MAY_END = ("prompt-terminal", "no-lost-cancel", "cancel-stops", "queue-dropped")  # what is late may still come
+MAY_END = ("prompt-terminal", "no-lost-cancel", "cancel-stops", "queue-dropped", "revoke-exact", "stop-heard",
+           "send-now", "held")  # what is late may still come
+TEXT = re.compile(r"\(text (\d+)\)")  # in a text that has replaced another
 PAUSE = 0.05  # seconds after which a turn that nobody sees may have begun, or ended
 
 T = TypeVar("T")
@@ -232,6 +235,7 @@ class Observer:
         if self.history.exact or not self.history.reachable(p, *KINDS):
             at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} has {p.label} in it")
             p.taken_in = (at, name)
+            self._note_text(p)
             self.news += 1
         elif into and into.starts and not p.run_id:
             began = max(into.begin, into.starts[0][1])
@@ -246,11 +250,19 @@ class Observer:
         if p.paused:
             p.go_on(at)
         elif not goes_on:
+            self._note_text(p)
             p.starts.append((at, p.floor))
             p.over = at if p.let_go else None  # one that was let go before is over at once
         if p.will_outgrow:
             p.outgrow(at)
         self._note_accepted(p, at)
+
+    def _note_text(self, p: Track) -> None:
+        """Which of its texts the language model has heard."""
+        assert self.steering
+        if p.version is None:
+            found = TEXT.findall(self.steering.heard(p.name))
+            p.version = int(found[-1]) - 1 if found else 0
 
     def _note_accepted(self, p: Track, at: int) -> None:
         """A prompt whose answer was lost was accepted if anything is seen of it."""
@@ -289,6 +301,14 @@ class Observer:
             await self._ask_queues()
         elif any(p.waiting for p in self.history.prompts):
             await asyncio.sleep(SOON)  # nobody can be asked whether they wait where they should
+        self._note_parked()
+
+    def _note_parked(self) -> None:
+        """Who waits in a session that is held and has nothing running, and would start otherwise."""
+        for p in self.history.prompts:
+            if p.waiting and p.floor and not p.parked and not any(
+                    (q.running or q.summarizing) and q.live for q in self.history.prompts_of(p.session)):
+                p.parked = self.history.surely_held(p.session, p.floor, self.history.now)
 
     async def _await_debts(self) -> list[tuple[Track, Complaint]]:
         """Time is counted in looks: where the machine is late with each of them, it is late with the server too."""

@@ -6,32 +6,14 @@ is tried under many schedules. The flaws that nobody outside can see are here to
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from cancelmark.model.session import label
 
-from .script import SESSIONS, Script, script
+from .family import FAMILY_SCENARIOS, Scenario
+from .script import SESSIONS
 
-
-@dataclass(frozen=True)
-class Scenario:
-    """Something to try."""
-
-    name: str  # of the flaw that it provokes, or what it shows
-    guarantee: str
-    text: str
-    needs: frozenset[str] = field(default=frozenset())  # of what a server may offer, apart from being steered
-
-    @property
-    def script(self) -> Script:
-        return script(self.text)
-
-
-def _s(name: str, guarantee: str, text: str, *needs: str) -> Scenario:
-    return Scenario(name, guarantee, text, frozenset(needs))
-
-
+_s = Scenario.of
 _SIXTEEN = (" + ".join(f"accept {label(n)} @{n}" for n in range(1, SESSIONS + 1)).replace(" @1 ", " ") + "; "
             + " + ".join(f"cancel @{n}" for n in range(2, SESSIONS + 1, 2)))
 
@@ -105,6 +87,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _s("sent again after a lost answer", "run-ids", "lose A, resend A; release; resend A", "run_ids", "lose"),
     _s("another prompt under its run id", "run-ids", "accept A; reuse A; release; reuse A", "run_ids"),
     _s("its run id in another session", "run-ids", "accept A; reuse A @2; release; reuse A @2", "run_ids"),
+    *FAMILY_SCENARIOS,
 )
 
 

@@ -19,6 +19,11 @@ ends with an error, has to call the language model again, no longer fits into it
 answer. `summarize` answers the summary that the server asks for when a turn has outgrown its context. With a letter, as
 in `outgrow B`, each is for the turn of that prompt, now or as soon as it starts.
 
+Some servers have more calls. `accept B reject` wants an idle session, and `accept B interrupt` stops what runs. `revoke
+B` cancels one prompt, `replace B` gives it another text, `next B` moves it to the front. `stop` cancels what runs and
+keeps the queue, `hold` parks the queue until `resume`, and `stop hold` does both. What is held when the script is over
+is resumed then.
+
 `cancel`, `clear` and `delete` are for a session, `shut` and `restart` for the server. Between `leave` and `return`
 nobody watches events, and after `leave long` for longer than the server's grace; between `slow` and `return` the
 subscriber is connected and reads nothing. `attach`: one more client connects.
@@ -45,10 +50,14 @@ if TYPE_CHECKING:
 
 SENDS = ("accept", "lose")
 AGAIN = ("resend", "reuse")
-CALLS = (*SENDS, *AGAIN, "cancel", "clear", "delete", "shut", "restart", "leave", "return", "slow", "attach")
+ONES = ("revoke", "replace", "next")
+CALLS = (*SENDS, *AGAIN, "cancel", "clear", "delete", *ONES, "stop", "hold", "resume", "shut", "restart", "leave",
+         "return", "slow", "attach")
 TURNS = ("release", "fail", "again", "outgrow", "flood", "summarize")
-HOWS = {"anonymous": SENDS, "failing": SENDS, "long": ("leave",)}  # what each word may stand behind
-WORDS = re.compile(r"(?P<what>[a-z]+)( (?P<letter>[A-Z]))?( (?P<how>anonymous|failing|long))?( @(?P<session>\d+))?")
+IF_BUSY = ("reject", "interrupt")
+HOWS = {"anonymous": SENDS, "failing": SENDS, "long": ("leave",), "hold": ("stop",),
+        **dict.fromkeys(IF_BUSY, SENDS)}  # what each word may stand behind
+WORDS = re.compile(rf"(?P<what>[a-z]+)( (?P<letter>[A-Z]))?( (?P<how>{'|'.join(HOWS)}))?( @(?P<session>\d+))?")
 BETWEEN = re.compile(r"\s*([;,+])(\d*)\s*")
 ALONE = ("shut", "restart", "leave", "return", "slow", "attach")
 SESSIONS = 16
@@ -71,6 +80,19 @@ class Do:
     @property
     def run_id(self) -> bool:
         return self.how != "anonymous"
+
+    @property
+    def if_busy(self) -> str:
+        """What a prompt wants of a session that is not idle."""
+        return self.how if self.how in IF_BUSY else ""
+
+    @property
+    def needs(self) -> set[str]:
+        """What a server has to offer for it, of the family."""
+        if self.if_busy:
+            return {self.how}
+        call = f"{self.what}_{self.how}" if self.what == "stop" and self.how else self.what
+        return {"hold" if call == "resume" else call} if self.what in (*ONES, "stop", "hold", "resume") else set()
 
     def write(self, sent: int) -> str:
         """As people write it, after so many prompts were sent."""
@@ -300,15 +322,50 @@ def _do(words: str, letters: list[str]) -> Do:
     if what in SENDS:
         letters.append(letter or label(len(letters) + 1))
         return Do(what, session - 1, found["how"] or "")
-    if (letter and what not in AGAIN + TURNS) or (what in AGAIN and not letter) or (letter and letter not in letters):
+    named = AGAIN + ONES
+    if (letter and what not in named + TURNS) or (what in named and not letter) or (letter and letter not in letters):
         raise ValueError(f"{words!r} is nothing that can be done: a letter names a prompt that was sent before it, for "
-                         f"{', '.join(AGAIN + TURNS)}")
+                         f"{', '.join(named + TURNS)}")
     return Do(what, session - 1, found["how"] or "", len(letters) - letters.index(letter) if letter else 0)
 
 
 def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]":
     """A Hypothesis strategy: whatever clients of a server that offers this may do. `offers` are the optional calls, and
-    `steer`, `fail`, `fold` and `schedule`."""
+    `steer`, `fail`, `fold`, `schedule`, `reject` and `interrupt`. Where there are calls of the family, half of the
+    scripts have some."""
+    from hypothesis import strategies as st
+
+    plain = _draw_scripts(offers, batches, [])
+    family = _draw_family(offers) if "steer" in offers else []
+    return st.one_of(plain, _draw_scripts(offers, batches, family).map(_keep_sound)) if family else plain
+
+
+def _draw_family(offers: frozenset[str]) -> "list[SearchStrategy[Do]]":
+    from hypothesis import strategies as st
+
+    every: list[SearchStrategy[Do]] = [
+        *(st.builds(Do, st.just(what), back=st.integers(1, 3)) for what in ONES),
+        *(st.just(Do("accept", how=word)) for word in IF_BUSY),
+        *map(st.just, (Do("stop"), Do("stop", how="hold"), Do("hold"), Do("resume")))]
+    needs = [*({what} for what in (*ONES, *IF_BUSY)), {"stop"}, {"stop_hold"}, {"hold"}, {"hold"}]
+    return [call for call, need in zip(every, needs) if need <= offers]
+
+
+def _keep_sound(drawn: Script) -> Script:
+    """Without what speaks of a prompt that was not sent."""
+    batches, sent = list[Batch](), 0
+    for batch in drawn.batches:
+        kept = []
+        for do in batch.together:
+            if do.back <= sent:
+                kept.append(do)
+            sent += do.what in SENDS
+        if kept:
+            batches.append(replace(batch, together=tuple(kept), gaps=batch.gaps[:len(kept) - 1]))
+    return replace(drawn, batches=tuple(batches))
+
+
+def _draw_scripts(offers: frozenset[str], batches: int, family: "list[SearchStrategy[Do]]") -> "SearchStrategy[Script]":
     from hypothesis import strategies as st
 
     session = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
@@ -320,6 +377,7 @@ def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]
     if "steer" in offers:
         hows = ["release", *(["fail"] if "fail" in offers else []), *(["again"] if "fold" in offers else [])]
         calls += [st.builds(Do, st.just("release"), session), st.builds(Do, st.sampled_from(hows), session)]
+    calls += family
     batch = st.builds(Batch, st.lists(st.one_of(calls), min_size=1, max_size=3).map(tuple), st.booleans())
     if "leave" in offers:
         alone = st.builds(Do, st.sampled_from(["leave", "return"])).map(lambda do: Batch((do,)))

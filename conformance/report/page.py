@@ -23,7 +23,7 @@ def report_page(report: Report) -> str:
         f'<h1><span class="eyebrow">Which guarantees does it keep?</span> {escape(report.name)}</h1>',
         _headline(report),
         _section("guarantees", "The guarantees", _table(
-            ("guarantee", "verdict", "why"), (_verdict_row(v) for v in report.verdicts))),
+            ("guarantee", "verdict", "why"), (_verdict_row(v) for v in report.rows)) + _unoffered(report)),
         *([_section("scripts", "What was played", _list(map(str, report.replays)))] if report.replays else []),
         *(_finding(v) for v in broken),
         *([_section("scenarios", "The scenarios", _table(
@@ -58,6 +58,10 @@ def _verdict_row(v: Verdict) -> list[str]:
         name = f'<a href="#{escape(v.guarantee)}">{name}</a>'
     return [name, f'<span class="{_css(v.status)}">{v.status.value}</span>',
             f'{escape(v.about)}<small>{escape(v.sentence)}{escape(f" ({v.rules})" if v.rules else "")}</small>']
+
+
+def _unoffered(report: Report) -> str:
+    return f'<p class="rule">{escape(report.unoffered.capitalize())}.</p>' if report.unoffered else ""
 
 
 def _scenario_rows(report: Report) -> Iterable[list[str]]:

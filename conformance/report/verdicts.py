@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from cancelmark.model.lifecycle import Feature
+
 from ..adapter.guarantees import ORDER
 from ..judging.history import History
 from ..playing.script import Script
@@ -26,6 +28,8 @@ class Status(Enum):
     """Too few histories could have broken it, or none."""
     NOT_OBSERVABLE = "not observable"
     """The server, or the adapter, cannot show it."""
+    NOT_OFFERED = "not offered"
+    """It is about a call that the server does not have: there is nothing to keep."""
     NOT_CLAIMED = "not claimed"
 
 
@@ -91,9 +95,13 @@ class Verdict:
     seconds: float = 0  # its share of the time: that of a history is shared by the guarantees that it tested
     promise: str = ""  # where the text that the server follows promises it, if that is not ours
 
+    features: frozenset[Feature] = frozenset()  # the calls of the family that the server has
+
     @property
     def sentence(self) -> str:
-        return next(p.sentence for p in ORDER if p.id == self.guarantee)
+        """What is guaranteed, in the words that the server's calls need."""
+        told = next(p for p in ORDER if p.id == self.guarantee)
+        return told.in_family if told.reworded_for & self.features else told.sentence
 
     @property
     def rules(self) -> str:
@@ -174,10 +182,21 @@ class Report:
     def verdict(self, guarantee: str) -> Verdict:
         return next(v for v in self.verdicts if v.guarantee == guarantee)
 
+    @property
+    def rows(self) -> list[Verdict]:
+        """What a table shows: all but what is about calls that the server does not have."""
+        return [v for v in self.verdicts if v.status is not Status.NOT_OFFERED]
+
+    @property
+    def unoffered(self) -> str:
+        """The rest, in a line."""
+        names = ", ".join(self.of(Status.NOT_OFFERED))
+        return f"not offered, and so there is nothing to keep: {names}" if names else ""
+
     def __str__(self) -> str:
-        wide = max(len(v.guarantee) for v in self.verdicts)
-        lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.verdicts]
-        lines += filter(None, [*map(str, self.replays), *self.notes, self.stopped])
+        wide = max((len(v.guarantee) for v in self.rows), default=0)
+        lines = [f"{v.guarantee:{wide}}  {v.status.value:14}  {v.about}".rstrip() for v in self.rows]
+        lines += filter(None, [self.unoffered, *map(str, self.replays), *self.notes, self.stopped])
         lines += ["", *(v.story for v in self.verdicts if v.finding), *([LEGEND] if self.broken else [])]
         return "\n".join([*lines, self.summary])
 

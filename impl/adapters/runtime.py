@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from cancelmark.conformance.adapter import Adapter, ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
-from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.protocol import FAMILY, Protocol
 
 from ..models import Delta, Failure, Finish, FinishReason, Message, ModelError, Role, TextDelta, Tool
 from ..models.scripted import call
@@ -22,6 +22,8 @@ from ..runtime.workspace import GRACE, QUEUE, Workspace
 from ..store import Answer, MemoryStore, Steps
 from ..store import Event as Published
 
+T = TypeVar("T")
+
 
 class KitModel:
     """A language model that does what the kit says. Whose turn it is, and who was taken in, is in the journal."""
@@ -33,16 +35,17 @@ class KitModel:
         self.turns, self.store = turns, store
 
     async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        asked = {message.text for message in messages if message.role is Role.USER}
+        asked = {name_in(message.text): message.text for message in messages if message.role is Role.USER}
         (owner,) = [record for session in await self.store.load_all() for record in session.prompts
-                    if record.state is State.ACTIVE and record.text in asked]
-        taken_in = [record.text for record in await self.store.prompts(owner.session_id, finished=1000)
-                    if record.outcome is Outcome.FOLDED and name_in(record.text) not in self.turns.taken_in]
+                    if record.state is State.ACTIVE and name_in(record.text) in asked]
+        folded = {name_in(record.text): record.text for record in await self.store.prompts(
+            owner.session_id, finished=1000) if record.outcome is Outcome.FOLDED}
+        taken_in = [asked.get(name, text) for name, text in folded.items() if name not in self.turns.taken_in]
         try:
             if messages[-1].text == SUMMARIZE:
                 answer: str | None = await self.turns.make_summary(owner.text)
             else:
-                answer = await self.turns.step(owner.text, *taken_in)
+                answer = await self.turns.step(asked[name_in(owner.text)], *taken_in)
         except TurnFailed as failed:
             raise ModelError(Failure.BAD_REQUEST, str(failed)) from None
         except ContextFull as full:
@@ -88,6 +91,7 @@ async def nothing(_: str) -> str:
     return "done"
 
 
+FAMILY_CALLS = {feature.value for feature in Feature}
 FAILS: ContextVar[bool] = ContextVar("fails", default=False)  # the prompt that is being accepted cannot start
 
 
@@ -102,7 +106,17 @@ class RuntimeAdapter(Adapter):
     folds = run_ids = fails_early = True
     outgrows = "error"
     grace = GRACE
-    protocol: ClassVar[Protocol] = REFERENCE
+    protocol: ClassVar[Protocol] = FAMILY
+
+    def __init__(self) -> None:
+        self.features = {feature.value for feature in self.protocol.features}
+        self.if_busy = frozenset({"reject", "interrupt"} & self.features)
+        self.seqs: dict[str, int] = {}  # of prompts, by name
+
+    def offers(self, what: str) -> bool:
+        """The calls of the family that its protocol has."""
+        needs = {"stop", "hold"} if what == "stop_hold" else {what} & FAMILY_CALLS
+        return super().offers(what) and needs <= self.features
 
     async def open(self) -> None:
         self.others, self.claim, self.calls = ExitStack(), ExitStack(), set[asyncio.Future[object]]()
@@ -142,7 +156,9 @@ class RuntimeAdapter(Adapter):
 
     async def accept(self, session: str, prompt: Sent) -> None:
         FAILS.set(prompt.fails)
-        await self.asked(self.workspace.accept(session, prompt.text, prompt.run_id))
+        mode = Feature(prompt.if_busy) if prompt.if_busy else None
+        self.seqs[prompt.name] = await self.asked(
+            self.workspace.accept(session, prompt.text, prompt.run_id, mode=mode))
 
     async def lose(self, session: str, prompt: Sent) -> None:
         FAILS.set(prompt.fails)
@@ -154,9 +170,39 @@ class RuntimeAdapter(Adapter):
     async def clear(self, session: str) -> None:
         await self.asked(self.runtime.clear_queue(session))
 
-    async def asked(self, call: Awaitable[object]) -> None:
+    async def revoke(self, session: str, prompt: Sent) -> None:
+        await self.asked(self.runtime.revoke(session, self.key_of(prompt)))
+
+    async def stop(self, session: str) -> str:
+        return await self.stop_front(session, hold=False)
+
+    async def stop_hold(self, session: str) -> str:
+        return await self.stop_front(session, hold=True)
+
+    async def stop_front(self, session: str, hold: bool) -> str:
+        seq = (await self.asked(self.runtime.stop(session, hold=hold))).stopped
+        record = await self.store.prompt(seq) if seq else None
+        return name_in(record.text) if record else ""
+
+    async def hold(self, session: str) -> None:
+        await self.asked(self.runtime.hold(session))
+
+    async def resume(self, session: str) -> None:
+        await self.asked(self.runtime.resume(session))
+
+    async def replace(self, session: str, prompt: Sent, text: str) -> None:
+        await self.asked(self.runtime.replace(session, self.key_of(prompt), text))
+
+    async def next(self, session: str, prompt: Sent) -> None:
+        await self.asked(self.runtime.next(session, self.key_of(prompt)))
+
+    def key_of(self, prompt: Sent) -> int | str:
+        """By what the runtime knows a prompt."""
+        return prompt.run_id or self.seqs[prompt.name]
+
+    async def asked(self, call: Awaitable[T]) -> T:
         try:
-            await call
+            return await call
         except Refusal as refusal:
             raise Refused(str(refusal)) from refusal
 

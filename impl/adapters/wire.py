@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from random import Random
@@ -17,7 +17,7 @@ from cancelmark.model.wire import RunComplete
 
 from .. import wire
 from ..client import Client, ClientError
-from ..client.calls import of_session, path, refusal
+from ..client.calls import of_prompt, of_session, path, refusal
 from ..client.errors import BadAnswer, Refusal, Unreachable
 from ..client.results import Notice, read
 from ..sse import Parser
@@ -27,6 +27,7 @@ from .connections import Connections
 WINDOW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)]  # bytes on their way to a subscriber that does not read
 ANSWER = 5.0  # seconds in which the answer to a prompt comes whose end has come
 LATEST = 4  # sessions that one more client looks at
+FAMILY = ("revoke", "stop", "stop_hold", "hold", "replace", "next")
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -61,18 +62,23 @@ class OpenWireAdapter(Adapter):
     outgrows = "error"
 
     def __init__(self, *servers: str, token: str | None = None, workspace: str = "/cancelmark-conform",
-                 names_seqs: bool = True, grace: float | None = None) -> None:
-        """`names_seqs`: its events say which prompt they speak of, though it has no run id. `grace`: see `Adapter`."""
+                 names_seqs: bool = True, grace: float | None = None, offered: Collection[str] = ()) -> None:
+        """`names_seqs`: its events say which prompt they speak of, though it has no run id. `grace`: see `Adapter`.
+        `offered`: its calls of the family, as `find_calls` finds them."""
         self.servers, self.token, self.place = servers, token, workspace
         self.server = ", ".join(servers)
         self.reached: list[Reached] = []
         self.random = Random()
         self.folds, self.grace = names_seqs, grace
+        self.offered, self.if_busy = offered, frozenset({"reject", "interrupt"}.intersection(offered))
         self.after = ""
-        self.names: dict[int, str] = {}  # of prompts without a run id, by seq
+        self.names: dict[int, str] = {}  # of prompts, by seq; those with a run id only if it has calls of the family
         self.named = asyncio.Event()
         self.closed = False
         self.stack, self.watching = AsyncExitStack(), AsyncExitStack()
+
+    def offers(self, what: str) -> bool:
+        return super().offers(what) and (what not in FAMILY or what in self.offered)
 
     async def open(self) -> None:
         self.client_id = str(uuid4())
@@ -119,17 +125,18 @@ class OpenWireAdapter(Adapter):
     async def accept(self, session: str, prompt: Sent) -> None:
         try:
             answer = await self.post(
-                path("workspaces", self.id, "agent"), wire.SendPrompt(session, prompt.text, prompt.run_id))
+                path("workspaces", self.id, "agent"),
+                wire.SendPrompt(session, prompt.text, prompt.run_id, if_busy=prompt.if_busy or None))
         except Refusal as no:
             if no.status in NO or (self.closed and no.status == HTTPStatus.NOT_FOUND):
                 raise Refused(str(no)) from no
             raise
-        if prompt.run_id is None:
+        if prompt.run_id is None or self.offered:
             self.names[read(wire.Accepted, answer.json()).seq] = prompt.name
             self.named.set()
 
     async def lose(self, session: str, prompt: Sent) -> None:
-        sent = wire.SendPrompt(session, prompt.text, prompt.run_id)
+        sent = wire.SendPrompt(session, prompt.text, prompt.run_id, if_busy=prompt.if_busy or None)
         await self.connections.send_and_leave("POST", path("workspaces", self.id, "agent"), wire.to_json(sent))
 
     async def cancel(self, session: str) -> None:
@@ -138,12 +145,53 @@ class OpenWireAdapter(Adapter):
     async def clear(self, session: str) -> None:
         await self.post(of_session(self.id, session, "prompts", "clear"))
 
-    async def post(self, url: str, sent: wire.Request | None = None) -> httpx2.Response:
+    async def post(self, url: str, sent: wire.Request | None = None, method: str = "POST") -> httpx2.Response:
         """A call that may race with others: on a connection that is open already, in one write."""
-        answer = await self.connections.ask("POST", url, wire.to_json(sent) if sent else None)
+        answer = await self.connections.ask(method, url, wire.to_json(sent) if sent else None)
         if not answer.is_success:
             raise refusal(answer)
         return answer
+
+    # --- the family
+
+    async def revoke(self, session: str, prompt: Sent) -> None:
+        await self.ask_about(session, prompt, "DELETE")
+
+    async def replace(self, session: str, prompt: Sent, text: str) -> None:
+        await self.ask_about(session, prompt, "PUT", "/text", wire.ReplaceText(text))
+
+    async def next(self, session: str, prompt: Sent) -> None:
+        await self.ask_about(session, prompt, "POST", "/next")
+
+    async def ask_about(self, session: str, prompt: Sent, method: str, call: str = "", sent: wire.Request | None = None,
+                        ) -> None:
+        """A call about one prompt, which may come too late for it, or too early."""
+        key = prompt.run_id or next(seq for seq, name in self.names.items() if name == prompt.name)
+        try:
+            await self.post(of_prompt(self.id, session, key) + call, sent, method)
+        except Refusal as no:
+            if no.status in (*NO, HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED):
+                raise Refused(str(no)) from no
+            raise
+
+    async def stop(self, session: str) -> str | None:
+        return await self.stop_front(session, wire.StopPrompt())
+
+    async def stop_hold(self, session: str) -> str | None:
+        return await self.stop_front(session, wire.StopPrompt(hold=True))
+
+    async def stop_front(self, session: str, sent: wire.StopPrompt) -> str | None:
+        """The name of the prompt that was stopped; None if its own answer, which says its seq, has not come yet."""
+        seq = read(wire.Stopped, (await self.post(of_session(self.id, session, "stop"), sent)).json()).stopped
+        return self.names.get(seq) if seq else ""
+
+    async def hold(self, session: str) -> None:
+        await self.post(of_session(self.id, session, "hold"))
+
+    async def resume(self, session: str) -> None:
+        await self.post(of_session(self.id, session, "resume"))
+
+    # --- what there is
 
     async def queued(self, session: str) -> int:
         return await self.client.queued(self.id, session)

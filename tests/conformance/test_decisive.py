@@ -45,6 +45,13 @@ CASES = {
     "delivery": Case("accept A; leave; release; return", "accept A; leave; return"),
     "run-ids": Case("accept A; resend A", "accept A; release; accept B", RuntimeAdapter),
     "outlives-watcher": Case("accept A; leave long; return", "accept A; leave; return", RuntimeAdapter),
+    "revoke-exact": Case("accept A; revoke A", "accept A; release; revoke A", RuntimeAdapter),
+    "keeps-queue": Case("accept A; accept B; stop", "accept A; accept B, stop", RuntimeAdapter),
+    "stop-heard": Case("accept A, stop", "accept A; release; stop", RuntimeAdapter),
+    "held": Case("accept A; accept B; hold; release", "accept A; accept B; hold; resume; release", RuntimeAdapter),
+    "edited": Case("accept A; accept B; replace B; release", "accept A; accept B; replace B; revoke B", RuntimeAdapter),
+    "send-now": Case("accept A; accept B interrupt", "accept A; hold; accept B interrupt", RuntimeAdapter),
+    "reject": Case("accept A; accept B reject", "accept A; release; accept B reject", RuntimeAdapter),
 }
 
 

@@ -29,7 +29,8 @@ DESCRIPTION = """\
 Judge a server that speaks the wire of specs/wire.md, or with --adapter any other: several clients send it prompts,
 cancel, clear and watch, and what they see is held against the guarantees of specs/protocol.md. A guarantee is kept
 (enough histories could have broken it, and none did), broken (the shortest history found is shown, with the command
-that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed.
+that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed. What is
+about a call that the server does not have, such as a hold of the queue, is not offered.
 
 Exit 0: something is kept, and nothing is broken. 1: something is broken. 2: nothing was tested, something that is
 required was not, or the server cannot be judged.
@@ -68,7 +69,7 @@ left alone; --keep-open spares it the histories that close that workspace.
 """
 
 STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not observable": "yellow",
-         "not claimed": "dim"}
+         "not claimed": "dim", "not offered": "dim"}
 EXITS = {"conforms": 0, "broken": 1, "unknown": 2}
 PROFILES = ("quick", "deep")
 TELL = ("Tell the agent with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for that address; "
@@ -257,10 +258,12 @@ def show(report: "Report") -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("guarantee", "verdict", ""):
         table.add_column(heading, no_wrap=bool(heading))
-    for verdict in report.verdicts:
+    for verdict in report.rows:
         status = verdict.status.value
         table.add_row(verdict.guarantee, f"[{STYLE[status]}]{status}[/]", escape(verdict.about))
     console.print(table, soft_wrap=False)
+    if report.unoffered:
+        console.print(report.unoffered, markup=False)
     if any(verdict.promise for verdict in report.verdicts):
         console.print("\nwhat the text says:", markup=False)
     for promise in dict.fromkeys(verdict.promise for verdict in report.verdicts if verdict.promise):

@@ -97,8 +97,9 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     hidden = [TOKEN] if arguments.token and not arguments.token_file else []
     with _workspace(urls, arguments.workspace) as workspace:
         asyncio.run(look_together(urls, token, workspace))
+        offered = asyncio.run(look_for_calls(urls, token, workspace))
         yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, names_seqs=names_seqs,
-                                                   grace=arguments.grace), True,
+                                                   grace=arguments.grace, offered=offered), True,
                      " ".join([*map(shlex.quote, urls), *hidden, *map(shlex.quote, given)]), (ClientError,))
 
 
@@ -138,6 +139,21 @@ def token_of(arguments: argparse.Namespace) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {arguments.token_file}: {getattr(error, 'strerror', None) or 'it is not text'}"
                          ) from error
+
+
+async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str) -> frozenset[str]:
+    """The calls of the family that the server has; of several nodes, those that all of them have."""
+    from ...adapters.offered import find_calls
+    from ...client import ClientError
+
+    try:
+        async with asyncio.timeout(ANSWER * len(urls)):
+            return frozenset.intersection(*[await find_calls(url, token, workspace) for url in urls])
+    except TimeoutError:
+        raise UsageError(f"{', '.join(urls)}: no answer within {ANSWER:g} s to the question which calls there are"
+                         ) from None
+    except ClientError as error:
+        raise UsageError(f"{error}; it was asked which calls it has") from error
 
 
 async def look(url: str, token: str | None) -> bool:

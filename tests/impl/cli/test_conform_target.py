@@ -20,7 +20,11 @@ def found(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Target]:
     async def look(*_: object) -> bool:
         return True
 
+    async def look_for_calls(*_: object) -> frozenset[str]:
+        return frozenset()
+
     monkeypatch.setattr(target, "look", look)
+    monkeypatch.setattr(target, "look_for_calls", look_for_calls)
     top = argparse.ArgumentParser()
     conform.add_parser(top.add_subparsers())
     with find_target(top.parse_args(["conform", *arguments])) as judged:

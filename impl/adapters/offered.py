@@ -1,0 +1,50 @@
+"""Which calls of the family does a server of our wire have? Asked once, before it is judged.
+
+A server without a call answers 404, 405 or 501. It answers 404 too if it does not know the prompt that a call is about:
+so one prompt is sent, to a session of its own, which is held if the server can do that, and canceled in any case.
+"""
+
+from http import HTTPStatus
+from uuid import uuid4
+
+from .. import wire
+from ..client.calls import Client, of_prompt, of_session, path
+from .connections import Connections
+
+NONE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+TEXT = "cancelmark conform asks which calls there are"
+
+
+async def find_calls(server: str, token: str | None, place: str) -> frozenset[str]:
+    """The calls, and the words of `if_busy`, in a workspace at that place."""
+    asking, run_id = Connections(server, token), f"cancelmark-{uuid4()}"
+    async with Client(server, token=token) as client:
+        id = (await client.open_workspace(place)).id
+        await client.init_agent(id, interactive=False)
+        session = (await client.create_session(id, "conformance")).id
+
+        async def ask(method: str, url: str, sent: wire.Request | None = None) -> int:
+            return (await asking.ask(method, url, wire.to_json(sent) if sent else None)).status_code
+
+        async def send(if_busy: str) -> int:
+            return await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, TEXT, if_busy=if_busy))
+
+        prompt = of_prompt(id, session, run_id)
+        calls = {"hold": ("POST", of_session(id, session, "hold"), None),
+                 "replace": ("PUT", f"{prompt}/text", wire.ReplaceText(TEXT)),
+                 "next": ("POST", f"{prompt}/next", None),
+                 "stop": ("POST", of_session(id, session, "stop"), wire.StopPrompt()),
+                 "stop_hold": ("POST", of_session(id, session, "stop"), wire.StopPrompt(hold=True)),
+                 "revoke": ("DELETE", prompt, None)}
+        offered = set[str]()
+        try:
+            for what, call in calls.items():
+                if await ask(*call) not in NONE:
+                    offered.add(what)
+                if what == "hold":
+                    await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, TEXT, run_id))
+            knows_field = await send("cancelmark") == HTTPStatus.BAD_REQUEST != await send("queue")
+            return frozenset(offered | ({"reject", "interrupt"} if knows_field else set()))
+        finally:
+            await ask("POST", of_session(id, session, "cancel"))
+            await asking.close()
