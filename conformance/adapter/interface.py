@@ -159,7 +159,7 @@ class Adapter:
     tool: ClassVar[tuple[str, str]] = ("cancelmark_wait", "{}")
     """Outside: a tool that the language model may call without harm, and its arguments. A server that answers a call of
     a tool that it does not have, and goes on, needs none."""
-    outgrows: ClassVar[str] = ""
+    outgrows: str = ""
     """How a turn learns that it no longer fits into its context, if it goes on after a summary then: by an `error` of
     the language model (`ContextFull`, for a server in this process), or by the `usage` of an answer."""
     run_ids: ClassVar[bool] = False

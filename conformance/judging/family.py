@@ -41,12 +41,12 @@ def strayed_by(history: History, p: Track, by: float) -> list[str]:
 
 def misses(history: History, call: ClientCall, p: Track) -> bool:
     """Whether a call that may be about the prompt has certainly not reached it: a stop had another in front, an
-    interrupt found it in the queue, from which it cannot have come before its end."""
+    interrupt found the session held, or the prompt in the queue, from which it cannot have come before its end."""
     if call.what in STOP:
         front = None if call.of else history.in_front(call)
         return front is not None and front is not p
-    return call.what == "interrupt" and p.queued is not None and p.queued.end < call.begin and (
-        _waits_behind_interrupts(history, p))
+    return call.what == "interrupt" and (history.surely_held(p.session, call.begin, p.over_at) or (
+        p.queued is not None and p.queued.end < call.begin and _waits_behind_interrupts(history, p)))
 
 
 def _waits_behind_interrupts(history: History, p: Track) -> bool:
@@ -64,10 +64,13 @@ def _waits_behind_interrupts(history: History, p: Track) -> bool:
 
 
 def find_interrupter(history: History, p: Track) -> Track | None:
-    """Who must have stopped the prompt, which is running: an interrupt that was accepted after the prompt's turn was
-    seen to run, that nothing else has reached, in a session that nobody has held since."""
+    """Who must have stopped the prompt, or started before it: an interrupt that was sent after the prompt was accepted,
+    that nothing else has reached, in a session that nobody has held since. The prompt was running then, or is running
+    while the interrupt waits."""
+    moved = any(c.what == "next" and c.of == p.label for c in history.calls)
     for q in history.prompts_of(p.session):
-        if q.if_busy == "interrupt" and p.starts and p.starts[0][0] < q.begin and not p.pauses and (
+        if q.if_busy == "interrupt" and p.accepted < q.begin and p.starts and not p.pauses and (
+                p.starts[0][0] < q.begin or (p.running and q.waiting and not moved)) and (
                 _enters(history, q) and not history.maybe_held(q.session, q.begin)):
             return q
     return None
@@ -84,8 +87,16 @@ def _enters(history: History, q: Track) -> bool:
 def _judge_hold(history: History, p: Track) -> None:
     """Nothing starts, or is taken in, that was waiting when a hold was answered, or came later."""
     for what, floor, at in _beginnings(p):
-        if history.surely_held(p.session, max(p.begin, floor), at):
+        if any(c.end <= max(p.begin, floor) or _waits_through(history, p, c)
+               for c in history.holds_until(p.session, at)):
             history.complain("held", f"the session was held, nobody had resumed it, and {p.label} {what}.")
+
+
+def _waits_through(history: History, p: Track, call: ClientCall) -> bool:
+    """Whether the prompt was in the queue until the call had taken effect: behind a turn that nothing else can have
+    ended."""
+    return p.queued is not None and p.queued.end < call.begin and any(
+        history.runs_through(q, call.begin, call.end, call) for q in history.prompts_of(p.session) if q is not p)
 
 
 def _beginnings(p: Track) -> Iterator[tuple[str, int, int]]:

@@ -308,9 +308,12 @@ class History:
 
     def surely_held(self, session: int, begin: float, end: float) -> bool:
         """Whether the session was held all the while."""
-        return any(c.taken and c.end < begin and not any(
-            r.end > c.begin and r.begin < end for r in self._calls_in(session, "resume"))
-            for c in self._calls_in(session, *HOLD))
+        return any(c.end <= begin for c in self.holds_until(session, end))
+
+    def holds_until(self, session: int, end: float) -> Iterator[ClientCall]:
+        """The holds that were answered, and that nobody can have ended before then."""
+        return (c for c in self._calls_in(session, *HOLD) if c.taken and not any(
+            r.end > c.begin and r.begin < end for r in self._calls_in(session, "resume")))
 
     def _calls_in(self, session: int, *whats: str) -> Iterator[ClientCall]:
         return (c for c in self.calls if c.what in whats and c.session == session)

@@ -77,6 +77,10 @@ def _judge_ends(history: History, p: Track) -> None:
                                                                            for c in history.calls_on(p, *STOPS)):
         history.complain("no-late-fold", f"{p.label} was accepted after a cancel, and the turn of {into.label}, which "
                                          "the cancel has reached, has taken it in.")
+    if p.taken_in and (into := history.find_prompt(p.taken_in[1])) and (other := find_interrupter(history, into)) and (
+            other.accepted < p.begin):
+        history.complain("no-late-fold", f"{p.label} was accepted after {other.label}, which interrupts, and the turn "
+                                         f"of {into.label}, which that stops, has taken it in.")
 
 
 def _separates(cancel: ClientCall, p: Track, q: Track) -> bool:
@@ -183,7 +187,7 @@ def is_ahead(history: History, q: Track, p: Track, since: int) -> str:
     last += [(c.begin, c.end) for c in moves]
     mine = [(q.begin, q.accepted)] if q.if_busy == "interrupt" else []
     mine += [(c.begin, c.end) for c in history.calls if c.what == "next" and c.of == q.label and c.taken]
-    if any(end < since and all(other < begin for _, other in last) for begin, end in mine):
+    if any(end <= since and all(other < begin for _, other in last) for begin, end in mine):
         return "behind which it was put"
     return "which was accepted after it" if not last and q.accepted < p.begin else ""
 

@@ -52,7 +52,7 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("a hold and a cancel", "held", "hold; cancel; accept A; resume"),
     _s("a hold and a restart", "held", "hold; accept A; restart; resume", "restart"),
     _s("a held queue does not fold", "held", "accept A; accept B anonymous; hold; again", "fold"),
-    _s("a held turn goes on after its summary", "held", "accept A; accept B; hold; outgrow; summarize; resume",
+    _s("a held turn goes on after its summary", "held", "accept A, accept B; hold; outgrow; summarize; resume",
        "outgrow"),
     _s("a resume with nothing running", "all-done", "hold; accept A; resume"),
     _s("a resume while a turn ends", "all-done", "accept A; accept B; hold; release + resume"),
@@ -62,8 +62,8 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("another text too late", "edited", "accept A; replace A"),
     _s("another text while it starts", "edited", "accept A; accept B; release + replace B"),
     _s("another text for one that was canceled", "edited", "accept A, revoke A, replace A"),
-    _s("another text for one that has begun", "edited", "accept A; accept B; next B; outgrow; summarize; replace A",
-       "outgrow"),
+    _s("another text for one that has begun", "edited",
+       "accept A, accept B; outgrow; summarize; replace A + replace B", "outgrow"),
     _s("another text and a restart", "edited", "accept A; accept B; replace B; restart", "restart"),
     # to the front
     _s("to the front", "fifo", "accept A; accept B; accept C; next C; release; release"),
@@ -80,6 +80,8 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("an interrupt that is revoked", "no-poisoning", "accept A; accept B interrupt, revoke B"),
     _s("an interrupt in a held session", "no-poisoning", "accept A; hold; accept B interrupt; release; resume"),
     _s("two interrupts", "fifo", "accept A; accept B interrupt, accept C interrupt; release; release"),
+    _s("a follow-up to an interrupt", "no-late-fold", "accept A; accept B interrupt, accept C anonymous, again",
+       "fold"),
     _s("an interrupt waits for the turn that it stops", "single-active", "accept A; accept B interrupt; release"),
     # only if idle
     _s("refused while a turn runs", "reject", "accept A; accept B reject"),

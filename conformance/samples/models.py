@@ -9,10 +9,10 @@ What subscribers see is the model of delivery: a log, or a buffer that overflows
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from cancelmark.model.actions import Actor, Variant
 from cancelmark.model.delivery import BUFFER, delivery_of
@@ -21,7 +21,7 @@ from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.protocol import REFERENCE, Behaviour, Move
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.agent import Agent
-from cancelmark.model.session import ACTIVE, AnySession
+from cancelmark.model.session import ACTIVE, AnySession, Prompt
 
 from ..adapter import (
     Adapter,
@@ -38,15 +38,8 @@ from ..adapter import (
 )
 from ..schedule import checkpoint, label
 
+Model = TypeVar("Model", bound="ModelAdapter")
 BEHAVIOURS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}
-NEVER = ("crash", "recover")
-
-
-@lru_cache(100_000)
-def moves_of(name: str, state: AnySession, latest: int) -> tuple[Move, ...]:
-    return tuple(move for move in BEHAVIOURS[name].moves(state, latest) if move.action.name not in NEVER)
-
-
 class ModelAdapter(Adapter):
     """A server that is nothing but a model."""
 
@@ -54,6 +47,7 @@ class ModelAdapter(Adapter):
     outgrows = "error"
     behaviour: ClassVar[Behaviour]
     name: ClassVar[str]
+    moves_of: ClassVar[Callable[[AnySession, int], tuple[Move, ...]]]
 
     def __init__(self) -> None:
         self.states: dict[str, AnySession] = {}
@@ -65,7 +59,7 @@ class ModelAdapter(Adapter):
         self.taken_in: dict[int, list[str]] = {}  # texts that a turn will hand to the language model, by its seq
         self.spoken: dict[str, list[Spoken]] = {}
         self.popped: set[int] = set()  # prompts that have been active
-        self.delivery = delivery_of(self.name)
+        self.delivery = delivery_of(self.name if self.name in BEHAVIOURS else REFERENCE.name)
         self.attached, self.reading = True, asyncio.Event()
         self.reading.set()
 
@@ -87,10 +81,16 @@ class ModelAdapter(Adapter):
             raise Refused("closing")
         seq = self.latest + 1
         self.sent[seq] = prompt
-        self.take(session, "accept", variant=prompt.run_id is not None)
+        self.admit(session, prompt)
         self.latest = seq
-        task = asyncio.create_task(self.live_out(session, seq), name=f"prompt {seq}")
-        self.tasks.add(task)
+        self.live(session, seq)
+
+    def admit(self, session: str, prompt: Sent) -> None:
+        self.take(session, "accept", variant=prompt.run_id is not None)
+
+    def live(self, session: str, seq: int) -> None:
+        """What a prompt does by itself begins."""
+        self.tasks.add(asyncio.create_task(self.live_out(session, seq), name=f"prompt {seq}"))
 
     async def cancel(self, session: str) -> None:
         await self.make_call(session, "cancel")
@@ -186,7 +186,8 @@ class ModelAdapter(Adapter):
         """The turn of the prompt that is active: the language model is asked until it has an answer."""
         taken = self.taken_in.pop(seq, [])
         try:
-            answer = await self.ask(self.turns.step(self.sent[seq].text, *taken), f"turn {seq}", session, seq)
+            text = self.text_of(self.states[session].prompt(seq))
+            answer = await self.ask(self.turns.step(text, *taken), f"turn {seq}", session, seq)
         except asyncio.CancelledError:
             self.take(session, "finish", seq, Outcome.CANCELED)
         except TurnFailed:
@@ -234,11 +235,11 @@ class ModelAdapter(Adapter):
     # --- the model
 
     def moves(self, session: str) -> tuple[Move, ...]:
-        return moves_of(self.name, self.states[session], self.latest)
+        return type(self).moves_of(self.states[session], self.latest)
 
     def find(self, session: str, name: str, seq: int | None = None, variant: Variant = None) -> Move | None:
         return next((m for m in self.moves(session) if (m.action.name, m.seq) == (name, seq)
-                     and (variant is None or m.variant is variant)), None)
+                     and (variant is None or m.variant == variant)), None)
 
     def take(self, session: str, name: str, seq: int | None = None, variant: Variant = None) -> None:
         move = self.find(session, name, seq, variant)
@@ -247,6 +248,7 @@ class ModelAdapter(Adapter):
 
     def apply(self, session: str, move: Move) -> None:
         label(f"{move.action.name} {move.seq or ''}")
+        texts = {p.seq: self.text_of(p) for p in self.states[session].prompts}
         self.states[session] = move.live
         if move.action.name == "finish":  # the models leave a turn's own messages out
             assert isinstance(move.variant, Outcome)
@@ -260,17 +262,20 @@ class ModelAdapter(Adapter):
                 case Report(seq, of):
                     self.tell(Notice(self.sent[seq].name, failure_of(self.sent[of].name)))
                 case Fold(seq, into):
-                    self.taken_in.setdefault(into, []).append(self.sent[seq].text)
+                    self.taken_in.setdefault(into, []).append(texts[seq])
                 case Record(seq):
-                    self.spoken[session] += [Spoken("user", self.sent[seq].text), Spoken("assistant", "", "canceled")]
+                    self.spoken[session] += [Spoken("user", texts[seq]), Spoken("assistant", "", "canceled")]
                 case Start(seq):
                     if seq not in self.popped:  # it goes on after a summary
-                        self.spoken[session].append(Spoken("user", self.sent[seq].text))
+                        self.spoken[session].append(Spoken("user", texts[seq]))
                     self.popped.add(seq)
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self.waiters.clear()
+
+    def text_of(self, prompt: Prompt) -> str:
+        return self.sent[prompt.seq].text
 
     def next_move(self) -> asyncio.Future[None]:
         self.waiters.append(asyncio.get_running_loop().create_future())
@@ -288,5 +293,15 @@ def model_adapter(name: str) -> type[ModelAdapter]:
     """The adapter of a revision, `r0` to `r4`, or of the reference, `ref`."""
     behaviour = BEHAVIOURS[name]
     closes = any(action.name == "close" for action in behaviour.actions)
-    kind: Any = ClosingModelAdapter if closes else ModelAdapter
-    return type(f"{name.capitalize()}Adapter", (kind,), {"behaviour": behaviour, "name": name})
+    return adapter_of(behaviour, name, ClosingModelAdapter if closes else ModelAdapter)
+
+
+def adapter_of(behaviour: Behaviour, name: str, kind: type[Model]) -> type[Model]:
+    """The adapter of that kind for a behaviour. What can happen in a state is computed once."""
+    @lru_cache(100_000)
+    def moves_of(state: AnySession, latest: int) -> tuple[Move, ...]:
+        return tuple(behaviour.moves(state, latest))
+
+    made: Any = type(f"{name.title().replace(' ', '')}Adapter", (kind,), {
+        "behaviour": behaviour, "name": name, "moves_of": staticmethod(moves_of)})
+    return cast("type[Model]", made)

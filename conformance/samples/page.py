@@ -6,12 +6,14 @@ from functools import cache
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.views.pages.tables import table
 
-from ..adapter.guarantees import NEEDS, ORDER, SIGNS
+from ..adapter.guarantees import CALLS, NEEDS, ORDER, SIGNS
 from ..kit import judge
 from ..playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
 from ..profile import Profile
 from ..report import Finding, Report, Status
 from ..trace.records import FIELDS, NEEDED
+from .family import HIDDEN as FAMILY_HIDDEN
+from .family import SHOWN as FAMILY_SHOWN
 from .models import BEHAVIOURS, model_adapter
 from .naive import NaiveAdapter
 from .table import SEEDED
@@ -21,9 +23,9 @@ MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, sh
 
 OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`",
           "messages": "`messages`", "restart": "`restart`", "leave": "`leave`", "run_ids": "`run_ids`",
-          "grace": "`grace`"}
+          "grace": "`grace`", **{call: f"`{call}`" for call in CALLS.values()}}
 CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_TESTED: "?", Status.NOT_OBSERVABLE: "–",
-         Status.NOT_CLAIMED: "–"}
+         Status.NOT_OFFERED: "–", Status.NOT_CLAIMED: "–"}
 
 
 @cache
@@ -51,7 +53,10 @@ Here it judges servers of which we know what is wrong: the models of the origina
 that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
 finds, the last two tables say why.
 
-{table(("guarantee", *names), ((p.id, *(CELLS[judge_known(n).verdict(p.id).status] for n in names)) for p in ORDER))}
+{table(("guarantee", *names), ((p.id, *(CELLS[judge_known(n).verdict(p.id).status] for n in names))
+                               for p in ORDER if p.id not in CALLS))}
+None of these has calls of the family. [Mistakes in the family](#mistakes-in-the-family) has servers that do.
+
 ## What is seen when a guarantee is broken
 
 {table(("guarantee", "what is seen", "the adapter needs"), (
@@ -64,6 +69,17 @@ and is innocent. The kit must say exactly this, and `tests/conformance/test_seed
 {table(("subject", "server", "what it does", "broken"), (
     (subject, s.name, s.says, ", ".join(sorted(s.broken)) or ("–" if s.is_innocent else "not tested"))
     for subject, servers in SEEDED.items() for s in servers))}
+## Mistakes in the family
+
+Each mistake that [family.md](family.md) lists is a protocol, and so a server (`conformance/samples/family.py`). This is
+what shows of it from outside: a guarantee that is broken, and a script with its schedule in which that is seen. In the
+same scripts a server without a mistake shows nothing.
+
+{table(("mistake", "breaks", "what is done"), (
+    (name, guarantee, f"`{text.replace('|', chr(92) + '|')}`") for name, (guarantee, text) in FAMILY_SHOWN.items()))}
+Some do not show:
+
+{table(("mistake", "why nobody outside can tell"), FAMILY_HIDDEN.items())}
 ## Flaws that show from outside
 
 Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same

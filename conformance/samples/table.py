@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..adapter import Adapter
+from ..adapter.guarantees import CALLS
 from ..kit import judge
 from ..profile import Profile
 from ..report import Decision, Report, Status
@@ -61,7 +62,7 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
     ),
     "nothing to judge": (
         Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
-               unsure=dict.fromkeys(one.Sound.claims, UNTESTED)),
+               unsure=dict.fromkeys(one.Sound.claims - CALLS.keys(), UNTESTED)),
         Seeded(one.RefusesWhileBusy, "has no queue, and says so", unsure=dict.fromkeys(
             ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
     ),

@@ -43,7 +43,7 @@ def test_the_page_has_everything_that_the_report_has(report: Report) -> None:
     read = Text(page)
     assert "mine <b>" in read.text
     assert escape("a note & more") in page
-    for verdict in report.verdicts:
+    for verdict in report.rows:
         assert verdict.guarantee in read.text
         assert verdict.sentence in read.text
         if verdict.finding:
