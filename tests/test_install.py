@@ -22,12 +22,12 @@ BROUGHT = {  # by each extra, as modules
     "openai": ("h11",),
     "postgres": ("psycopg", "psycopg_pool"),
     "prove": ("z3",),
-    "fast": ("numba", "numpy", "llvmlite"),
+    "fast": ("ziglang",),
     "notebooks": ("nbclient", "nbconvert", "nbformat", "IPython", "ipykernel", "jupytext", "traitlets"),
     "test": ("pytest", "schemathesis", "playwright", "jsonschema"),
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
-    "model.proof": "prove", "views.pages.proof": "prove", "model.check.fast": "fast", "conformance.suite": "test",
+    "model.proof": "prove", "views.pages.proof": "prove", "conformance.suite": "test",
     "impl.models.exchange": "openai", "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire",
     "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire", "impl.adapters.langgraph": "wire", "impl.adapters.a2a": "wire",
@@ -117,7 +117,6 @@ MORE = [
     (["diagram", "session", "--format", "mermaid"], None),
     (["diagram", "trace", "accept A", "cancel", "--format", "svg"], None),
     (["diagram", "trace", "accept A", "cancel", "-o", "/dev/null", "--format", "png"], "png"),
-    (["check", "--prompts", "1", "--engine", "fast"], "fast"),
 ]
 
 

@@ -5,14 +5,10 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, NamedTuple
-
-from rich.markup import escape
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from cancelmark.model.check.explore import (
     ENGINES,
@@ -25,15 +21,17 @@ from cancelmark.model.check.explore import (
     engine_for,
     misses_fast_engine,
 )
+from cancelmark.model.cluster.budget import Budget
 from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
+<<<<<<< HEAD
 from cancelmark.views.traces.text import trace_text
+=======
+>>>>>>> db259a1 (The fast engine's loops are C, compiled at first use, on all processors; a check loads what it needs)
 
 from ..files import UsageError
-from . import cluster
 from .protocols import REMEDY, add_protocol, protocol_named, sound
-from .terminal import output, progress_bar
 from .width import Help
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
@@ -45,6 +43,8 @@ MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
 # name, largest sensible value, what it bounds
 BOUND_OPTIONS = tuple((bound.name, bound.metadata["most"], bound.metadata["says"]) for bound in fields(Bounds))
+# Those that only a cluster has.
+CLUSTER_BOUNDS = tuple(bound for bound in fields(Budget) if bound.name not in {name for name, _, _ in BOUND_OPTIONS})
 
 DESCRIPTION = """\
 Explore every reachable state within bounds and judge every property on the way.
@@ -57,9 +57,10 @@ With any bound given, those not given are 0 (sessions: 1).
 for the family, {family_deep}.
 It uses every reduction that the protocol allows.
 
-There are two engines with one result. The plain one is the definition; the fast one (pip install 'cancelmark[fast]')
-is compiled, and is used where it is there and worth loading. It can also reduce: search fewer states without losing a
-verdict. A reduced search says so, and its counts are its own.
+There are two engines with one result. The plain one is the definition; the fast one is compiled when it is first used,
+by the machine's C compiler or by the one that pip install 'cancelmark[fast]' brings. It is used where it is worth
+loading. It can also reduce: search fewer states without losing a verdict. A reduced search says so, and its counts are
+its own.
   finished      finished prompts are forgotten
   symmetry      sessions that have only changed places are one
   commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest (not for a
@@ -112,9 +113,23 @@ def add_parser(commands: Any) -> None:
                         help=f"stop after so many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
     limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
                         help="stop when the process is larger than this (default: 4096 MiB)")
-    cluster.add_options(parser)
+    add_cluster_options(parser)
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.set_defaults(run=run)
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "cluster", "With --cluster: two nodes on one database, searched within the bounds of specs/cluster.md, or "
+        "within those that are given here and above.")
+    group.add_argument("--cluster", action="store_true", help="check several servers on one database")
+    group.add_argument("--flaw", metavar="NAME", help="leave a precaution out (`cancelmark explain` lists them)")
+    for bound in CLUSTER_BOUNDS:
+        name, says = f"--{bound.name.replace('_', '-')}", str(bound.metadata["says"])
+        if bound.type is bool:
+            group.add_argument(name, action="store_const", const=True, help=says)
+        else:
+            group.add_argument(name, type=int, metavar="N", help=says)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -126,7 +141,9 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--{name} {value}: give at least 1")
     if arguments.cluster:
         return check_cluster(arguments)
-    cluster.refuse_stray_options(arguments)
+    for name in ("flaw", *(bound.name for bound in CLUSTER_BOUNDS)):
+        if getattr(arguments, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: only with --cluster")
     protocol = protocol_named(arguments.protocol)
     properties = properties_named(arguments.properties, protocol)
     engine = engine_named(protocol, arguments, properties)
@@ -149,6 +166,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check_cluster(arguments: argparse.Namespace) -> int:
+    from . import cluster  # a model of its own, for those who ask for it
+
     with watching("exploring the cluster", arguments.max_memory) as watch:
         searched = cluster.run_cluster(arguments, watch)
     if arguments.json:
@@ -227,22 +246,38 @@ def peak_memory() -> int:
 @contextmanager
 def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Watch]:
     """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
-    started = time.perf_counter()
-    bar = progress_bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
-    task = bar.add_task(describe, total=None, figures="")
-
     def watch(progress: Progress) -> str | None:
-        if not bar.disable:
-            rate = progress.states / max(1e-9, time.perf_counter() - started)
-            whole = f" of about {_round_estimate(progress.estimate)}" if progress.estimate else ""
-            bar.update(task, figures=f"{progress.states:,}{whole} states  frontier {progress.frontier:,}  "
-                                     f"depth {progress.depth}  {rate:,.0f} states/s")
+        show_progress(progress)
         if peak_memory() > max_memory << 20:
             return f"more than {max_memory:,} MiB of memory"
         return None
 
-    with bar:
+    with showing(describe) as show_progress:
         yield watch
+
+
+@contextmanager
+def showing(describe: str) -> Iterator[Callable[[Progress], None]]:
+    """Shows on a terminal how far a search is."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from .terminal import progress_bar
+
+    started = time.perf_counter()
+    bar = progress_bar(SpinnerColumn(), TextColumn(describe), TextColumn("{task.fields[figures]}"), TimeElapsedColumn())
+    task = bar.add_task(describe, total=None, figures="")
+
+    def show_progress(progress: Progress) -> None:
+        rate = progress.states / max(1e-9, time.perf_counter() - started)
+        whole = f" of about {_round_estimate(progress.estimate)}" if progress.estimate else ""
+        bar.update(task, figures=f"{progress.states:,}{whole} states  frontier {progress.frontier:,}  "
+                                 f"depth {progress.depth}  {rate:,.0f} states/s")
+
+    with bar:
+        yield show_progress
 
 
 def _round_estimate(estimate: int) -> str:
@@ -293,6 +328,11 @@ STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "
 
 def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     """The result for people."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from .terminal import output
+
     console = output()
     console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -312,6 +352,8 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     for goal in result.unmet:
         console.print(f"  [bold red]never happens:[/] {goal}")
     for id, trace in result.violations.items():
+        from cancelmark.views.trace import trace_text
+
         shortest = "trace" if Reduction.COMMUTING in result.reductions else "shortest trace"
         console.print(f"\n[bold red]{id}[/] is violated; a {shortest}, {len(trace)} steps:")
         console.print(trace_text(trace), markup=False)

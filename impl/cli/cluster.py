@@ -17,7 +17,6 @@ from cancelmark.model.cluster.flaws import ALL_FLAWS, Flaw, find_history
 from cancelmark.model.cluster.log import LOG_PROPERTIES, LogFlaw
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, session_properties
 from cancelmark.model.cluster.search import ClusterResult, Path, search_cluster, search_log
-from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 
 from ..files import UsageError
@@ -27,7 +26,6 @@ from .width import columns
 
 MOST = 9
 FLAWS_BY_NAME: dict[str, Flaw | LogFlaw] = {flaw.name: flaw for flaw in ALL_FLAWS}
-OWN = tuple(f for f in fields(Budget) if f.name not in {b.name for b in fields(Bounds)})  # bounds that check has not
 FOREIGN = ("crashes", "sessions")  # bounds of check that a cluster has not
 
 LIVENESS = {p.id for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES) if p.reached}
@@ -41,27 +39,6 @@ class Searched(NamedTuple):
     protocol: str
     result: ClusterResult
     seconds: float
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "cluster", "With --cluster: two nodes on one database, searched within the bounds of specs/cluster.md, or "
-        "within those that are given here and above.")
-    group.add_argument("--cluster", action="store_true", help="check several servers on one database")
-    group.add_argument("--flaw", metavar="NAME", help="leave a precaution out (`cancelmark explain` lists them)")
-    for bound in OWN:
-        name, says = f"--{bound.name.replace('_', '-')}", str(bound.metadata["says"])
-        if bound.type is bool:
-            group.add_argument(name, action="store_const", const=True, help=says)
-        else:
-            group.add_argument(name, type=int, metavar="N", help=says)
-
-
-def refuse_stray_options(arguments: argparse.Namespace) -> None:
-    """Without --cluster its options say nothing."""
-    for name in ("flaw", *(bound.name for bound in OWN)):
-        if getattr(arguments, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: only with --cluster")
 
 
 def run_cluster(arguments: argparse.Namespace, watch: Watch) -> list[Searched]:

@@ -21,7 +21,7 @@ from cancelmark.views.traces.telling import Scene, scenes
 from ..files import UsageError
 from .check import watching
 from .itf import load
-from .protocols import PROTOCOLS, WHICH, protocol_named, sound
+from .protocols import NAMES, WHICH, protocol_named, sound
 from .terminal import output
 from .width import Help
 
@@ -62,17 +62,17 @@ def run(arguments: argparse.Namespace) -> int:
         names = [REFERENCE.name, *names]
     if len(names) != 2:
         raise UsageError("diff: give two protocols, or two files with traces")
-    files = [name not in PROTOCOLS and Path(name).exists() for name in names]
+    files = [name not in NAMES and Path(name).exists() for name in names]
     report: Protocols | Traces
     if not any(files):
         for name in names:
-            if ":" not in name and name not in PROTOCOLS:
+            if ":" not in name and name not in NAMES:
                 raise UsageError(f"diff {name}: neither a protocol ({WHICH}) nor a file")
         report = Protocols(*(protocol_named(name) for name in names))
     elif all(files):
         report = Traces(names, [load(Path(name)) for name in names])
     else:
-        raise UsageError(f"diff {' '.join(names)}: give two protocols ({', '.join(PROTOCOLS)}) or two files")
+        raise UsageError(f"diff {' '.join(names)}: give two protocols ({', '.join(NAMES)}) or two files")
     if arguments.json:
         print(json.dumps(report.data(), indent=2, ensure_ascii=False))
     else:

@@ -8,7 +8,7 @@ from cancelmark.model.trace import Trace
 from cancelmark.views.traces.itf import itf_trace, trace_itf
 
 from ..files import UsageError, write
-from .protocols import PROTOCOLS
+from .protocols import known_protocols
 
 
 def save(path: Path, protocol: Behaviour, trace: Trace) -> None:
@@ -26,10 +26,10 @@ def load(path: Path, given: Behaviour = REFERENCE) -> tuple[Behaviour, Trace]:
         raise UsageError(f"{path} is not JSON: {error}; `cancelmark play` saves traces that can be read") from error
     meta = document.get("#meta", {}) if isinstance(document, dict) else {}
     name = meta.get("protocol", REFERENCE.name) if isinstance(meta, dict) else REFERENCE.name
-    protocol = given if given.name == name else PROTOCOLS.get(name)
+    protocol = given if given.name == name else known_protocols().get(name)
     if protocol is None:
-        raise UsageError(f"{path} is a trace of protocol {name}, which is none of {', '.join(PROTOCOLS)}; say where it "
-                         "is with --protocol")
+        raise UsageError(f"{path} is a trace of protocol {name}, which is none of "
+                         f"{', '.join(known_protocols())}; say where it is with --protocol")
     try:
         return protocol, itf_trace(protocol, document)
     except ValueError as error:

@@ -1,25 +1,30 @@
 """Protocols by name: the reference, the revisions of the original, seeded bugs, and anybody's own."""
 
 import argparse
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
+from functools import cache
 from types import ModuleType
 
 from cancelmark.model.check.explore import StoppedError
 from cancelmark.model.lifecycle import Feature, IllegalTrigger
 from cancelmark.model.protocol import FAMILY, REFERENCE, Behaviour, Protocol
-from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.revisions.machine import Revision
 from cancelmark.model.session import NoPrompt
 
 from ..files import UsageError
 
-PROTOCOLS: dict[str, Behaviour] = {
-    **{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE, FAMILY.name: FAMILY}
+NAMES = ("r0", "r1", "r2", "r3", "r4", REFERENCE.name, FAMILY.name)
 
-WHICH = (f"{', '.join(PROTOCOLS)} (every feature), family:FEATURE,… (some of "
+
+@cache
+def known_protocols() -> dict[str, Behaviour]:
+    """Those that have a name of their own."""
+    from cancelmark.model.revisions import REVISIONS  # for those who do not mean the reference
+
+    return {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE, FAMILY.name: FAMILY}
+
+
+WHICH = (f"{', '.join(NAMES)} (every feature), family:FEATURE,… (some of "
          f"{', '.join(f.value for f in Feature)}), seeded:NAME (a bug of the model, such as "
          "seeded:the-mark-is-one-too-high), or your own: module:NAME or file.py:NAME")
 
@@ -33,13 +38,15 @@ def protocol_named(name: str) -> Behaviour:
     """The protocol of that name; says what is wrong with the name otherwise."""
     where, colon, attribute = name.rpartition(":")
     if not colon:
-        if name not in PROTOCOLS:
+        if name not in NAMES:
             raise UsageError(f"--protocol {name}: no such protocol; choose one of {WHICH}")
-        return PROTOCOLS[name]
+        return REFERENCE if name == REFERENCE.name else known_protocols()[name]
     if where == "seeded":
         return _seeded(attribute)
     if where == FAMILY.name:
         return _with_features(name, attribute.split(","))
+    from cancelmark.model.revisions.machine import Revision  # for those who name their own
+
     module = _loaded(name, where)
     found = getattr(module, attribute, None)
     if not isinstance(found, Protocol | Revision):
@@ -59,7 +66,9 @@ def _with_features(name: str, features: list[str]) -> Protocol:
 
 
 def _seeded(name: str) -> Protocol:
-    from cancelmark.model.seeded import SEEDED  # for those who name a bug
+    from difflib import get_close_matches  # for those who name a bug
+
+    from cancelmark.model.seeded import SEEDED
     from cancelmark.model.variants.mistakes import MISTAKES
 
     bugs = {**SEEDED, **{m.name.replace(" ", "-").replace(",", ""): m.protocol for m in MISTAKES}}
@@ -94,8 +103,10 @@ def sound(protocol: Behaviour) -> Iterator[None]:
         raise UsageError(f"protocol {protocol.name}: an action does what its rows do not allow: {error}; nothing is "
                          f"claimed. {REMEDY}") from error
     except Exception as error:
-        if protocol in PROTOCOLS.values():
+        if protocol in known_protocols().values():
             raise
+        import traceback
+
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(f"protocol {protocol.name}: {type(error).__name__}: {error} "
                          f"({place.filename}:{place.lineno}); nothing is claimed") from error

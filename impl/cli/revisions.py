@@ -25,7 +25,7 @@ from cancelmark.views.traces.timeline import trace_svg
 
 from ..files import UsageError, write
 from . import cluster
-from .protocols import PROTOCOLS
+from .protocols import known_protocols
 from .review.workers import open_workers, processors
 from .terminal import output
 from .width import Help, columns
@@ -74,7 +74,7 @@ def run_revisions(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
     with open_workers(arguments.jobs) as workers:
-        judged = [PROTOCOLS[name] for name in (*(r.name for r in REVISIONS), REFERENCE.name)]
+        judged = [known_protocols()[name] for name in (*(r.name for r in REVISIONS), REFERENCE.name)]
         searches = [(protocol, workers.begin(search_protocol, protocol.name)) for protocol in judged]
         columns = [found().unpack(protocol) for protocol, found in searches]
     if arguments.json:
@@ -88,7 +88,7 @@ def run_revisions(arguments: argparse.Namespace) -> int:
 
 def search_protocol(name: str) -> PackedColumn:
     """Searches one protocol, maybe in another process."""
-    return column(PROTOCOLS[name]).pack(PROTOCOLS[name])
+    return column(known_protocols()[name]).pack(known_protocols()[name])
 
 
 def report(columns: list[Column]) -> dict[str, Any]:

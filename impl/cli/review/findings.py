@@ -17,7 +17,7 @@ from cancelmark.views.states.levels import Level, count_levels
 from cancelmark.views.traces.text import trace_text
 
 from ..check import DEFAULT_BOUNDS, verdict_of
-from ..protocols import PROTOCOLS
+from ..protocols import known_protocols
 from .graphs import PackedGraph, pack_graph
 from .whatif import CHANGES, Changed, search_change
 
@@ -138,7 +138,7 @@ class Findings:
 # --- finding out
 
 def check(bounds: Bounds) -> Checked:
-    result = explore_fully(PROTOCOLS[REF], bounds)
+    result = explore_fully(known_protocols()[REF], bounds)
     return Checked(
         bounds, result.states, result.levels, result.verdict,
         {p.id: verdict_of(result, p) for p in PROPERTIES},
@@ -147,24 +147,24 @@ def check(bounds: Bounds) -> Checked:
 
 
 def chapter(name: str) -> Chapter:
-    verdicts = column(PROTOCOLS[name])
+    verdicts = column(known_protocols()[name])
     flaws = {flaw.name: trace for flaw in FLAWS if flaw.latest == name and flaw.breaks != DELIVERY.id
              and (trace := flaw.trace(name))}
     broken = {id: trace for id, trace in verdicts.violations.items()
               if id != DELIVERY.id and len(trace.start.sessions) == 1}
     examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 1} if name == REF else {}
-    behaviour = PROTOCOLS[name] if name == REF else DISPATCH[name]
+    behaviour = known_protocols()[name] if name == REF else DISPATCH[name]
     graph, walks = pack_graph(behaviour, PLAYED[name], [*broken.values(), *flaws.values(), *examples.values()])
     told = iter(walks)
     return Chapter(
-        name, verdicts.pack(PROTOCOLS[name]), {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
+        name, verdicts.pack(known_protocols()[name]), {p.id: verdicts.cell(p.id) for p in JUDGED}, graph,
         {id: next(told) for id in broken}, {flaw: next(told) for flaw in flaws},
         {example: next(told) for example in examples})
 
 
 def two_sessions() -> Sessions:
     examples = {e.name: e.trace for e in EXAMPLES if e.sessions == 2}
-    graph, walks = pack_graph(PROTOCOLS[REF], [TWO_SESSIONS], list(examples.values()), sessions=2)
+    graph, walks = pack_graph(known_protocols()[REF], [TWO_SESSIONS], list(examples.values()), sessions=2)
     return Sessions(graph, dict(zip(examples, walks)))
 
 
@@ -181,7 +181,7 @@ def delivery(way: str) -> Delivered:
 
 
 def count_reference_levels() -> list[Level]:
-    return count_levels(PROTOCOLS[REF], LEVELS_PROFILE)
+    return count_levels(known_protocols()[REF], LEVELS_PROFILE)
 
 
 class Workers(Protocol):

@@ -7,10 +7,9 @@ not seen with its own eyes.
 """
 
 import gc
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from ctypes import addressof, c_char
 from itertools import pairwise, repeat
-
-import numpy as np
 
 from ...lifecycle import IllegalTrigger, State
 from ...properties import Bounds, Property, ServerStep
@@ -20,17 +19,14 @@ from ..estimate import deepest, estimate, magnitude
 from ..plain import Explorer
 from ..result import Progress, Reduction, Result, Watch
 from . import kernel
-from .kernel import Plan, Words
+from .kernel import Plan, Search, Seen
 from .layout import Layout, TooWide
 from .reductions import Commuting, can_commute
 from .run_id_cases import without_run_ids
 from .tables import EndsTooWide, Sessions, Tables
 
 CHUNK = 1 << 18  # states between two looks at the watch
-AHEAD = 1 << 16  # states that are searched for more sessions when one is not in the tables
 LEAST, MOST = 1 << 16, 1 << 24  # the first size of the set, in words, is between these
-LOAD = 0.75  # how full the set may get
-NOTHING: Words = np.zeros(0, np.int64)
 
 
 class ChoosyError(Exception):
@@ -42,8 +38,10 @@ class FastExplorer:
 
     def __init__(
         self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None,
-        reductions: Collection[Reduction] = (),
+        reductions: Collection[Reduction] = (), threads: int | None = None,
     ) -> None:
+        """`threads`, a power of two: as many as there are processors, unless given."""
+        self.threads = kernel.usable_threads() if threads is None else threads
         self.plain = Explorer(protocol, bounds, properties)
         self.bounds = bounds
         self.expected = 10 ** magnitude(protocol, bounds)
@@ -61,21 +59,13 @@ class FastExplorer:
         self.tables = Tables(
             self.sessions, self.layout, forget=Reduction.FINISHED in self.reductions,
             urgent=Commuting(self.sessions).urgent if Reduction.COMMUTING in self.reductions else lambda *_: repeat(()))
-        self.levels = [0]  # where each level begins in `words`
+        self.levels = [0]  # where each level begins
         first = LEAST
-        while not self.reductions and first < min(MOST, self.expected / LOAD):
+        while not self.reductions and first < min(MOST, self.expected / kernel.LOAD):
             first *= 2
-        self.words: Words = np.empty(first, np.int64)
-        self.set: Words = np.zeros(first, np.int64)
-        self.progress: Words = np.array([0, 1, 0], np.int64)  # states expanded, states met, edges
-        # Where things were first seen:
-        self.shown: Words = np.full(0, -1, np.int64)
-        actions = len(self.plain.protocol.actions)
-        self.crossed: Words = np.full((1 + actions, 2, 1 << self.bounds.sessions), -1, np.int64)
-        self.unrest: Words = np.full(len(self.sessions.at_rest), -1, np.int64)
-        self.words[0] = self.word(self.plain.root())
-        kernel.refill(self.words, 1, self.set)
-        self.advance(0)  # loads the compiled loop, so that a search does not have to
+        crossed = 1 + len(self.plain.protocol.actions) << 1 + self.bounds.sessions
+        self.met = Search(self.word(self.plain.root()), first, [
+            Seen(len(self.sessions.at_rest), crossed) for _ in range(self.threads)])
 
     # --- the search
 
@@ -94,15 +84,11 @@ class FastExplorer:
         finally:
             if collecting:
                 gc.enable()
-        result.states, result.edges = self.size, int(self.progress[2])
+        result.states, result.edges = self.met.size, self.met.edges
         result.levels = self.sizes
         result.reductions = self.reductions
         self.judge()
         return result
-
-    @property
-    def size(self) -> int:
-        return int(self.progress[1])
 
     @property
     def sizes(self) -> list[int]:
@@ -111,8 +97,8 @@ class FastExplorer:
     def run(self, max_states: int | None, watch: Watch | None) -> str | None:
         while True:
             try:
-                while self.levels[-1] < self.size:
-                    self.levels.append(self.size)
+                while self.levels[-1] < self.met.size:
+                    self.levels.append(self.met.size)
                     if stopped := self.level(max_states, watch):
                         return stopped
                 return None
@@ -124,63 +110,38 @@ class FastExplorer:
 
     def level(self, max_states: int | None, watch: Watch | None) -> str | None:
         """Expands the states of the last level."""
-        end = self.levels[-1]
-        while (at := int(self.progress[0])) < end:
-            if max_states is not None and self.size > max_states:
+        met, end = self.met, self.levels[-1]
+        tabled = False
+        while met.expanded < end:
+            if max_states is not None and met.size > max_states:
                 return f"more than {max_states:,} states"
+            expected = estimate(self.sizes, met.size, self.deepest)
             if watch and (stopped := watch(Progress(
-                    self.size, self.size - at, len(self.levels) - 2, estimate(self.sizes, self.size, self.deepest)))):
+                    met.size, met.size - met.expanded, len(self.levels) - 2, expected))):
                 return stopped
-            self.advance(min(end, at + CHUNK))
+            if not tabled:
+                self.table(end)
+                tabled = True
+            met.advance(self.plan, self.tables.most, min(end, met.expanded + CHUNK), expected or 0)
         return None
 
-    def advance(self, end: int) -> None:
-        """Expands the states up to `end`, or as many as there is room and a table for; makes room, or adds to it."""
-        margin = self.tables.most + kernel.LAG
-        room = min(len(self.words), int(len(self.set) * LOAD)) - margin
-        if self.size >= room:
-            self.grow(margin)
-            return
-        stopped = kernel.search(self.plan, self.words, self.set, self.progress, end, room, NOTHING, NOTHING)
-        if stopped == kernel.NOT_EVERYWHERE:
-            raise RuntimeError("an action that happens everywhere is not possible in all sessions")
-        if stopped == kernel.NOT_TABLED:
-            self.table(end)
-
-    def grow(self, margin: int) -> None:
-        if self.size >= len(self.words) - margin:
-            self.words.resize(2 * len(self.words), refcheck=False)
-        if self.size >= int(len(self.set) * LOAD) - margin:
-            larger = 2 * len(self.set)
-            expected = estimate(self.sizes, self.size, self.deepest) or 0
-            while larger * LOAD < expected:  # at once, so that the words are put in anew once
-                larger *= 2
-            self.set = self.set[:0]  # the words are all there, so there is no need to have both
-            self.set = np.zeros(larger, np.int64)
-            kernel.refill(self.words, self.size, self.set)
-
     def table(self, end: int) -> None:
-        """Tables what the sessions can do that occur in the next states."""
-        at = int(self.progress[0])
-        words = self.words[at:min(end, at + AHEAD)]
-        layout, tables = self.layout, self.tables
-        low = words & (1 << layout.low) - 1
-        for i, begin in enumerate(layout.sessions):
-            indices = (words >> begin & (1 << layout.session_bits) - 1) << layout.low | low
-            missing = indices[tables.cases_of[i, indices] == 0]
-            if len(missing):
-                tables.add(i, np.unique(missing).tolist())
+        """Tables what the sessions can do that occur in the states up to `end`."""
+        tables = self.tables
+        tables.add(self.met.find_untabled(self.plan, end))
         if tables.choosy and Reduction.SYMMETRY in self.reductions:
             raise ChoosyError
-        self.shown = np.concatenate([self.shown, np.full(len(tables.shows) - len(self.shown), -1, np.int64)])
+        for seen in self.met.seen:
+            seen.make_room(len(tables.shows))
 
     @property
     def plan(self) -> Plan:
+        """What the kernel has to know, as long as nothing is added to the tables."""
         layout, tables = self.layout, self.tables
         return Plan(
             self.bounds.sessions, layout.low, layout.session_bits, self.bounds.prompts, layout.ends, layout.end_bits,
-            Reduction.SYMMETRY in self.reductions, tables.cases_of, tables.cases, tables.moves, tables.most,
-            tables.unrest_of_end, self.shown, self.crossed, self.unrest)
+            Reduction.SYMMETRY in self.reductions, tables.case_of.address, _address(tables.cases),
+            _address(tables.moves), tables.unrest_of_end.buffer_info()[0], len(self.sessions.at_rest))
 
     # --- judging
 
@@ -206,16 +167,19 @@ class FastExplorer:
                 if at >= 0:
                     first[id] = min(at, first.get(id, at))
 
-        for ids, at in zip(self.tables.shows, self.shown.tolist()):
-            note(ids, at)
-        for id, at in zip((p.id for p in self.plain.properties if p.at_rest), self.unrest.tolist()):
-            note([id], at)
-        for action, number in self.tables.everywhere.items():
-            for (closing, changed), at in np.ndenumerate(self.crossed[number]):
-                after = bool(closing) if action.sets_closing is None else action.sets_closing
-                step = ServerStep(action.name, None, (bool(closing), after),
-                                  frozenset(i for i in range(self.bounds.sessions) if changed >> i & 1))
-                note((id for id, holds in self.plain.on_server if not holds(step)), int(at))
+        crossings = 2 << self.bounds.sessions
+        for seen in self.met.seen:
+            for ids, at in zip(self.tables.shows, seen.shown):
+                note(ids, at)
+            for id, at in zip((p.id for p in self.plain.properties if p.at_rest), seen.unrest):
+                note([id], at)
+            for action, number in self.tables.everywhere.items():
+                for crossing, at in enumerate(seen.crossed[number * crossings:(number + 1) * crossings]):
+                    closing = bool(crossing >> self.bounds.sessions)
+                    after = closing if action.sets_closing is None else action.sets_closing
+                    step = ServerStep(action.name, None, (closing, after), frozenset(
+                        i for i in range(self.bounds.sessions) if crossing >> i & 1))
+                    note((id for id, holds in self.plain.on_server if not holds(step)), at)
         return first
 
     def judge_progress(self) -> None:
@@ -226,15 +190,17 @@ class FastExplorer:
         restless = self.sessions.restless()
         if not restless:
             return
-        layout = self.layout
-        met = np.zeros(self.size, bool)
-        for begin in layout.sessions:
-            numbers = self.words[:self.size] >> begin & (1 << layout.session_bits) - 1
-            met |= np.isin(numbers, list(restless))
-        for at in np.flatnonzero(met).tolist():
+        for at in self.with_sessions(restless):
             [path] = self.paths([at])
             if self.plain.judge_circle(self.follow(path)):
                 return
+
+    def with_sessions(self, numbers: set[int]) -> Iterator[int]:
+        """The places of states that have one of these sessions."""
+        mask = (1 << self.layout.session_bits) - 1
+        for at, word in enumerate(self.met.words.view[:self.met.size]):
+            if any(word >> begin & mask in numbers for begin in self.layout.sessions):
+                yield at
 
     # --- paths
 
@@ -242,21 +208,21 @@ class FastExplorer:
         """A shortest path of words to the state at each of these places."""
         parent: dict[int, int] = {}
         needed = set(places)
-        levels = [*pairwise([*self.levels, self.size])]
+        words = self.met.words.view
+        levels = [*pairwise([*self.levels, self.met.size])]
         for (begin, end), (_, last) in reversed([*pairwise(levels)]):
-            here = sorted((p for p in needed if end <= p < last), key=self.words.__getitem__)
+            here = sorted((p for p in needed if end <= p < last), key=words.__getitem__)
             if here:
-                found: Words = np.full(len(here), -1, np.int64)
-                progress: Words = np.array([begin, 0, 0], np.int64)
-                kernel.search(self.plan, self.words, self.set, progress, end, 1, self.words[here], found)
-                parent.update(zip(here, found.tolist()))
-                needed.update(found.tolist())
+                found = self.met.find_parents(
+                    self.plan, begin, min(end, self.met.expanded), [words[p] for p in here])
+                parent.update(zip(here, found))
+                needed.update(found)
         paths = []
         for place in places:
             path = [place]
             while path[-1]:
                 path.append(parent[path[-1]])
-            paths.append(self.words[path[::-1]].tolist())
+            paths.append([words[p] for p in reversed(path)])
         return paths
 
     def follow(self, path: list[int]) -> int:
@@ -288,4 +254,8 @@ class FastExplorer:
                 run_ids += [prompt.seq] * prompt.run_id
         left = [limit - spent for limit, spent in zip(self.plain.limits[1:], situation.spent[1:])]
         word = self.layout.word(server.closing, server.seq, map(numbers.__getitem__, live), left, run_ids, ends)
-        return int(kernel.canonical(word, *self.plan[:6])) if Reduction.SYMMETRY in self.reductions else word
+        return kernel.canonical(self.plan, word) if Reduction.SYMMETRY in self.reductions else word
+
+
+def _address(numbers: bytearray) -> int:
+    return addressof(c_char.from_buffer(numbers)) if numbers else 0

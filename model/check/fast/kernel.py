@@ -1,257 +1,240 @@
-"""The fast explorer's inner loop, compiled: states are words, and what they can do is looked up in tables.
+"""The compiled loops of `kernel.c` at work: the words of one search, the set of them, and the threads that fill it.
 
-Nothing here knows the protocol. `tables` works out, with the protocol's own rows and actions, what each session can do;
-the loop only adds up words and remembers which it has met. numba compiles it at its first use on a machine and keeps
-the result, beside this file or in the user's cache directory.
-
-One long function, on purpose: numba counts references to an array whenever it is handed to another function, which in
-the loop would cost more than everything that is done there.
+With one thread or several, words are met in the same order: breadth first, each word's successors in the order of the
+model's `changes`. Several threads take three rounds for each batch of words. In the first each expands a share of the
+batch, in the second each looks up the successors that fall into its own part of the set, and in the third each collects
+what is new from its share. Nobody writes what another reads in the same round.
 """
 
-from typing import Any, NamedTuple
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from ctypes import Structure, byref, c_int64, c_uint64, c_void_p
+from functools import cache
+from itertools import accumulate
+from struct import Struct
+from threading import Thread
+from typing import Any, TypeVar
 
-import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
-from numpy.typing import NDArray
+from .library import load
+from .memory import WORD, Kind, Memory
 
-Words = NDArray[np.int64]
+T = TypeVar("T")
 
-# Columns of `Plan.cases`: it applies to words with (word & NEED) == WANT; its moves; what unfinished prompts break at
-# rest; whether the session is at rest; whether its moves are made before anything else happens.
-NEED, WANT, MOVES, MOVES_END, UNREST, QUIET, URGENT, CASE = range(8)
-# Columns of `Plan.moves`: possible for words with word & LEFT; leads to (word & KEEP) + ADD; what it shows; and INFO:
-LEFT, KEEP, ADD, SHOWS, INFO, MOVE = range(6)
-CHANGES, EVERYWHERE = 1, 2  # from EVERYWHERE on: the number of an action that happens in all sessions
+CASE = Struct("=QQIIIHH")  # as in kernel.c
+MOVE = Struct("=QQQIHH")
+BLOCK, MOST_MOVES = 256, 1024
 
-# Why a word cannot be expanded: one of its sessions is not in the tables yet, or an action that happens everywhere is
-# not possible in all sessions.
-NOT_TABLED, NOT_EVERYWHERE = -1, -2
-
-U = np.uint64  # an index that cannot be negative, so that nobody looks whether it is
-LAG = 48  # words that wait to be looked up
-MULTIPLIER = -7046029254386353131  # 2^64 divided by the golden ratio, odd: spreads words over the set
-
-
-class Plan(NamedTuple):
-    """What the words mean and what they can do. The last three are written to: where things were first seen, as the
-    place of the state in the order in which states are met."""
-
-    sessions: int
-    low: int
-    session_bits: int
-    prompts: int
-    ends: int  # where the ends begin
-    end_bits: int
-    symmetric: bool
-    cases_of: NDArray[np.int32]  # by session, and its number, seq and closing: its first case; 0: not tabled yet
-    cases: Words
-    moves: Words
-    most: int  # moves that a word can have
-    unrest_of_end: Words  # by end and run id: what the prompt breaks at rest
-    shown: Words
-    crossed: Words  # by the number of an action everywhere, closing, and the sessions that it changed
-    unrest: Words
+BATCH = 1 << 17  # states that several threads expand before they look up what those led to
+WORTH_SHARING = 1 << 14  # states for which it is worth starting threads
+MOST_THREADS = 8
+LOAD = 0.75  # how full the set may get
+UNTABLED = 1 << 12  # sessions that are asked for at once
 
 
-def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Asks the processor to have this item of the array at hand soon."""
+class Plan(Structure):
+    """What the words mean and what they can do."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
-        ask = builder.module.declare_intrinsic(
-            "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number]))
-        options = [ir.Constant(number, n) for n in (1, 3, 1)]  # to be written, to be kept, data
-        builder.call(ask, [builder.bitcast(builder.gep(data, [arguments[1]]), pointer), *options])
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64), generate
+    _fields_ = [
+        *((name, c_int64) for name in
+          ("sessions", "low", "session_bits", "prompts", "ends", "end_bits", "symmetric")),
+        *((name, c_void_p) for name in ("case_of", "cases", "moves", "unrest_of_end")), ("at_rest", c_int64)]
 
 
-prefetch: Any = intrinsic(_prefetch)
+class _Seen(Structure):
+    _fields_ = [(name, c_void_p) for name in ("shown", "unrest", "crossed")]
 
 
-def _canonical(
-    word: int, sessions: int, low: int, session_bits: int, prompts: int, ends: int, end_bits: int,
-) -> int:
+class _Set(Structure):
+    _fields_ = [("places", c_void_p), ("bits", c_int64), ("part_bits", c_int64)]
+
+
+@cache
+def library() -> Any:
+    """The functions of kernel.c."""
+    functions = load()
+    number, pointer = c_int64, c_void_p
+    for name, result, arguments in (
+        ("canonical", c_uint64, (pointer, c_uint64)),
+        ("search", number, (pointer,) * 6 + (number, number)),
+        ("expand", number, (pointer,) * 4 + (number, number, pointer, pointer)),
+        ("put", number, (pointer, pointer, number)),
+        ("collect", None, (pointer, pointer, number, pointer)),
+        ("find_untabled", number, (pointer, pointer, number, number, pointer, number)),
+        ("find_parents", None, (pointer, pointer, pointer, number, number, pointer, number, pointer)),
+        ("refill", None, (pointer, pointer, number)),
+    ):
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+    return functions
+
+
+def canonical(plan: Plan, word: int) -> int:
     """The word with its sessions in order of their numbers, and the ends of finished prompts moved with them."""
-    for i in range(1, sessions):
-        for j in range(i, 0, -1):
-            right = low + j * session_bits
-            left = right - session_bits
-            difference = (word >> left & (1 << session_bits) - 1) - (word >> right & (1 << session_bits) - 1)
-            if difference <= 0:
-                break
-            word += (difference << right) - (difference << left)
-            if word >> ends & (1 << prompts * end_bits) - 1:
-                for p in range(prompts):
-                    at = ends + p * end_bits
-                    end = (word >> at & (1 << end_bits) - 1) - 1  # ends are numbered by kind, then by session
-                    if end >= 0 and end % sessions == j - 1:
-                        word += 1 << at
-                    elif end >= 0 and end % sessions == j:
-                        word -= 1 << at
-    return word
+    found: int = library().canonical(byref(plan), word)
+    return found
 
 
-canonical = njit(cache=True)(_canonical)
+def usable_threads() -> int:
+    """As many as this process has processors for: a power of two."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 << min(processors, MOST_THREADS).bit_length() - 1
 
 
-def _compile_search(several: bool) -> Any:
-    """The search of one session, or of several: which of the two is known when it is compiled."""
+def work_together(threads: int, work: Callable[[int], T]) -> list[T]:
+    """What each thread comes to, by its number. The first is this one."""
+    results: dict[int, T] = {}
 
-    def search(
-        plan: Plan, words: Words, table: Words, progress: Words, end: int, room: int, wanted: Words, found: Words,
-    ) -> int:
-        (sessions, low, session_bits, prompts, ends, end_bits, symmetric, cases_of, cases, moves, most, unrest_of_end,
-         shown, crossed, unrest) = plan
-        at, size = progress[0], progress[1]
-        adding = len(wanted) == 0
-        mask = len(table) - 1
-        shift = 64
-        while mask >> 64 - shift:
-            shift -= 1
-        below_mask, number_mask, end_mask = (1 << low) - 1, (1 << session_bits) - 1, (1 << end_bits) - 1
-        case_of = np.empty(sessions, np.int64)
-        waiting = 1
-        while waiting < LAG + most:
-            waiting *= 2
-        pending = np.empty(waiting, np.int64)
-        came = went = 0
-        result = 0
-        going = True
-        while going or went < came:
-            going = result == 0 and at < end and size < room
-            if going:
-                # Which case applies to each session.
-                word = words[U(at)]
-                below = word & below_mask
-                only = -1
-                quiet = 1
-                case = np.int64(0)
-                for i in range(sessions if several else 1):
-                    number = word >> low + i * session_bits & number_mask
-                    case = np.int64(cases_of[U(i), U(number << low | below)])
-                    if case == 0:
-                        result = NOT_TABLED
-                        break
-                    while word & cases[U(case + NEED)] != cases[U(case + WANT)]:
-                        case += CASE
-                    quiet &= cases[U(case + QUIET)]
-                    if several:
-                        case_of[U(i)] = case
-                        if only < 0 and cases[U(case + URGENT)]:
-                            only = i
-                if result:
-                    continue
+    def run(thread: int) -> None:
+        results[thread] = work(thread)
 
-                # What the word leads to.
-                for i in range(sessions if several else 1):
-                    if several:
-                        if only >= 0 and i != only:
-                            continue
-                        case = case_of[U(i)]
-                    for move in range(cases[U(case + MOVES)], cases[U(case + MOVES_END)], MOVE):
-                        if word & moves[U(move + LEFT)] == 0:
-                            continue
-                        after = (word & moves[U(move + KEEP)]) + moves[U(move + ADD)]
-                        if several:
-                            info = moves[U(move + INFO)]
-                            if info >= EVERYWHERE:
-                                if i > 0:
-                                    continue
-                                changed = info & CHANGES
-                                for j in range(1, sessions):
-                                    other = cases[U(case_of[U(j)] + MOVES)]
-                                    last = cases[U(case_of[U(j)] + MOVES_END)]
-                                    while other < last and moves[U(other + INFO)] // EVERYWHERE != info // EVERYWHERE:
-                                        other += MOVE
-                                    if other == last:
-                                        result = NOT_EVERYWHERE
-                                        break
-                                    after = (after & moves[U(other + KEEP)]) + moves[U(other + ADD)]
-                                    changed |= (moves[U(other + INFO)] & CHANGES) << j
-                                    if shown[U(moves[U(other + SHOWS)])] < 0:
-                                        shown[U(moves[U(other + SHOWS)])] = at
-                                if crossed[info // EVERYWHERE, word & 1, changed] < 0:
-                                    crossed[info // EVERYWHERE, word & 1, changed] = at
-                            if symmetric:
-                                after = canonical(after, sessions, low, session_bits, prompts, ends, end_bits)
-                        if shown[U(moves[U(move + SHOWS)])] < 0:
-                            shown[U(moves[U(move + SHOWS)])] = at
-                        prefetch(table, after * MULTIPLIER >> shift & mask)
-                        pending[U(came & waiting - 1)] = after
-                        came += 1
-
-                # What is broken if it is at rest.
-                if quiet:
-                    broken = 0
-                    for i in range(sessions):
-                        broken |= cases[U((case_of[U(i)] if several else case) + UNREST)]
-                    for p in range(prompts):
-                        kind = word >> ends + p * end_bits & end_mask
-                        broken |= unrest_of_end[2 * kind + (word >> ends - prompts + p & 1)]
-                    if broken:
-                        for p in range(len(unrest)):
-                            if broken >> p & 1 and unrest[p] < 0:
-                                unrest[p] = at
-                at += 1
-
-            # Words are looked up a little later, when the memory at their place in the set is at hand.
-            while came - went > (LAG if going and adding else 0):
-                after = pending[U(went & waiting - 1)]
-                went += 1
-                if adding:
-                    place = after * MULTIPLIER >> shift & mask
-                    while table[U(place)] != after:
-                        if table[U(place)] == 0:
-                            table[U(place)] = words[U(size)] = after
-                            size += 1
-                        else:
-                            place = place + 1 & mask
-                else:
-                    place = np.searchsorted(wanted, after)
-                    if place < len(wanted) and wanted[place] == after and found[place] < 0:
-                        found[place] = at - 1
-        progress[0], progress[1] = at, size
-        progress[2] += came
-        return result
-
-    return njit(cache=True)(search)
+    others = [Thread(target=run, args=(thread,)) for thread in range(1, threads)]
+    for other in others:
+        other.start()
+    try:
+        run(0)
+    finally:
+        for other in others:
+            other.join()
+    return [results[thread] for thread in range(threads)]
 
 
-search_one, search_several = _compile_search(several=False), _compile_search(several=True)
+class Seen:
+    """Where one thread saw things first, as places in the order in which states are met; -1: nowhere."""
+
+    def __init__(self, unrest: int, crossed: int) -> None:
+        self.shown, self.unrest, self.crossed = array("q"), _nowhere(unrest), _nowhere(crossed)
+
+    def make_room(self, shown: int) -> None:
+        self.shown.extend(_nowhere(shown - len(self.shown)))
+
+    @property
+    def _as_parameter_(self) -> Any:  # as it is handed to the library
+        return byref(_Seen(*(numbers.buffer_info()[0] for numbers in (self.shown, self.unrest, self.crossed))))
 
 
-def search(
-    plan: Plan, words: Words, table: Words, progress: Words, end: int, room: int, wanted: Words, found: Words,
-) -> int:
-    """Goes on with a breadth-first search: `words` in the order in which they were met, `table` the set of them.
-
-    `progress` is how many have been expanded, how many there are, and the edges seen. It stops when `end` words have
-    been expanded, or `room` words have been met. The order is that of the model's `changes`.
-
-    If any words are `wanted` (sorted), no words are added: then `found` is, for each, the first that leads to it.
-    """
-    chosen = search_one if plan.sessions == 1 else search_several
-    stopped: int = chosen(plan, words, table, progress, end, room, wanted, found)
-    return stopped
+def _nowhere(length: int) -> "array[int]":
+    return array("q", [-1]) * length
 
 
-def _refill(words: Words, size: int, table: Words) -> None:
-    """Puts the words into an empty set."""
-    mask = len(table) - 1
-    shift = 64
-    while mask >> 64 - shift:
-        shift -= 1
-    for i in range(size):
-        prefetch(table, words[min(i + LAG, size - 1)] * MULTIPLIER >> shift & mask)
-        place = words[i] * MULTIPLIER >> shift & mask
-        while table[place] != 0:
-            place = place + 1 & mask
-        table[place] = words[i]
+class NotEverywhereError(RuntimeError):
+    """An action that happens everywhere is not possible in all sessions."""
 
 
-refill = njit(cache=True)(_refill)
+class Search:
+    """The words that were met, in order; the set of them; and how far they have been expanded."""
+
+    def __init__(self, first: int, length: int, seen: Sequence[Seen]) -> None:
+        """`first` is the first word, `length` the first size of the set, and each of those who have `seen` a thread."""
+        self.seen = seen
+        self.words, self.set = Memory(length), Memory(length)
+        self.progress = array("q", [0, 1, 0])  # words expanded, words met, edges
+        self._scratch: dict[str, Memory] = {}
+        self.words.view[0] = first
+        self._refill()
+
+    @property
+    def expanded(self) -> int:
+        return self.progress[0]
+
+    @property
+    def size(self) -> int:
+        return self.progress[1]
+
+    @property
+    def edges(self) -> int:
+        return self.progress[2]
+
+    def advance(self, plan: Plan, most: int, end: int, expected: int) -> None:
+        """Expands the words up to `end`, or as many as there is room for; or makes room, for as many as are expected.
+        `most`: moves that a word can have."""
+        margin = BLOCK * most + 1
+        room = min(len(self.words), int(len(self.set) * LOAD)) - margin
+        if self.size >= room:
+            self._grow(margin, expected)
+        elif (len(self.seen) == 1 or end - self.expanded < WORTH_SHARING
+                or not self._share(plan, most, min(end, self.expanded + BATCH), room)):
+            stopped = library().search(
+                byref(plan), self.seen[0], self._set, self.words.address, self._at_hand("pending", BLOCK * most),
+                self.progress.buffer_info()[0], end, room)
+            if stopped:
+                raise NotEverywhereError(NotEverywhereError.__doc__)
+
+    def _share(self, plan: Plan, most: int, end: int, room: int) -> bool:
+        """Lets all threads expand the words up to `end`. False: there may be no room for what they lead to."""
+        do, words, threads, seen, in_set = library(), self.words.address, len(self.seen), self.seen, self._set
+        share = -(-(end - self.expanded) // threads)
+        borders = [min(end, self.expanded + share * thread) for thread in range(threads + 1)]
+        longest = share * most
+        parts = self._at_hand("parts", threads * longest, "B")
+        parted = self._at_hand("parted", threads * threads * longest)
+        begins = [[parted + WORD * longest * (threads * thread + part) for part in range(threads)]
+                  for thread in range(threads)]
+        ends = [(c_void_p * threads)(*begin) for begin in begins]
+
+        counts = work_together(threads, lambda thread: do.expand(
+            byref(plan), seen[thread], in_set, words, borders[thread], borders[thread + 1], ends[thread],
+            parts + longest * thread))
+        if min(counts) < 0:
+            raise NotEverywhereError(NotEverywhereError.__doc__)
+        if self.size + sum(counts) >= room:
+            return False
+        put = work_together(threads, lambda part: [
+            do.put(in_set, begin[part], ((end[part] or 0) - begin[part]) // WORD) for begin, end in zip(begins, ends)])
+        new = [sum(by_share) for by_share in zip(*put)]
+        places = list(accumulate(new, initial=self.size))
+        work_together(threads, lambda thread: do.collect(
+            (c_void_p * threads)(*begins[thread]), parts + longest * thread, new[thread],
+            words + WORD * places[thread]))
+        self.progress[0] = end
+        self.progress[1] += sum(new)
+        self.progress[2] += sum(counts)
+        return True
+
+    def _at_hand(self, name: str, length: int, kind: Kind = "Q") -> int:
+        """The address of memory that is used again and again."""
+        if name not in self._scratch or len(self._scratch[name]) < length:
+            self._scratch[name] = Memory(length, kind)
+        return self._scratch[name].address
+
+    @property
+    def _set(self) -> Any:
+        length = len(self.set)
+        return byref(_Set(self.set.address, length.bit_length() - 1, len(self.seen).bit_length() - 1))
+
+    def _refill(self) -> None:
+        library().refill(self._set, self.words.address, self.size)
+
+    def _grow(self, margin: int, expected: int) -> None:
+        if self.size >= len(self.words) - margin:
+            self.words.grow(2 * len(self.words))
+        length = len(self.set)
+        if self.size >= int(length * LOAD) - margin:
+            length *= 2
+            while length * LOAD < expected:  # at once, so that the words are put in anew once
+                length *= 2
+            del self.set  # the words are all there, so there is no need to have both
+            self.set = Memory(length)
+            self._refill()
+
+    # --- what else is asked of the words
+
+    def find_untabled(self, plan: Plan, end: int) -> list[tuple[int, int]]:
+        """The sessions of the words up to `end` that are not tabled yet, each with its index, in order."""
+        found: list[int] = []
+        some = array("Q", bytes(WORD * UNTABLED))
+        count = UNTABLED
+        while count == UNTABLED:
+            count = library().find_untabled(
+                byref(plan), self.words.address, self.expanded, end, some.buffer_info()[0], UNTABLED)
+            found += some[:count]
+        return [(each >> 32, each & 0xFFFFFFFF) for each in sorted(found)]
+
+    def find_parents(self, plan: Plan, begin: int, end: int, wanted: Sequence[int]) -> list[int]:
+        """For each of the words, which are in ascending order: the first place from `begin` to `end` that leads to
+        it. All these places have been expanded."""
+        words, found = array("Q", wanted), _nowhere(len(wanted))
+        library().find_parents(
+            byref(plan), self.seen[0], self.words.address, begin, end, words.buffer_info()[0], len(words),
+            found.buffer_info()[0])
+        return found.tolist()

@@ -8,11 +8,9 @@ Judged here, on every move of every session that is met: safety, and what unfini
 The tables say what a move would show (properties broken, goals met), the search says whether it is ever made.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...actions import Action, Variant
 from ...lifecycle import Row
@@ -20,10 +18,13 @@ from ...properties import ServerStep, SessionStep
 from ...protocol import Move
 from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
-from .kernel import CASE, CHANGES, EVERYWHERE, MOVE, Words
+from .kernel import CASE, MOST_MOVES, MOVE
 from .layout import WORD_BITS, Layout, TooWide
+from .memory import Memory
 from .places import Shape, number_place, number_places, number_prompt, put_back, shape_of
 from .run_id_cases import Asked, with_run_ids, without_run_ids
+
+MOST_AT_REST = 32  # properties: each has a bit
 
 
 class Option(NamedTuple):
@@ -87,6 +88,8 @@ class Sessions:
         self.known: list[AnySession] = []
         self.numbers: dict[AnySession, int] = {}
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
+        if len(self.at_rest) > MOST_AT_REST:
+            raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
         self._shapes: dict[Shape, tuple[Case, ...] | None] = {}  # None: it must be worked out as it is
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
@@ -169,6 +172,8 @@ class Sessions:
         return sum(1 << i for i, holds in enumerate(self.at_rest) if not all(map(holds, list(prompts))))
 
 
+WHOLE = (1 << 64) - 1  # all bits of a word
+
 # In each case of a session, by its number and seq: the moves that are made before anything else, if there are any.
 Urgent = Callable[[int, int], Iterable[tuple[Option, ...]]]
 
@@ -178,56 +183,54 @@ class EndsTooWide(Exception):
 
 
 class Tables:
-    """The same as arrays, for the kernel."""
+    """The same in memory, for the kernel: its `Case` and its `Move`, one after the other."""
 
     def __init__(self, sessions: Sessions, layout: Layout, *, forget: bool, urgent: Urgent) -> None:
         bounds = layout.bounds
         self.sessions, self.layout, self.forget, self.urgent = sessions, layout, forget, urgent
         self.plain = sessions.plain
         self.several = bounds.sessions > 1
-        self.cases_of: NDArray[np.int32] = np.zeros(
-            (bounds.sessions, 1 << layout.session_bits + layout.low), np.int32)
-        self.cases: Words = np.zeros(CASE, np.int64)
-        self.moves: Words = np.zeros(0, np.int64)
+        self.index_bits = layout.session_bits + layout.low
+        self.case_of = Memory(bounds.sessions << self.index_bits, "i")
+        self.cases = bytearray(CASE.size)  # the first is none, and stands for what is not tabled yet
+        self.moves = bytearray()
         self.most = 0  # moves that a state can have
         self.choosy = False  # whether there is more than one way for something to happen everywhere
         self.shows: dict[tuple[str, ...], int] = {}
         self.everywhere: dict[Action, int] = {}
         self._server: dict[tuple[Action, int, bool, bool], tuple[str, ...]] = {}
         self.ends: dict[Prompt, int] = {}  # the first number of each kind of end
-        self.unrest_of_end: Words = np.zeros(2 << layout.end_bits, np.int64)
+        self.unrest_of_end = array("I", bytes(4 * (2 << layout.end_bits)))
 
-    def add(self, session: int, indices: list[int]) -> None:
-        """Tables what the session can do in these combinations of number, seq and closing."""
-        layout = self.layout
-        cases: list[tuple[int, ...]] = []
-        moves: list[tuple[int, ...]] = []
-        for index in indices:
+    def add(self, untabled: Iterable[tuple[int, int]]) -> None:
+        """Tables what sessions can do, each in these combinations of number, seq and closing."""
+        layout, case_of = self.layout, self.case_of.view
+        for session, index in untabled:
             number, seq, closing = index >> layout.low, (index & (1 << layout.low) - 1) >> 1, bool(index & 1)
-            self.cases_of[session, index] = len(self.cases) + CASE * len(cases)
+            case_of[session << self.index_bits | index] = len(self.cases) // CASE.size
             for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
-                begin = len(moves)
-                options = urgent or case.moves
-                moves += [self._move(session, number, closing, option) for option in options
-                          if option.action.while_closing or not closing]
-                cases.append((sum(map(layout.run_id, case.known)),
-                              sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
-                              len(self.moves) + MOVE * begin, len(self.moves) + MOVE * len(moves), case.unrest,
-                              not any(o.action.system and (o.action.while_closing or not closing) for o in options),
-                              bool(urgent)))
-                self.most = max(self.most, layout.bounds.sessions * (len(moves) - begin))
+                options = [option for option in urgent or case.moves if option.action.while_closing or not closing]
+                begin = len(self.moves) // MOVE.size
+                for option in options:
+                    self.moves += MOVE.pack(*self._move(session, number, closing, option))
+                self.cases += CASE.pack(
+                    sum(map(layout.run_id, case.known)),
+                    sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
+                    begin, begin + len(options), case.unrest,
+                    not any(option.action.system for option in options), bool(urgent))
+                self.most = max(self.most, layout.bounds.sessions * len(options))
                 everywhere = [option.action for option in case.moves if option.action.everywhere]
                 self.choosy |= len(set(everywhere)) < len(everywhere)
-        self.cases = np.concatenate([self.cases, np.array(cases, np.int64).ravel()])
-        self.moves = np.concatenate([self.moves, np.array(moves, np.int64).ravel()])
+        if self.most > MOST_MOVES:
+            raise TooWide(f"a state has more than {MOST_MOVES:,} moves")
 
     def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
-        """The row of one move."""
+        """The fields of one move."""
         layout, action = self.layout, option.action
         after = self.sessions.number(option.live)
         if after >> layout.session_bits:
             raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
-        left, keep = 1 << WORD_BITS - 1, -1
+        left, keep, everywhere = 1 << WORD_BITS - 1, WHOLE, 0
         add = (after - number << layout.sessions[session]) + sum(map(layout.run_id, option.run_ids))
         for prompt in option.ended:
             if end := self.end(session, prompt):
@@ -236,11 +239,10 @@ class Tables:
                 keep &= ~layout.run_id(prompt.seq)
         for seq in option.lost:
             keep &= ~layout.run_id(seq)
-        info = CHANGES * option.changes
         shows = option.shows
         closing_after = closing if action.sets_closing is None else action.sets_closing
         if action.everywhere and self.several:
-            info += EVERYWHERE * self.everywhere.setdefault(action, len(self.everywhere) + 1)
+            everywhere = self.everywhere.setdefault(action, len(self.everywhere) + 1)
         else:
             shows = self._broken(action, session, closing, option.changes) + shows
         if session == 0 or not action.everywhere:
@@ -250,7 +252,7 @@ class Tables:
             elif action.bound is not None:
                 left = layout.bits_left(action.bound)
                 add -= 1 << layout.budgets[action.bound]
-        return left, keep, add, self.shows.setdefault(shows, len(self.shows)), info
+        return left, keep, add & WHOLE, self.shows.setdefault(shows, len(self.shows)), option.changes, everywhere
 
     def _broken(self, action: Action, session: int, closing: bool, changes: bool) -> tuple[str, ...]:
         """What an action breaks of the server's properties when it happens in one session."""
@@ -275,6 +277,6 @@ class Tables:
                 if first + self.layout.bounds.sessions > 1 << self.layout.end_bits:
                     raise EndsTooWide
                 for number in range(first, first + self.layout.bounds.sessions):
-                    self.unrest_of_end[2 * number:2 * number + 2] = unrest
+                    self.unrest_of_end[2 * number:2 * number + 2] = array("I", unrest)
             self.ends[kind] = first
         return first and first + session

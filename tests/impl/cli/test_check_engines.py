@@ -1,19 +1,17 @@
 """`cancelmark check` with its engines and reductions."""
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
-from support.commands import LAST_LINE, read_refusal, run_command, run_process
+from support.commands import LAST_LINE, read_refusal, run_command
+from support.engines import hide_compilers, need_fast_engine
 
 from cancelmark.impl.cli.check import DEEP_BOUNDS, DEFAULT_BOUNDS
 from cancelmark.impl.cli.main import main
 from cancelmark.model.properties import Bounds
 
-if os.environ.get("CI") != "true":
-    pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
+need_fast_engine()
 
 SMALL = ("--prompts", "2", "--cancels", "1", "--clears", "1")
 
@@ -64,10 +62,9 @@ def test_bad_usage_is_read_refusal(arguments: list[str], named: str) -> None:
     assert named in read_refusal("check", *arguments)
 
 
-def test_without_numba_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "numba.py").write_text("raise ModuleNotFoundError('hidden', name='numba')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert "pip install 'cancelmark[fast]'" in run_process("check", "--deep", code=2).stderr
+def test_without_a_compiler_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hide_compilers(monkeypatch, tmp_path)
+    assert "pip install 'cancelmark[fast]'" in read_refusal("check", "--deep")
 
 
 @pytest.mark.parametrize(("bounds", "told"), [
@@ -75,7 +72,8 @@ def test_without_numba_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (("--prompts", "5", "--cancels", "2", "--clears", "1", "--engine", "plain"), False)])
 def test_whoever_will_wait_for_the_plain_engine_is_told_of_the_fast_one(
     bounds: tuple[str, ...], told: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
+    hide_compilers(monkeypatch, tmp_path)
     main(["check", *bounds, "--max-states", "1000"])
     assert ("pip install 'cancelmark[fast]'" in capsys.readouterr().err) == told

@@ -1,15 +1,14 @@
 """The fast engine comes to the plain one's result wherever both can go, and reductions lose no verdict."""
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.budget import DEEP
 from support.counts import PINNED
-from support.engines import loses_nothing, same
+from support.engines import hide_compilers, loses_nothing, need_fast_engine, plainly, same
 
 from cancelmark.model import actions
 from cancelmark.model.actions import ACTIONS, Argument
@@ -23,6 +22,8 @@ from cancelmark.model.check.explore import (
     engine_for,
     explore,
 )
+from cancelmark.model.check.fast import engine as fast
+from cancelmark.model.check.fast import kernel
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.effects import End
 from cancelmark.model.lifecycle import ROWS, Outcome, State, Trigger
@@ -33,32 +34,42 @@ from cancelmark.model.revisions.matrix import PROFILES
 from cancelmark.model.seeded import BUGS, Bug
 from cancelmark.model.session import Step
 
-if os.environ.get("CI") != "true":
-    pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
+need_fast_engine()
 
-from cancelmark.model.check.fast import engine as fast
+@pytest.fixture(autouse=True)
+def share_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share even few states, in small batches: where several are asked for, each has something to do."""
+    monkeypatch.setattr(kernel, "WORTH_SHARING", 8)
+    monkeypatch.setattr(kernel, "BATCH", 96)
+
 
 SMALL = [Bounds(p, c, cl, r, cr, close, s) for p in (1, 2) for c in (0, 2) for cl in (0, 1) for r in (0, 1)
          for cr in (0, 1) for close in (0, 1) for s in (1, 2) if p + c + cr + close + s < 6]
 
 
 @pytest.mark.parametrize("bounds", SMALL, ids=str)
-def test_both_engines_agree_on_the_reference(bounds: Bounds) -> None:
+def test_both_engines_agree_on_the_reference_and_no_reduction_loses_a_verdict(bounds: Bounds) -> None:
     same(REFERENCE, bounds)
+    loses_nothing(REFERENCE, bounds)
 
 
 @pytest.mark.parametrize("bounds", [b for b in PINNED if PINNED[b][0] > 5000], ids=str)
-def test_the_pinned_counts_are_the_fast_engines_too(bounds: Bounds) -> None:
-    result = explore(REFERENCE, bounds, engine="fast")
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_the_pinned_counts_are_the_fast_engines_too(
+    bounds: Bounds, threads: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel, "BATCH", 1 << 12)
+    result = fast.FastExplorer(REFERENCE, bounds, threads=threads).search()
     assert (result.states, result.edges, result.depth) == PINNED[bounds]
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
     assert sum(result.levels) == result.states
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_both_engines_agree_on_seeded_bugs(bug: Bug) -> None:
-    same(bug.protocol, bug.bounds)
-    same(bug.protocol, replace(bug.bounds, sessions=2))
+def test_both_engines_agree_on_seeded_bugs_and_no_reduction_loses_one(bug: Bug) -> None:
+    for bounds in (bug.bounds, replace(bug.bounds, sessions=2)):
+        same(bug.protocol, bounds)
+        loses_nothing(bug.protocol, bounds)
 
 
 SMALL_PROFILES = [p for p in PROFILES if p.bounds.total < 4 and p.bounds not in (Bounds(2, cancels=1), Bounds(3))]
@@ -76,17 +87,6 @@ def test_both_engines_agree_on_delivery() -> None:
 
 
 # --- reductions
-
-@pytest.mark.parametrize("bounds", SMALL, ids=str)
-def test_no_reduction_loses_a_verdict_on_the_reference(bounds: Bounds) -> None:
-    loses_nothing(REFERENCE, bounds)
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_no_reduction_loses_a_seeded_bug(bug: Bug) -> None:
-    loses_nothing(bug.protocol, bug.bounds)
-    loses_nothing(bug.protocol, replace(bug.bounds, sessions=2))
-
 
 def row_mutants() -> Iterator[Behaviour]:
     """The reference with one row left out, with one guard the less, or leading elsewhere."""
@@ -107,7 +107,7 @@ MUTANTS = list(row_mutants())
 @pytest.mark.parametrize("protocol", MUTANTS if DEEP else MUTANTS[::4], ids=lambda p: p.name)
 def test_both_engines_and_all_reductions_agree_on_mutated_rows(protocol: Behaviour) -> None:
     bounds = Bounds(2, cancels=1, requeues=1, crashes=1)
-    plain = explore(protocol, bounds, engine="plain")
+    plain = plainly(protocol, bounds)
     if plain.stopped:  # its actions need the row
         told = "an action does what its rows do not allow: prompt"
         assert plain.stopped.startswith(told)
@@ -229,7 +229,7 @@ def test_every_word_is_a_state_and_every_state_a_word() -> None:
     plain = Explorer(REFERENCE, bounds)
     plain.search()
     explorer.plain = plain
-    assert explorer.words[:explorer.size].tolist() == list(map(explorer.word, plain.parent))
+    assert explorer.met.words.view[:explorer.met.size].tolist() == list(map(explorer.word, plain.parent))
 
 
 def test_more_kinds_of_ends_than_expected_begin_anew_with_wider_words() -> None:
@@ -289,7 +289,6 @@ def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
 def test_room_is_made_as_states_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "LEAST", 1 << 8)
     monkeypatch.setattr(fast, "CHUNK", 1 << 7)
-    monkeypatch.setattr(fast, "AHEAD", 1 << 5)
     same(REFERENCE, Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1))
 
 
@@ -303,11 +302,10 @@ def test_the_engine_is_chosen_by_what_there_is_to_search(monkeypatch: pytest.Mon
         engine_for(REFERENCE, Bounds(1), engine="slow")
 
 
-def test_without_numba_the_plain_engine_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("numba", "cancelmark.model.check.fast.engine", "cancelmark.model.check.fast.kernel"):
-        monkeypatch.setitem(sys.modules, module, None)
+def test_without_a_compiler_the_plain_engine_does_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hide_compilers(monkeypatch, tmp_path)
     assert isinstance(engine_for(REFERENCE, Bounds(4, cancels=2, clears=1)), Explorer)
-    with pytest.raises(NoEngine, match=r"pip install 'cancelmark\[fast\]'"):
+    with pytest.raises(NoEngine, match=r"needs a C compiler: pip install 'cancelmark\[fast\]'"):
         engine_for(REFERENCE, Bounds(1), engine="fast")
 
 

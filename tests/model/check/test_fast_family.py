@@ -1,21 +1,18 @@
 """The fast engine on protocols of the family: the plain one's result, and reductions that lose no verdict."""
 
-import os
 
 import pytest
 from support.budget import DEEP
-from support.engines import loses_nothing, same
+from support.engines import loses_nothing, need_fast_engine, same
 
 from cancelmark.model.check.explore import Reduction, explore
+from cancelmark.model.check.fast import engine as fast
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds, properties_for
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 
-if os.environ.get("CI") != "true":
-    pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
-
-from cancelmark.model.check.fast import engine as fast
+need_fast_engine()
 
 ONCE = Bounds(2, cancels=1, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
 REFUSED = {feature: {Reduction.COMMUTING} for feature in (Feature.NEXT, Feature.REPLACE)}

@@ -1,15 +1,11 @@
 """When a step is harmless: each condition of `reductions`, on sessions small enough to see it."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-if os.environ.get("CI") != "true":
-    pytest.importorskip("numba", reason="the fast engine is not installed: pip install 'cancelmark[fast]'")
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.fast.reductions import Commuting
