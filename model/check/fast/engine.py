@@ -242,9 +242,10 @@ class FastExplorer:
     def word(self, state: int) -> int:
         """The word of a state of the plain explorer; 0 if it has a session that was never met."""
         situation = self.plain.situation(state)
-        server, numbers = situation.server, self.sessions.numbers
-        live = list(map(without_run_ids, server.sessions))
-        if any(session not in numbers for session in live):
+        server = situation.server
+        found = [self.sessions.find(without_run_ids(session)) for session in server.sessions]
+        live = [number for number in found if number is not None]
+        if len(live) < len(found):
             return 0
         run_ids = [p.seq for p in server.prompts if p.run_id]
         ends = []
@@ -253,7 +254,7 @@ class FastExplorer:
                 ends.append((prompt.seq, end))
                 run_ids += [prompt.seq] * prompt.run_id
         left = [limit - spent for limit, spent in zip(self.plain.limits[1:], situation.spent[1:])]
-        word = self.layout.word(server.closing, server.seq, map(numbers.__getitem__, live), left, run_ids, ends)
+        word = self.layout.word(server.closing, server.seq, live, left, run_ids, ends)
         return kernel.canonical(self.plan, word) if Reduction.SYMMETRY in self.reductions else word
 
 

@@ -90,43 +90,31 @@ LATEST: list[Any] = [Latest(at) for at in range(2 * MOST + 6)]
 
 
 class Shape(NamedTuple):
-    """A session without its seqs."""
+    """A session without its seqs, but with their order."""
 
-    fields: tuple[Any, ...]  # other than mark and prompts
-    prompts: tuple[tuple[Any, ...], ...]  # without their seqs
+    form: "Form"
     mark: int  # its place
     latest: int  # the place of the latest seq
 
-    def fill(self, session: AnySession) -> tuple[AnySession, Any]:
+    def fill(self, kind: type[Prompt]) -> tuple[Session, Any]:
         """A session of this shape with places for seqs, and the place of the latest seq."""
-        prompts = [type(p)(PLACES[at], *p[1:]) for at, p in zip(range(2, self.latest, 2), session.prompts)]
-        return replace_seqs(session, PLACES[self.mark], prompts), LATEST[self.latest]
+        return self.form.fill(kind, PLACES[self.mark], PLACES[2:self.latest:2]), LATEST[self.latest]
 
 
 def shape_of(session: AnySession, seq: int) -> tuple[Shape, list[int]] | None:
     """The shape of the session when `seq` is the latest, and the seqs by place. None: it cannot be renumbered."""
-    if type(session) is not Session or session.memory is not None or session.mark > seq:
+    found = form_of(session)
+    if found is None or session.mark > seq:
         return None
-    prompts = session.prompts
+    form, (_, *live) = found
     seqs = [0, 0]
-    for prompt in prompts:
-        seqs += (prompt[0], 0)
+    for prompt in live:
+        seqs += (prompt, 0)
     latest = len(seqs) + 1
-    mark = latest if session.mark == seq else 1
-    if mark == 1:
-        for prompt in prompts:
-            mark += 2 * (prompt[0] <= session.mark)
+    mark = latest if session.mark == seq else 1 + 2 * sum([prompt <= session.mark for prompt in live])
     seqs += (0, seq, seq + 1)
     seqs[mark] = session.mark
-    return Shape(session[:MARK] + session[MARK + 1:PROMPTS] + session[PROMPTS + 1:],
-                 tuple([p[1:] for p in prompts]), mark, latest), seqs
-
-
-def replace_seqs(session: Any, mark: Any, prompts: Sequence[Prompt]) -> Any:
-    """The session with that mark and those prompts."""
-    fields = list(session)
-    fields[MARK], fields[PROMPTS] = mark, tuple(prompts)
-    return Session._make(fields)
+    return Shape(form, mark, latest), seqs
 
 
 def number_place(place: Any) -> int:
@@ -141,13 +129,40 @@ def number_prompt(prompt: Prompt) -> Prompt:
     return type(prompt)(number_place(prompt.seq), *_without_places(prompt[1:]))
 
 
-def number_places(session: Any) -> Any:
-    """The session with the numbers of its places, if it has none where nobody would look for them."""
+class Form(NamedTuple):
+    """A session without its mark and its seqs."""
+
+    fields: tuple[Any, ...]  # other than mark and prompts
+    prompts: tuple[tuple[Any, ...], ...]  # without their seqs
+
+    def fill(self, kind: type[Prompt], mark: int, seqs: Sequence[int]) -> Session:
+        """The session of this form with that mark and those seqs."""
+        fields = list(self.fields)
+        fields.insert(MARK, mark)
+        fields.insert(PROMPTS, tuple([kind(seq, *prompt) for seq, prompt in zip(seqs, self.prompts)]))
+        return Session._make(fields)
+
+
+def form_of(session: Any) -> tuple[Form, tuple[Any, ...]] | None:
+    """The form of the session; and its mark and its seqs, or places. None: it cannot be renumbered."""
     if type(session) is not Session or session.memory is not None:
+        return None
+    prompts = session.prompts
+    return (Form(session[:MARK] + session[MARK + 1:PROMPTS] + session[PROMPTS + 1:],
+                 tuple([prompt[1:] for prompt in prompts])),
+            (session.mark, *[prompt[0] for prompt in prompts]))
+
+
+def number_places(session: Any) -> tuple[Form, tuple[int, ...]]:
+    """The form of the session, if it has no places where nobody would look for them, and the numbers of its places."""
+    found = form_of(session)
+    if found is None:
         raise NotRenumberedError
-    numbered = replace_seqs(session, number_place(session.mark), list(map(number_prompt, session.prompts)))
-    _without_places(numbered)
-    return numbered
+    form, places = found
+    _without_places(form.fields)
+    for prompt in form.prompts:
+        _without_places(prompt)
+    return form, tuple(map(number_place, places))
 
 
 def _without_places(fields: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -155,9 +170,3 @@ def _without_places(fields: tuple[Any, ...]) -> tuple[Any, ...]:
         if kind is Place or kind is Latest:
             raise NotRenumberedError
     return fields
-
-
-def put_back(session: Any, seqs: list[int]) -> Any:
-    """The session with seqs for the numbers of its places."""
-    return replace_seqs(
-        session, seqs[session[MARK]], [type(p)(seqs[p[0]], *p[1:]) for p in session[PROMPTS]])

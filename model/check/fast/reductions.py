@@ -95,7 +95,7 @@ class Commuting:
         steps: dict[tuple[int, Ends], list[Option]] = {}
         for move in case.moves:
             if move.action.system and move.action.while_closing and _alone(move.action):
-                steps.setdefault((self.sessions.number(move.live), _ends(move)), []).append(move)
+                steps.setdefault((move.live, _ends(move)), []).append(move)
         for (after, ends), moves in steps.items():
             yield after, OwnStep(tuple(moves), ends, frozenset(id for move in moves for id in move.shows))
 
@@ -120,7 +120,7 @@ class Commuting:
     def _match_pair(self, pair: Related, step: OwnStep) -> Iterator[Related | None]:
         """The pairs that a pair leads to; None if it does not fit."""
         x, y, seq = pair
-        cases, number = self.sessions.cases, self.sessions.number
+        cases = self.sessions.cases
         for left, right in product(cases(x, seq), cases(y, seq)):
             if any(right.known.get(of, yes) != yes for of, yes in left.known.items()):
                 continue  # no run ids are like that
@@ -129,7 +129,7 @@ class Commuting:
                     _quiet(left) and not (_quiet(right) and left.unrest | right.unrest == right.unrest)):
                 yield None
             for move in left.moves:
-                if (number(move.live) == y and _alone(move.action) and _ends(move) == step.ends
+                if (move.live == y and _alone(move.action) and _ends(move) == step.ends
                         and step.shows.issuperset(move.shows)):
                     continue
                 other = moves.get(move.label)
@@ -137,8 +137,8 @@ class Commuting:
                         or move.lost != other.lost or move.changes != other.changes
                         or not step.shows.union(other.shows).issuperset(move.shows)):
                     yield None
-                elif number(move.live) != number(other.live):
-                    yield number(move.live), number(other.live), seq + (move.action.bound == "prompts")
+                elif move.live != other.live:
+                    yield move.live, other.live, seq + (move.action.bound == "prompts")
         bounds = self.sessions.plain.bounds
         if bounds.sessions > 1 and seq < bounds.prompts:  # another session may accept
             yield x, y, seq + 1

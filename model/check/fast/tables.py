@@ -10,7 +10,7 @@ The tables say what a move would show (properties broken, goals met), the search
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ...actions import Action, Variant
 from ...lifecycle import Row
@@ -21,8 +21,10 @@ from ..plain import Explorer, endless
 from .kernel import CASE, MOST_MOVES, MOVE
 from .layout import WORD_BITS, Layout, TooWide
 from .memory import Memory
-from .places import Shape, number_place, number_places, number_prompt, put_back, shape_of
-from .run_id_cases import Asked, with_run_ids, without_run_ids
+from .places import Form, Shape, form_of, number_place, number_places, number_prompt, shape_of
+from .run_id_cases import Asked, HiddenPrompt, with_run_ids, without_run_ids
+
+C = TypeVar("C")
 
 MOST_AT_REST = 32  # properties: each has a bit
 
@@ -33,7 +35,7 @@ class Option(NamedTuple):
     action: Action
     seq: int | None
     variant: Variant
-    live: AnySession  # without the finished prompts, hidden
+    live: int  # the number of the session without the finished prompts, hidden
     run_ids: tuple[int, ...]  # of the prompts that it accepts: the seqs that have one
     ended: tuple[Prompt, ...]
     lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
@@ -44,22 +46,6 @@ class Option(NamedTuple):
     def label(self) -> tuple[Action, int | None, Variant]:
         return self.action, self.seq, self.variant
 
-    def number_places(self) -> "Option":
-        """The same with the numbers of its places."""
-        return self._replace(
-            seq=self.seq and number_place(self.seq), live=number_places(self.live),
-            run_ids=tuple(map(number_place, self.run_ids)), ended=tuple(map(number_prompt, self.ended)),
-            lost=frozenset(map(number_place, self.lost)))
-
-    def put_back(self, session: AnySession, seqs: list[int]) -> "Option":
-        """The same for this session, with seqs for the numbers of places."""
-        action, seq, variant, live, run_ids, ended, lost, _, shows = self
-        live = put_back(live, seqs)
-        return Option(
-            action, seq and seqs[seq], variant, live, tuple([seqs[p] for p in run_ids]) if run_ids else (),
-            tuple([type(p)(seqs[p[0]], *p[1:]) for p in ended]) if ended else (),
-            frozenset([seqs[p] for p in lost]) if lost else lost, bool(ended) or live != session, shows)
-
 
 class Case(NamedTuple):
     """What a session can do if its run ids are as `known` says, by seq."""
@@ -68,16 +54,36 @@ class Case(NamedTuple):
     moves: tuple[Option, ...]
     unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
 
-    def number_places(self) -> "Case":
-        """The same with the numbers of its places."""
-        return Case({number_place(p): yes for p, yes in self.known.items()},
-                    tuple([move.number_places() for move in self.moves]), self.unrest)
 
-    def put_back(self, session: AnySession, seqs: list[int], full: bool) -> "Case":
-        """The same for this session, with seqs for the numbers of places. `full`: no prompt is accepted any more."""
+class PlacedOption(NamedTuple):
+    """The same with the numbers of places for seqs."""
+
+    option: Option  # its session is none yet
+    form: int  # of its session, by number
+    places: tuple[int, ...]  # of its session: the mark's, and the prompts'
+
+    def put_back(self, number: int, seqs: list[int], sessions: "Sessions") -> Option:
+        """The same for the session of that number, with seqs for the numbers of places."""
+        action, seq, variant, _, run_ids, ended, lost, _, shows = self.option
+        live = sessions.number_form(self.form, [seqs[place] for place in self.places])
+        return Option(
+            action, seq and seqs[seq], variant, live, tuple([seqs[p] for p in run_ids]) if run_ids else (),
+            tuple([type(p)(seqs[p[0]], *p[1:]) for p in ended]) if ended else (),
+            frozenset([seqs[p] for p in lost]) if lost else lost, bool(ended) or live != number, shows)
+
+
+class PlacedCase(NamedTuple):
+    """The same with the numbers of places for seqs."""
+
+    known: dict[int, bool]
+    moves: tuple[PlacedOption, ...]
+    unrest: int
+
+    def put_back(self, number: int, seqs: list[int], sessions: "Sessions", full: bool) -> Case:
+        """The same for the session of that number. `full`: no prompt is accepted any more."""
         return Case({seqs[p]: yes for p, yes in self.known.items()}, tuple(
-            [move.put_back(session, seqs) for move in self.moves if not (full and move.action.bound == "prompts")]),
-            self.unrest)
+            [move.put_back(number, seqs, sessions) for move in self.moves
+             if not (full and move.option.action.bound == "prompts")]), self.unrest)
 
 
 class Sessions:
@@ -86,68 +92,113 @@ class Sessions:
     def __init__(self, plain: Explorer) -> None:
         self.plain = plain
         self.known: list[AnySession] = []
-        self.numbers: dict[AnySession, int] = {}
+        self._numbers: dict[object, int] = {}  # by form, mark and seqs; or by session, if it cannot be renumbered
+        self._forms: dict[Form, int] = {}
+        self._form: list[Form] = []
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         if len(self.at_rest) > MOST_AT_REST:
             raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
-        self._shapes: dict[Shape, tuple[Case, ...] | None] = {}  # None: it must be worked out as it is
+        self._shapes: dict[Shape, tuple[PlacedCase, ...] | None] = {}  # None: it must be worked out as it is
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
         """The number of a hidden session."""
-        number = self.numbers.setdefault(session, len(self.known))
+        key = self._key(session)
+        number = self._numbers.setdefault(key, len(self.known))
         if number == len(self.known):
             self.known.append(session)
+        return number
+
+    def find(self, session: AnySession) -> int | None:
+        """The same, if it was ever met."""
+        return self._numbers.get(self._key(session))
+
+    def number_form(self, form: int, seqs: list[int]) -> int:
+        """The number of the session of this form, with that mark and those seqs."""
+        key = form, *seqs
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.known)
+            self.known.append(self._form[form].fill(HiddenPrompt, seqs[0], seqs[1:]))
+        return number
+
+    def _key(self, session: AnySession) -> object:
+        found = form_of(session)
+        return session if found is None else (self._number_of_form(found[0]), *found[1])
+
+    def _number_of_form(self, form: Form) -> int:
+        number = self._forms.setdefault(form, len(self._form))
+        if number == len(self._form):
+            self._form.append(form)
         return number
 
     def cases(self, number: int, seq: int) -> tuple[Case, ...]:
         cases = self._cases.get((number, seq))
         if cases is None:
-            cases = self._cases[number, seq] = self._work_out(self.known[number], seq)
+            cases = self._cases[number, seq] = self._work_out(number, seq)
         return cases
 
-    def _work_out(self, session: AnySession, seq: int) -> tuple[Case, ...]:
+    def _work_out(self, number: int, seq: int) -> tuple[Case, ...]:
+        session = self.known[number]
         renumbered = shape_of(session, seq)
         if renumbered is not None:
             shape, seqs = renumbered
             if shape not in self._shapes:
                 try:
-                    cases = tuple(self._split(*shape.fill(session), {}))
-                    self._shapes[shape] = tuple([case.number_places() for case in cases])
+                    self._shapes[shape] = tuple(self._split(*shape.fill(HiddenPrompt), {}, self._placed_case))
                 except Exception:  # whatever goes wrong with places is told with seqs
                     self._shapes[shape] = None
             if (found := self._shapes[shape]) is not None:
                 full = seq >= self.plain.bounds.prompts
-                return tuple([case.put_back(session, seqs, full) for case in found])
-        return tuple(self._split(session, seq, {}))
+                return tuple([case.put_back(number, seqs, self, full) for case in found])
+        return tuple(self._split(session, seq, {}, self._case))
 
-    def _split(self, session: AnySession, seq: int, known: dict[int, bool]) -> Iterator[Case]:
+    def _split(
+        self, session: AnySession, seq: int, known: dict[int, bool],
+        make: Callable[[dict[int, bool], AnySession, int, list[Move]], C],
+    ) -> Iterator[C]:
+        """A case for each answer to what is asked of run ids."""
         try:
-            case = Case(known, self._moves(session, seq), self.unrest(session.owed))
+            case = make(known, session, seq, self._moves(session, seq))
         except Asked as asked:
             for answer in (False, True):
                 run_ids = {asked.seq: answer}
-                yield from self._split(with_run_ids(session, run_ids), seq, known | run_ids)
+                yield from self._split(with_run_ids(session, run_ids), seq, known | run_ids, make)
         else:
             yield case
 
-    def _moves(self, session: AnySession, seq: int) -> tuple[Option, ...]:
+    def _moves(self, session: AnySession, seq: int) -> list[Move]:
         plain = self.plain
         full = isinstance(seq, int) and seq >= plain.bounds.prompts
         protocol = plain.without_accept if full else plain.protocol
-        moves = list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
-        return tuple([self._option(session, seq, move) for move in moves])
+        return list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+
+    def _case(self, known: dict[int, bool], session: AnySession, seq: int, moves: list[Move]) -> Case:
+        return Case(known, tuple([
+            self._option(session, seq, move)._replace(live=self.number(without_run_ids(move.live)))
+            for move in moves]), self.unrest(session.owed))
+
+    def _placed_case(self, known: dict[int, bool], session: AnySession, seq: int, moves: list[Move]) -> PlacedCase:
+        return PlacedCase({number_place(place): yes for place, yes in known.items()}, tuple([
+            self._placed_option(self._option(session, seq, move), move) for move in moves]), self.unrest(session.owed))
+
+    def _placed_option(self, option: Option, move: Move) -> PlacedOption:
+        form, places = number_places(without_run_ids(move.live))
+        return PlacedOption(option._replace(
+            seq=option.seq and number_place(option.seq), run_ids=tuple(map(number_place, option.run_ids)),
+            ended=tuple(map(number_prompt, option.ended)), lost=frozenset(map(number_place, option.lost))),
+            self._number_of_form(form), places)
 
     def _option(self, session: AnySession, seq: int, move: Move) -> Option:
+        """What the move comes to, but for the number of the session that it leads to."""
         step = SessionStep.of(session, move)
         broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
         new = [p for p in move.after.prompts if p.seq > seq]
         lost: frozenset[int] = frozenset()
         if len(move.after.prompts) < len(session.prompts) + len(new):
             lost = frozenset(p.seq for p in session.prompts) - {p.seq for p in move.after.prompts}
-        return Option(move.action, move.seq, move.variant, without_run_ids(move.live),
-                      tuple(p.seq for p in new if p.run_id),
+        return Option(move.action, move.seq, move.variant, -1, tuple(p.seq for p in new if p.run_id),
                       move.ended, lost, move.after != session, broken + self._goals_met(move))
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
@@ -163,7 +214,7 @@ class Sessions:
         onward: dict[int, tuple[int, ...]] = {}
         for (number, _), cases in self._cases.items():
             onward[number] = (*onward.get(number, ()), *(
-                self.number(move.live) for case in cases for move in case.moves
+                move.live for case in cases for move in case.moves
                 if move.action.system and not move.ended))
         return endless(onward)
 
@@ -227,7 +278,7 @@ class Tables:
     def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
         """The fields of one move."""
         layout, action = self.layout, option.action
-        after = self.sessions.number(option.live)
+        after = option.live
         if after >> layout.session_bits:
             raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
         left, keep, everywhere = 1 << WORD_BITS - 1, WHOLE, 0

@@ -18,10 +18,13 @@ ACTION = {action.name: action for action in ACTIONS}
 CANCELED, FAILED = (Prompt(1, True, State.DONE, outcome) for outcome in (Outcome.CANCELED, Outcome.ERROR))
 
 
+NAMES = "stuv"  # of sessions; a session's number is its place here
+
+
 def move(name: str, live: str, **fields: Any) -> Option:
     """An action that leads to the session called `live`."""
     whole = {"seq": 1, "variant": None, "run_ids": (), "ended": (), "lost": frozenset(), "changes": True, "shows": ()}
-    return Option(action=fields.pop("action", ACTION[name]), live=live, **{**whole, **fields})
+    return Option(action=fields.pop("action", ACTION[name]), live=NAMES.index(live), **{**whole, **fields})
 
 
 class Graph:
@@ -31,20 +34,16 @@ class Graph:
         self, moves: Mapping[Any, Sequence[Option]], unrest: Mapping[str, int] | None = None, sessions: int = 1,
     ) -> None:
         self.moves, self.unrest = moves, unrest or {}
-        self.names = sorted({key if isinstance(key, str) else key[0] for key in moves})
         self.plain = SimpleNamespace(bounds=Bounds(2, sessions=sessions))
 
-    def number(self, name: str) -> int:
-        return self.names.index(name)
-
     def cases(self, number: int, seq: int) -> tuple[Case, ...]:
-        name = self.names[number]
+        name = NAMES[number]
         return (Case({}, tuple(self.moves.get((name, seq), self.moves.get(name, ()))), self.unrest.get(name, 0)),)
 
 
 def taken_at_once(graph: Graph, name: str = "s", seq: int = 1) -> list[str]:
-    [moves] = Commuting(graph).urgent(graph.number(name), seq)  # type: ignore[arg-type]
-    return [f"{m.action.name} {m.live}" for m in moves]
+    [moves] = Commuting(graph).urgent(NAMES.index(name), seq)  # type: ignore[arg-type]
+    return [f"{m.action.name} {NAMES[m.live]}" for m in moves]
 
 
 #   s ──settle──▶ t
@@ -119,7 +118,7 @@ def test_a_case_is_compared_only_with_cases_that_have_its_run_ids() -> None:
 
         def cases(self, number: int, seq: int) -> tuple[Case, ...]:
             [case] = super().cases(number, seq)
-            if self.names[number] not in "st":
+            if NAMES[number] not in "st":
                 return (case,)
             without = case._replace(known={1: True}, moves=tuple(m for m in case.moves if m.action.name != "cancel"))
             return case._replace(known={1: False}), without
