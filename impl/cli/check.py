@@ -25,10 +25,6 @@ from cancelmark.model.cluster.budget import Budget
 from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
-<<<<<<< HEAD
-from cancelmark.views.traces.text import trace_text
-=======
->>>>>>> db259a1 (The fast engine's loops are C, compiled at first use, on all processors; a check loads what it needs)
 
 from ..files import UsageError
 from .protocols import REMEDY, add_protocol, protocol_named, sound
@@ -352,7 +348,7 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     for goal in result.unmet:
         console.print(f"  [bold red]never happens:[/] {goal}")
     for id, trace in result.violations.items():
-        from cancelmark.views.trace import trace_text
+        from cancelmark.views.traces.text import trace_text
 
         shortest = "trace" if Reduction.COMMUTING in result.reductions else "shortest trace"
         console.print(f"\n[bold red]{id}[/] is violated; a {shortest}, {len(trace)} steps:")

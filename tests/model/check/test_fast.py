@@ -39,8 +39,8 @@ need_fast_engine()
 @pytest.fixture(autouse=True)
 def share_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads share even few states, in small batches: where several are asked for, each has something to do."""
-    monkeypatch.setattr(kernel, "WORTH_SHARING", 8)
-    monkeypatch.setattr(kernel, "BATCH", 96)
+    monkeypatch.setattr(kernel, "WORTH_SHARING", 32)
+    monkeypatch.setattr(kernel, "BATCH", 1 << 10)
 
 
 SMALL = [Bounds(p, c, cl, r, cr, close, s) for p in (1, 2) for c in (0, 2) for cl in (0, 1) for r in (0, 1)
