@@ -12,7 +12,7 @@ every model here guarantees:
   is left without either is closed whenever it is collected, so hold it with `contextlib.aclosing`.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -93,6 +93,25 @@ class Message:
         """Everything that is said in it, and after that what is attached."""
         said = "".join(part.text for part in self.parts if isinstance(part, Text))
         return "\n\n".join(filter(None, (said, *(p.heard for p in self.parts if isinstance(p, Attachment)))))
+
+
+class Kept:
+    """What a model may keep of messages that stay as they are from one step to the next, in any form that it likes."""
+
+    __slots__ = ("encoded", "number")
+
+    def __init__(self) -> None:
+        self.number, self.encoded = 0, b""  # so many of the messages, as they are sent
+
+
+class Conversation(list[Message]):
+    """What a model hears. The first `settled` messages are the same in every later step."""
+
+    __slots__ = ("kept", "settled")
+
+    def __init__(self, messages: Iterable[Message], settled: int, kept: Kept) -> None:
+        super().__init__(messages)
+        self.settled, self.kept = settled, kept
 
 
 @dataclass(frozen=True)

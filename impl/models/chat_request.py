@@ -1,13 +1,14 @@
-"""What is sent to a chat completions endpoint: the body of a request, each message encoded once.
+"""What is sent to a chat completions endpoint: the body of a request.
 
-A conversation may be long. The messages are encoded in pieces, and others run between two pieces.
+A conversation may be long. What has settled of it is encoded once, and kept for the next request. The messages are
+encoded in pieces, and others run between two pieces.
 """
 
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
 
-from ..models import Message, Role, Tool, ToolCall, ToolResult
+from ..models import Conversation, Message, Role, Tool, ToolCall, ToolResult
 
 PIECE = 65_536  # bytes that are encoded before others run
 
@@ -18,6 +19,18 @@ async def encode_request(model: str, messages: Sequence[Message], tools: Sequenc
     """The body that asks for one step, streamed and with its usage."""
     head = {"model": model, "stream": True, "stream_options": {"include_usage": True},
             **({"tools": [_tool(tool) for tool in tools]} if tools else {})}
+    settled = b""
+    if isinstance(messages, Conversation) and messages.kept.number <= messages.settled:
+        kept, first = messages.kept, messages.kept.number
+        more = await _encode_messages(messages[first:messages.settled])
+        settled = b",".join(filter(None, (kept.encoded, more)))
+        kept.number, kept.encoded = messages.settled, settled
+        messages = messages[messages.settled:]
+    body = b",".join(filter(None, (settled, await _encode_messages(messages))))
+    return b'%s,"messages":[%s]}' % (_encode(head)[:-1].encode("utf-8", "replace"), body)
+
+
+async def _encode_messages(messages: Sequence[Message]) -> bytes:
     encoded: list[bytes] = []
     size = 0
     for message in _conversation(messages):
@@ -26,7 +39,7 @@ async def encode_request(model: str, messages: Sequence[Message], tools: Sequenc
         if size > PIECE:
             await asyncio.sleep(0)
             size = 0
-    return b'%s,"messages":[%s]}' % (_encode(head)[:-1].encode("utf-8", "replace"), b",".join(encoded))
+    return b",".join(encoded)
 
 
 def _tool(tool: Tool) -> dict[str, object]:

@@ -7,10 +7,11 @@ no more than that: it says how many messages it `hears`.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from ..models import Draft, Failure, Model, ModelError, Role, Text
+from ..models import Conversation, Draft, Failure, Kept, Model, ModelError, Role, Text
 from ..models import Message as Said
 from ..store import Message
 from .messages import SUMMARY, is_summary, said
@@ -18,6 +19,8 @@ from .messages import SUMMARY, is_summary, said
 PAGE = 64  # messages that are read at a time
 LONGEST = 1000  # messages of a conversation; then a summary takes their place
 READ = 2 * LONGEST  # messages that are read at most: the last summary is among them
+SIZE = 33_554_432  # characters that are remembered of all sessions together
+
 SUMMARIZE = "Summarize this conversation so that the work can go on from your summary alone. Leave nothing open out."
 
 Read = Callable[..., Awaitable[Sequence[Message]]]  # `Store.messages` of one session
@@ -43,6 +46,57 @@ async def read_back(read: Read, before: str | None = None, limit: int | None = N
         if not complete:
             await asyncio.sleep(0)
     return heard[::-1]
+
+
+class Memory:
+    """What was said in the sessions that ran last, so that the next turn of each reads only what is new.
+
+    Before a turn, everything that was said earlier is as it will stay: only the messages of a turn that runs are still
+    written again, and there is one turn at a time. So what was read before the last turn holds, whoever has written to
+    the session since, and the messages after it are read from the store.
+    """
+
+    def __init__(self, limit: int = SIZE) -> None:
+        self._limit, self._size = limit, 0
+        self._known: OrderedDict[str, _Known] = OrderedDict()  # by session, the latest last
+
+    async def recall(self, session_id: str, read: Read, prompt: str) -> Conversation:
+        """What was said in the session before the prompt's message, since the last summary."""
+        known = self._known.pop(session_id, None)
+        self._size -= known.size if known else 0
+        if known is None or not await known.go_on(read, prompt):
+            known = _Known(await read_back(read, prompt), await read(before=prompt, last=1))
+        if known.last and known.size <= self._limit:
+            self._known[session_id] = known
+            self._size += known.size
+        while self._size > self._limit:
+            self._size -= self._known.popitem(last=False)[1].size
+        return Conversation(known.said, len(known.said), known.kept)
+
+
+class _Known:
+    """What is remembered of one session."""
+
+    def __init__(self, heard: list[Said], last: Sequence[Message]) -> None:
+        self.said, self.last = heard, last[-1].id if last else ""
+        self.size = sum(map(_measure, heard))
+        self.kept = Kept()
+
+    async def go_on(self, read: Read, prompt: str) -> bool:
+        """Adds what was said since. False if that cannot be told from here, or it is time for a summary to be found."""
+        found = await read(since=self.last, before=prompt)
+        if not found or any(map(is_summary, found[1:])):
+            return False
+        new = [words for words in map(said, found[1:]) if words.parts]
+        self.said += new
+        self.last = found[-1].id
+        self.size += sum(map(_measure, new))
+        return len(self.said) <= READ
+
+
+def _measure(heard: Said) -> int:
+    """About how many characters it takes."""
+    return 64 + sum(len(value) for part in heard.parts for value in vars(part).values() if isinstance(value, str))
 
 
 async def summarize(model: Model, conversation: Sequence[Said]) -> Text:

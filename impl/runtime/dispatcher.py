@@ -27,6 +27,7 @@ from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from .. import wire
 from ..models import Model
 from ..store import Answer, Committed, Conflict, Json, Lost, Message, Operation, Snapshot, Store, StoreError
+from .conversation import Memory
 from .events import Broker, Update
 from .lane import Lane, LaneStep
 from .messages import canceled_messages, list_names, wire_message
@@ -66,6 +67,7 @@ class Dispatcher:
         self._quiet = asyncio.Event()  # it is closing, and everything is done
         self._over = asyncio.Event()  # nothing is tried again
         self._writer = Writer(store, self._over)
+        self._memory = Memory()
 
     # --- the life of a prompt
 
@@ -399,6 +401,7 @@ class Dispatcher:
 
     def _make_turn(self, lane: Lane, run: Run) -> Turn:
         prompt, session = run.prompt, lane.session
+        history = partial(self.store.messages, session.id)
 
         async def follow_ups() -> tuple[list[Message], asyncio.CancelledError | None]:
             if not session.can("step", run.prompt):
@@ -410,8 +413,8 @@ class Dispatcher:
 
         return Turn(
             seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
-            history=partial(self.store.messages, session.id), say=partial(self._say, lane), follow_ups=follow_ups,
-            feed=run.feed, goes_on=run.goes_on)
+            history=history, recall=partial(self._memory.recall, session.id, history), say=partial(self._say, lane),
+            follow_ups=follow_ups, feed=run.feed, goes_on=run.goes_on)
 
     def _begin_grace(self, run: Run) -> None:
         """Gives the turn its grace period, if it has not ended already."""

@@ -72,6 +72,7 @@ class Broker:
         self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is gone by itself
         self._resting: WeakSet[Subscription] = WeakSet()
         self._published = self._skipped = 0
+        self._page: tuple[tuple[int, int, str | None], list[Event]] = (0, 0, None), []  # that was read last
         self._unwatch = store.watch(self._hear)
 
     async def start(self) -> None:
@@ -96,6 +97,13 @@ class Broker:
         if not self.closed:
             self._subscriptions.add(subscription)
         return subscription
+
+    async def read_page(self, after: int, until: int, session: str | None) -> list[Event]:
+        """A page of the log. Who stands where another has just been gets the same."""
+        asked = after, until, session
+        if self._page[0] != asked:
+            self._page = asked, await self.store.events(after, until=until, session=session, limit=PAGE)
+        return self._page[1]
 
     def feed(self, session_id: str, run_id: str | None = None) -> "Feed":
         """Where the updates of one prompt are published."""
@@ -177,7 +185,7 @@ class Subscription:
     events while it is being read (R18a).
     """
 
-    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_read", "_updates", "place",
+    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_pause", "_read", "_updates", "place",
                  "session", "skipped")
 
     def __init__(self, broker: Broker, place: int, session: str | None) -> None:
@@ -190,6 +198,7 @@ class Subscription:
         self._page: deque[Event] = deque()  # what was read and not yet seen
         self._updates: deque[tuple[int, Update]] = deque()  # each with its place
         self._awake = asyncio.Event()
+        self._pause: asyncio.Future[None] | None = None
         self._closed = False
 
     def __aiter__(self) -> Self:
@@ -197,9 +206,10 @@ class Subscription:
 
     async def __anext__(self) -> Notice:
         while not self._closed:
-            if not self._gap and not self._page and self._read < self._readable():
+            if self._must_read():
                 await self._turn_page()
-                await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
+                if len(self._page) == PAGE:
+                    await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
             elif (notice := self._next()) is not None:
                 return notice
             elif self._broker.closed:
@@ -208,6 +218,25 @@ class Subscription:
                 self._awake.clear()
                 await self._awake.wait()
         raise StopAsyncIteration
+
+    async def take(self) -> Notice | None:
+        """The next notice, if there is one already."""
+        if self._must_read():
+            await self._turn_page()
+        return self._next()
+
+    async def settle(self, seconds: float) -> None:
+        """Waits for so long, so that updates gather, or until there is an event, which nobody waits with."""
+        if self._closed or self._broker.closed or self._read < self._broker.latest:
+            return
+        loop = asyncio.get_running_loop()
+        self._pause = loop.create_future()
+        timer = loop.call_later(seconds, _end_pause, self._pause)
+        try:
+            await self._pause
+        finally:
+            timer.cancel()
+            self._pause = None
 
     def __enter__(self) -> Self:
         return self
@@ -249,11 +278,18 @@ class Subscription:
             self._updates.popleft()
             self.skipped += 1
         self._updates.append((self._broker.latest, update))
-        self.wake()
+        self._awake.set()
         return full
 
     def wake(self) -> None:
+        """There is an event, or an end."""
         self._awake.set()
+        if self._pause:
+            _end_pause(self._pause)
+
+    def _must_read(self) -> bool:
+        """Whether the next notice is in the log."""
+        return not (self._gap or self._page or self._closed) and self._read < self._readable()
 
     def _readable(self) -> int:
         """How far the log may be read: what lies beyond was published after the first update that waits."""
@@ -261,7 +297,7 @@ class Subscription:
 
     async def _turn_page(self) -> None:
         until = self._readable()
-        page = await self._broker.store.events(self._read, until=until, session=self.session, limit=PAGE)
+        page = await self._broker.read_page(self._read, until, self.session)
         self._page.extend(page)
         self._read = page[-1].id if len(page) == PAGE else until
 
@@ -276,3 +312,8 @@ class Subscription:
             return event
         self.place = self._read
         return self._updates.popleft()[1] if self._updates else None
+
+
+def _end_pause(pause: "asyncio.Future[None]") -> None:
+    if not pause.done():
+        pause.set_result(None)

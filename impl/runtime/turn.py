@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 from time import time
 from typing import Any
 
 from cancelmark.model.lifecycle import Outcome
 
-from ..models import Draft, Failure, FinishReason, Model, ModelError, Role, Tool, ToolCall, ToolResult
+from ..models import Conversation, Draft, Failure, FinishReason, Model, ModelError, Role, Tool, ToolCall, ToolResult
 from ..models import Message as Said
 from ..models import Part as SaidPart
 from ..store import Message
@@ -28,6 +29,9 @@ from .tasks import outlast
 
 # Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
 Say = Callable[[Sequence[Message], Callable[[], bool]], "asyncio.Future[Any]"]
+
+# What was said before the message with this id, as the session's latest turns have found it.
+Recall = Callable[[str], Awaitable[Conversation]]
 
 # The messages of the prompts that fold into the turn now, and the request to cancel that came meanwhile.
 FollowUps = Callable[[], Awaitable[tuple[Sequence[Message], asyncio.CancelledError | None]]]
@@ -57,6 +61,7 @@ class Turn:
         model: Model,
         tools: Mapping[str, ToolRunner],
         history: Read,
+        recall: Recall,
         say: Say,
         follow_ups: FollowUps,
         feed: Feed,
@@ -64,7 +69,7 @@ class Turn:
     ) -> None:
         self.seq, self._run_id, self.model, self.tools = seq, run_id, model, tools
         self.abandoned = False
-        self._history, self._say, self._follow_ups, self._feed = history, say, follow_ups, feed
+        self._history, self._recall, self._say, self._follow_ups, self._feed = history, recall, say, follow_ups, feed
         self._prompt, self._goes_on = prompt, goes_on
         self._messages: dict[str, Message] = {}  # of the session, from the user's message on
         self._found = 0  # how many of these were there when it went on, or was summarized
@@ -252,8 +257,13 @@ class Turn:
             return _hear([*since[:own], self._prompt, *since[own:]])
         heard = _hear(messages)
         if self._earlier is None:
-            self._earlier = await read_back(
-                self._history, self._prompt.id, None if limit is None else max(0, limit - len(heard)))
+            if limit is None and not self._goes_on:
+                self._earlier = await self._recall(self._prompt.id)
+            else:
+                self._earlier = await read_back(
+                    self._history, self._prompt.id, None if limit is None else max(0, limit - len(heard)))
+        if isinstance(self._earlier, Conversation):
+            return Conversation(chain(self._earlier, heard), self._earlier.settled, self._earlier.kept)
         return self._earlier + heard
 
     def _answer(self) -> Message | None:

@@ -81,10 +81,13 @@ class Watch:
         """What to come back with: every event up to this id has been seen."""
         return self._subscription.place
 
-    @property
-    def waiting(self) -> bool:
-        """Whether a notice is here already."""
-        return self._subscription.held > 0
+    async def take(self) -> Notice | None:
+        """The next notice, if there is one already."""
+        return await self._subscription.take()
+
+    async def settle(self, seconds: float) -> None:
+        """Waits for so long, or until there is an event."""
+        await self._subscription.settle(seconds)
 
     def rest(self) -> None:
         self._subscription.rest()

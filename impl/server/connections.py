@@ -25,6 +25,7 @@ HEAD_SIZE = 16_384  # bytes of a request line with its headers
 READ_SIZE = 4096  # bytes that are read at a time: so much is looked at before others have their turn
 PIECES = 1000  # of a body: if there are more, they must not be tiny, since each costs as much as many bytes
 TINY = 64  # bytes of a piece
+SMALL = 4096  # bytes that are written together with others
 
 
 class Phase(Enum):
@@ -133,11 +134,45 @@ class Framing(h11.Connection):
         return event
 
 
+class Corked:
+    """A transport that sends the small things that are written in one turn of the event loop together: an answer's head
+    and its body go out in one call of the system. Everything else is the transport's."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._pieces: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self.flush)
+        self._pieces.append(data)
+        if len(data) > SMALL:  # whether there is room for more must be known before the next
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pieces:
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            self._transport.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size + sum(map(len, self._pieces))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 class Connection(H11Protocol, asyncio.BufferedProtocol):
     """One connection. A request can cut it off."""
 
     places: Places  # of its server
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
+    transport: Any
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -148,12 +183,14 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     @property
     def unsent(self) -> int:
         """How many bytes wait for the other side to take them."""
-        return self.transport.get_write_buffer_size()
+        waiting: int = self.transport.get_write_buffer_size()
+        return waiting
 
     # --- what the transport tells
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
+        corked: Any = Corked(transport, self.loop)
+        super().connection_made(corked)
         self.app_state = {**self.app_state, "abort": transport.abort}
         if self.places.take(self):
             self._note_phase()
@@ -235,6 +272,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(last_word)
+        self.transport.flush()
         self._note_phase()
         if not self.unsent:
             with suppress(OSError):  # it may be gone

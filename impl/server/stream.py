@@ -30,7 +30,8 @@ BRIEF = 1.0  # seconds without taking anything after which nobody cares for a re
 STALL = 60.0  # and after which it is cut off
 CHUNK = 32_768  # bytes that are sent at a time; a reader that takes nothing keeps about three times that here
 TOGETHER = 128  # pieces that are sent together
-GATHER = 0.00005  # seconds for each stream of a workspace: where many watch, notices are gathered for a moment, since
+SETTLE = 0.002  # seconds in which updates are gathered, so that one write has several; an event is sent at once
+GATHER = 0.00005  # seconds for each stream of a workspace: where many watch, events are gathered too for a moment, as
 NOTICEABLE = 0.005  # to wake all of them for each would take longer than that; where few watch, there is no delay
 MOST = 0.1
 REMEMBERED = 4096  # messages that are known to have been shown before
@@ -157,8 +158,10 @@ class EventStream:
                 self._add_notice(told, watch, await anext(watch))
             if (pause := self._encoder.keen * GATHER) > NOTICEABLE:
                 await asyncio.sleep(min(pause, MOST))
-            while watch.waiting and len(told) < TOGETHER:
-                self._add_notice(told, watch, await anext(watch))
+            else:
+                await watch.settle(SETTLE)
+            while len(told) < TOGETHER and (notice := await watch.take()):
+                self._add_notice(told, watch, notice)
         except TimeoutError:
             return [b":\n\n"]
         except (StopAsyncIteration, StoreError):  # the store is closed: what is left in it can be had after a restart

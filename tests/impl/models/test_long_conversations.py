@@ -12,7 +12,7 @@ import pytest
 import support.openai_server as wire
 from support.openai_server import Server
 
-from cancelmark.impl.models import Message, Role, Text
+from cancelmark.impl.models import Conversation, Kept, Message, Role, Text
 from cancelmark.impl.models.chat_request import PIECE, encode_request
 from cancelmark.impl.models.openai import OpenAIModel
 
@@ -50,6 +50,13 @@ def test_a_message_of_a_long_conversation_costs_a_few_calls_of_functions() -> No
     """The client's own `create` walks the types of each message, with fifty times as many."""
     few, many = (calls_of_a_step([user("hello"), Message(Role.ASSISTANT, (Text("yes"),))] * n) for n in (50, 250))
     assert 1 < (many - few) / 400 < 20
+
+
+@needs_openai
+def test_what_has_settled_of_a_conversation_costs_nothing_more() -> None:
+    """Counted in the second step, the first has encoded it."""
+    few, many = (calls_of_a_step(Conversation([user("hello")] * n, n, Kept())) for n in (50, 250))
+    assert many - few < 20
 
 
 def test_others_run_while_a_long_conversation_is_encoded() -> None:

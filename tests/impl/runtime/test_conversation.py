@@ -5,15 +5,28 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cancelmark.impl.models import Delta, Failure, Finish, FinishReason, Model, ModelError, Role, Text, TextDelta, Tool
+from cancelmark.impl.models import (
+    Conversation,
+    Delta,
+    Failure,
+    Finish,
+    FinishReason,
+    Model,
+    ModelError,
+    Role,
+    Text,
+    TextDelta,
+    Tool,
+)
 from cancelmark.impl.models import Message as Said
+from cancelmark.impl.models.chat_request import encode_request
 from cancelmark.impl.models.demo import demo_model
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.conversation import LONGEST, PAGE, READ, SUMMARIZE, read_back, summarize
+from cancelmark.impl.runtime.conversation import LONGEST, PAGE, READ, SUMMARIZE, Memory, read_back, summarize
 from cancelmark.impl.runtime.messages import SUMMARY, said, since_summary, user_message
 from cancelmark.impl.store import MemoryStore, Message, NewSession, PutMessage
 from cancelmark.model.lifecycle import Outcome
@@ -177,3 +190,62 @@ def test_others_run_while_a_long_session_is_read() -> None:
 
     asyncio.run(main())
     assert 0 < most <= PAGE
+
+
+# --- what is remembered from turn to turn
+
+TURN = st.tuples(st.lists(st.sampled_from(["word", "word", "empty", "system", "summary"]), max_size=5),
+                 st.sampled_from(["s", "other"]), st.booleans())
+
+
+@settings(deadline=None)
+@given(st.lists(TURN, min_size=1, max_size=12), st.sampled_from([0, 300, 10_000]))
+def test_what_is_remembered_is_what_would_be_read(turns: list[tuple[list[str], str, bool]], limit: int) -> None:
+    """Whatever others have said meanwhile, whoever asks for an earlier place, and however little is remembered; and
+    what a model has encoded of it is what it would encode."""
+    async def main() -> None:
+        store, memory, number = MemoryStore(), Memory(limit), 0
+        await store.write([NewSession("s"), NewSession("other")])
+        for kinds, session, earlier in turns:
+            prompts = []
+            for kind in [*kinds, "word"]:
+                number += 1
+                said_now = message(number, kind)
+                await store.write([PutMessage(Message(said_now.id, session, said_now.role, said_now.parts))])
+                prompts.append(said_now.id)
+            read = partial(store.messages, session)
+            for prompt in (prompts[0], prompts[-1]) if earlier else (prompts[-1],):
+                recalled = await memory.recall(session, read, prompt)
+                expected = await read_back(read, prompt)
+                assert list(recalled) == expected
+                asked = Said(Role.USER, (Text("and now?"),))
+                steps = Conversation([*recalled, asked], recalled.settled, recalled.kept)
+                assert await encode_request("m", steps, []) == await encode_request("m", [*expected, asked], [])
+    asyncio.run(main())
+
+
+def test_the_next_turn_reads_what_is_new_alone() -> None:
+    async def main() -> list[int]:
+        read = []
+        async with Runtime(Listening(), store) as runtime:
+            for number in range(50):
+                before = store.read
+                await (await runtime.accept("s", f"word {number}"))
+                read.append(store.read - before)
+        return read
+    store = Counting()
+    read = asyncio.run(main())
+    assert max(read[2:]) == 3, "the last that is known, and the answer and the prompt that came after it"
+
+
+class Listening:
+    """A model that hears everything, and says yes."""
+
+    name, provider, hears = "listening", "test", None
+
+    async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        yield TextDelta("yes")
+        yield Finish(FinishReason.END_TURN)
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
