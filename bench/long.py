@@ -90,7 +90,7 @@ def measure(setting: Setting) -> Report:
     with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as directory:
         url, long, short = asyncio.run(fill(Path(directory), PROMPTS))
         for number in range(1, setting.rounds + 1):
-            with server(directory=directory) as port:
+            with server(directory=directory) as (port, _):
                 in_long, in_short = (median(times) for times in asyncio.run(prompt_seconds(port, url, long, short)))
                 others = asyncio.run(waits(port, url, long, PROMPTS))
             ratios.append(in_long / in_short)

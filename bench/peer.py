@@ -50,8 +50,8 @@ class Server:
         """Seconds that the server has computed so far."""
         if self.pid is None:
             return 0.0
-        spent = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(spent[11]) + int(spent[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
 
 
 @asynccontextmanager
@@ -82,7 +82,7 @@ async def measure_one(server: Server, places: Sequence[Place], seconds: float) -
 
 async def measure_workspaces(server: Server, places: Sequence[Place], seconds: float) -> None:
     async with lanes_of(places) as lanes:
-        await measure_rate(server, f"{len(places)} workspaces", lanes, seconds)
+        await measure_rate(server, "workspaces", lanes, seconds)
 
 
 async def measure_sessions(server: Server, places: Sequence[Place], seconds: float, number: int) -> None:
@@ -150,7 +150,7 @@ def tabulate(servers: Sequence[Server]) -> Table:
             ratios = find_ratios(server, first, kind)
             rows.append((kind, server.name, median(server.found[kind]), median(ratios),
                          f"{min(ratios):.2f} to {max(ratios):.2f}"))
-    return Table("Servers side by side, medians of the rounds",
+    return Table(f"Servers side by side ({WORKSPACES} workspaces), medians of the rounds",
                  ("what", "server", "figure", f"× {first.name}", "in the rounds"), rows)
 
 

@@ -30,8 +30,8 @@ SAMPLES = 5  # round trips for each cancel
 
 
 @contextmanager
-def server(*options: str, directory: str | None = None) -> Iterator[int]:
-    """A server on this data directory, or on one of its own; its port."""
+def server(*options: str, directory: str | None = None) -> Iterator[tuple[int, int]]:
+    """A server on this data directory, or on one of its own; its port, and its process."""
     with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as own:
         command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir",
                    directory or own,
@@ -39,7 +39,7 @@ def server(*options: str, directory: str | None = None) -> Iterator[int]:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             try:
-                yield int(process.stdout.readline().split(":")[2].split("/")[0])
+                yield int(process.stdout.readline().split(":")[2].split("/")[0]), process.pid
             finally:
                 process.kill()
 
@@ -178,19 +178,19 @@ def measure(setting: Setting) -> Report:
     rows: list[tuple[object, ...]] = []
     ratios: list[float] = []
     for n in range(setting.rounds):
-        with server() as port:
+        with server() as (port, _):
             empty, accepted = asyncio.run(acceptance(port, "queued", busy=True))
         ratios.append(accepted / empty)
         rows.append((n + 1, "accepted and queued", empty, accepted, accepted / empty))
     for n in range(setting.rounds):
-        with server("--pace", "0") as port:
+        with server("--pace", "0") as (port, _):
             empty, accepted = asyncio.run(acceptance(port, "run", busy=False))
         rows.append((n + 1, "accepted while others run", empty, accepted, accepted / empty))
     delays: list[tuple[object, ...]] = []
     quotients: dict[str, list[float]] = {"memory": [], "disk": [], "durable": []}
     for n in range(setting.rounds):
         for kept, options in (("memory", ("--memory",)), ("disk", ())):
-            with server(*options) as port:
+            with server(*options) as (port, _):
                 trip, accept, cancel = (median(times) for times in asyncio.run(canceling(port)))
             quotients[kept].append(cancel / trip)
             if kept == "disk":

@@ -1,12 +1,16 @@
 """The benchmarks of the runtime and the store, with sizes that take no time: they run, and report what they promise."""
 
+import asyncio
+import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import frame, long, runtime, store
+from cancelmark.bench import beside, frame, growth, long, peer, runtime, store
 from cancelmark.bench.report import Report
-from cancelmark.bench.setting import Setting
+from cancelmark.bench.setting import Baseline, Setting
+from cancelmark.impl.files import UsageError
 
 
 @pytest.fixture
@@ -55,6 +59,44 @@ def test_a_long_session_is_measured_beside_a_new_one(monkeypatch: pytest.MonkeyP
     assert [len(table.rows) for table in report.tables] == [1, 3]
     assert min(figures(report)) > 0
     assert len(report.goals) == 1
+
+
+def test_growth_is_measured_from_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in (("SIZES", (0, 40)), ("WRITTEN", 20), ("PROMPTS", 3), ("UNFINISHED", (20, 40)), ("SESSIONS", 3),
+                        ("READERS", (1, 2, 3)), ("TOLD", 2), ("BATCH", 7)):
+        monkeypatch.setattr(growth, name, value)
+    report = growth.measure(Setting(rounds=1))
+    assert [len(table.rows) for table in report.tables] == [2, 2, 3]
+    assert len(report.goals) == 3
+    assert [picture.name for picture in report.pictures] == ["start.svg", "subscribers.svg"]
+    asyncio.run(growth.fill(tmp_path, 40))
+    database = sqlite3.connect(next((tmp_path / "workspaces").glob("*.db")))
+    counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table, _ in growth.KEYS]
+    assert counts == [40, 80, 80, 40]
+    database.close()
+
+
+def test_servers_are_measured_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This version beside itself."""
+    for name, value in (("WORKSPACES", 2), ("CANCELS", 1), ("READERS", 2), ("SAMPLES", 1)):
+        monkeypatch.setattr(peer, name, value)
+    monkeypatch.setattr(beside, "SECONDS", 0.1)
+    itself = Baseline("abc", "0.0.1", Path(sys.executable))
+    report = beside.measure(Setting(rounds=1, baseline=itself))
+    assert [goal.verdict in ("met", "missed") for goal in report.goals] == [True] * 3
+    assert {row[1] for row in report.tables[0].rows} == {"0.0.1", "now"}
+    assert min(figures(report)) > 0
+
+
+def test_without_an_earlier_version_its_goals_are_not_measured() -> None:
+    assert beside._judge([peer.Server("now", "http://127.0.0.1:1")], *beside.GOALS[0]).verdict == "not measured"
+
+
+@pytest.mark.parametrize("servers", [["x"], ["x=ftp://a"], ["x=http://127.0.0.1"], ["a=http://h:1", "a=http://h:2"]])
+def test_servers_that_cannot_be_measured_are_refused(servers: list[str]) -> None:
+    arguments = peer.parser().parse_args(servers)
+    with pytest.raises(UsageError, match=r"NAME=URL|one name"):
+        arguments.run(arguments)
 
 
 def test_all_are_subjects() -> None:

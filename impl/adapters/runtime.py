@@ -15,12 +15,12 @@ from ..models.scripted import call
 from ..runtime import Refusal, Runtime
 from ..runtime.conversation import SUMMARIZE
 from ..runtime.events import Subscription
-from ..runtime.index import Record
-from ..runtime.places import Places
 from ..runtime.turn import ToolRunner
 from ..runtime.workspace import GRACE, QUEUE, Workspace
 from ..store import Answer, MemoryStore, Steps
 from ..store import Event as Published
+from ..store.index import Record
+from ..store.places import Places
 
 T = TypeVar("T")
 

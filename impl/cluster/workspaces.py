@@ -13,11 +13,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..models import Model
-from ..runtime.index import Record
-from ..runtime.places import Places
 from ..runtime.refusals import NoSession
 from ..runtime.workspace import Unknown, Workspace, Workspaces
 from ..store import SessionRecord, StoreError
+from ..store.index import Record
+from ..store.places import Places
 from ..store.postgres import Database, PostgresStore
 from .node import Lease, Node, Work
 from .runtime import SharedRuntime

@@ -36,11 +36,11 @@ from cancelmark.model.protocol import FAMILY, Protocol
 from ..files import UsageError
 from ..models import Attachment, Model, Role
 from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, Store, StoreError
+from ..store.index import Index, Record, make_private
+from ..store.places import Places
 from .conversation import read_back, summarize
 from .events import Broker, Notice, Update
-from .index import Index, Record, make_private
 from .messages import wire_message, wire_part
-from .places import Places
 from .refusals import Busy, Closing, NoSession, Refusal, RunIdInUse, Stuck
 from .retention import EVERYTHING, Retention
 from .runtime import Runtime

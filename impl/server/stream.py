@@ -18,9 +18,9 @@ from cancelmark.model.lifecycle import Outcome
 
 from .. import wire
 from ..runtime.events import Notice
-from ..runtime.places import Places
 from ..runtime.workspace import Watch, Workspace
 from ..store import Event, StoreError
+from ..store.places import Places
 from .answers import encode
 
 log = logging.getLogger("cancelmark.server")

@@ -14,7 +14,7 @@ import pytest
 from support.commands import COMMAND, read_refusal
 from support.servers import PATIENCE, Process
 
-from cancelmark.impl.runtime.index import Index
+from cancelmark.impl.store.index import Index
 
 KB = 1024
 

@@ -16,13 +16,13 @@ from support.runtimes import until
 from support.servers import PATIENCE, Place, Process, Server, serving, web
 
 from cancelmark.impl.runtime.events import Update
-from cancelmark.impl.runtime.places import Places
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.server import stream
 from cancelmark.impl.server.listening import bind
 from cancelmark.impl.server.site import Limits
 from cancelmark.impl.server.stream import CHUNK, Encoder, _chunks
 from cancelmark.impl.store import Event
+from cancelmark.impl.store.places import Places
 
 
 def play(story: Callable[[Server, Place], Awaitable[None]], directory: Path | None = None, **options: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files import UsageError
-from ..store import explain
+from .troubles import explain
 
 VERSION = 0  # of the index
 

@@ -12,7 +12,7 @@ log knows how far the log had come, unless it is written with each event.
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from ..store import Life
+from .records import Life
 
 
 class Places:
