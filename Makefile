@@ -6,7 +6,6 @@ READY := $(VENV)/ready
 LAB := $(VENV)/ready-lab
 VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
-OPENCODE ?= 1.18.33
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
 PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --timeout 600  # a third worker: tests of real servers wait
@@ -15,7 +14,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field constraints clean
+.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -103,10 +102,11 @@ bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e
 	@$(BIN)/python -m cancelmark.bench $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BASELINE),--baseline $(BASELINE)) \
 		$(if $(PEER),--peer $(PEER)) -o bench/RESULTS.md
 
-field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour)
-	@$(BIN)/python -m examples.field.editor
-	@$(BIN)/python -m examples.field
-	@$(BIN)/python -m examples.opencode --version $(OPENCODE)
+field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour; ONLY=NAME, FROM=NAME)
+	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(ONLY)
+
+field-again: $(READY) ## play the findings of specs/field again, on the agents that are installed: which show? (10 minutes)
+	@$(BIN)/python -m examples.field --again $(ONLY)
 
 constraints: $(READY) ## pin the versions that are installed now
 	@{ echo "# Exact versions of everything that make installs; 'make constraints' writes this file anew."; \

@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,10 +15,11 @@ from support.paths import ROOT
 
 from cancelmark.conformance.adapter import GUARANTEES
 from cancelmark.conformance.playing.script import read_scripts
-from examples.field.__main__ import tell
+from examples.field.__main__ import list_first, tell, tell_again
 from examples.field.agents import Listed, Skipped, install, read_list
-from examples.field.plays import MODES, SCRIPTS, agent_words, busy, play
-from examples.field.report import page, table
+from examples.field.plays import MODES, SCRIPTS, Player, agent_words, busy
+from examples.field.record import AGAIN, FIRST, LOADED, list_findings, make_series, put_series, read_record
+from examples.field.report import page, table, write_pages
 
 
 def small(flaw: str) -> Listed:
@@ -25,8 +28,12 @@ def small(flaw: str) -> Listed:
 
 
 def seen(reports: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
-    return {"package": "small@1.0", "day": "2026-11-17", "machine": {"cores": 2, "load": 0.5, "busy": 4},
-            "reports": reports, "loaded": loaded}
+    return {"package": "small@1.0", "day": "2026-11-17", "cores": 2, "series": [
+        make_series(FIRST, 0, (0.5, 0.7), reports), make_series(LOADED, 4, (0.7, 3.9), loaded)]}
+
+
+def play(agent: Listed, place: Path, mode: str, times: int, *scripts: str) -> dict[str, Any]:
+    return Player(agent, place, place, monotonic() + agent.limit).play(mode, times, scripts)
 
 
 def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
@@ -35,40 +42,78 @@ def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
         assert bool(agent.npm) != bool(agent.pip), name
         assert agent.start[0].startswith("{bin}/"), name
         assert agent.wire in ("chat completions", "responses", "messages"), name
-        assert bool(agent.url) == (agent.judge != "acp"), name
+        assert bool(agent.url) == (agent.judge in ("langgraph", "a2a")), name
+        assert agent.notes.keys() <= GUARANTEES, name
+        assert {tuple(each.split()) for each in agent.first} <= {
+            (mode, guarantee) for mode in SCRIPTS[agent.judge] for guarantee in GUARANTEES}, name
         assert set(SCRIPTS[agent.judge]) <= set(MODES), name
         assert all(re.search(r"==\d[\w.]*$", package) for package in agent.also), name
 
 
 def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Path) -> None:
     agent, script = small("error-for-cancelled"), "accept A; cancel"
-    reports = {mode: play(agent, tmp_path, mode, tmp_path, 2, (script,)) for mode in SCRIPTS["acp"]}
+    reports = {mode: play(agent, tmp_path, mode, 2, script) for mode in SCRIPTS["acp"]}
     text = page(agent, seen(reports, reports))
     assert tell(seen(reports, reports)).startswith(
         "polite: accept A; cancel\n  ends: A error\n  did not hold: attribution 2/2, loaded 2/2\nfree: ")
-    assert tell({"skipped": "npm is not on the PATH"}) == "skipped: npm is not on the PATH"
     assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
     assert "Agents MUST catch these errors" in text
-    assert "a load of 0.5 when the agent was started. Loaded means: with 4 processes" in " ".join(text.split())
+    assert "| as the machine was | 0.5, 0.7 | none |" in text
+    assert "| what showed, on a loaded machine | 0.7, 3.9 | 4 |" in text
     assert "sequenceDiagram" in text
     assert "python -m examples.field small --mode polite --script 'accept A; cancel'" in text
-    rows = table({"small": (agent, seen(reports, reports))}, {"other": "npm is not on the PATH"})
+    rows = table({"small": (agent, seen(reports, reports))}, {"other": "npm is not on the PATH"},
+                 {"package": "client@1", "told": {"in process": ["cancelled", "end_turn"]}})
     cell = "A error<br>**attribution 2/2, loaded 2/2**"
     assert f"| [small](small.md) 1.0 | {cell} | {cell} |" in rows
     assert "- **other**: npm is not on the PATH" in rows
+    assert "in process: cancelled, end_turn." in rows
+
+
+def report(n: int, times: int = 5) -> dict[str, Any]:
+    """Of one script, in which attribution did not hold in so many plays."""
+    each = {"script": "accept A", "times": times, "showed": {"attribution": n} if n else {},
+            "ends": {"A error": 4, "A canceled": 1}}
+    broken = {"id": "attribution", "status": "broken", "script": "accept A", "says": "It is so.", "promise": "the text",
+              "complaint": "it is not", "mermaid": "sequenceDiagram"}
+    return {"scripts": [each], "guarantees": [broken, {"id": "fifo", "status": "kept"}]}
 
 
 @pytest.mark.parametrize(("quiet", "loaded"), [(1, 5), (5, 1), (5, 0)])
 def test_what_shows_seldom_or_on_one_machine_alone_is_no_finding(quiet: int, loaded: int) -> None:
-    def report(n: int) -> dict[str, Any]:
-        each = {"script": "accept A", "times": 5, "showed": {"attribution": n} if n else {},
-                "ends": {"A error": 4, "A canceled": 1}}
-        return {"scripts": [each], "guarantees": [{"id": "attribution", "status": "broken", "script": "accept A"}]}
-
     text = page(small(""), seen({"polite": report(quiet)}, {"polite": report(loaded)}))
     assert f"| A error (4/5)<br>A canceled (1/5) | (attribution {quiet}/5, loaded {loaded}/5) |" in text
     assert "## polite" not in text
+
+
+@pytest.mark.parametrize(("times", "stays"), [(3, True), (2, True), (1, False), (0, False)])
+def test_a_finding_that_does_not_show_again_is_none(
+        capsys: pytest.CaptureFixture[str], times: int, stays: bool) -> None:
+    kept = seen({"polite": report(5)}, {"polite": report(4)})
+    for n in (3 - times, times):  # the last time counts
+        put_series(kept, make_series(AGAIN, 0, (0.1, 0.2), {"polite": report(n, 3)}))
+    assert bool(list(list_findings(kept))) == stays == tell_again(kept)
+    assert f"{times} of 3 plays of 'accept A'" in capsys.readouterr().out
+    assert len(list_first(kept)) == 1
+    assert f"attribution 5/5, loaded 4/5, again {times}/3" in page(small(""), kept)
+    assert "| findings, again | 0.1, 0.2 | none |" in page(small(""), kept)
+
+
+def test_what_is_to_be_reported_first_is_told_without_a_recipe() -> None:
+    marked, kept = replace(small(""), first={"polite attribution": "it goes on."}), seen(
+        {"polite": report(5)}, {"polite": report(5)})
+    for text in (page(marked, kept), table({"small": (marked, kept)}, {}, {})):
+        assert "accept A" not in text.partition("## Again")[0]
+        assert "to be reported first" in text.lower()
+    assert "accept A" in page(small(""), kept)
+
+
+def test_the_pages_are_made_of_what_is_recorded(tmp_path: Path) -> None:
+    field = ROOT / "specs" / "field"
+    write_pages(read_list(), read_record(field / "seen.json"), tmp_path)
+    for made in tmp_path.iterdir():
+        assert made.read_text() == (field / made.name).read_text(), made.name
 
 
 def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
@@ -84,9 +129,17 @@ def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
 
 def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="Authentication required"):
-        play(small("wants-login"), tmp_path, "polite", tmp_path, 1, ("accept A",))
+        play(small("wants-login"), tmp_path, "polite", 1, "accept A")
     with pytest.raises(Skipped, match=r"python0\.0 is not on the PATH"):
         install(Listed("none", ("x",), "", pip="none==1", python="0.0"), tmp_path)
+
+
+def test_an_agent_that_needs_too_long_is_skipped_and_ended(tmp_path: Path) -> None:
+    agent = replace(small(""), limit=3, env={"MARK": str(tmp_path)})
+    with pytest.raises(Skipped, match="it took longer than 3 s"):
+        play(agent, tmp_path, "polite", 10_000, "accept A; cancel")
+    left = subprocess.run(["ps", "axe", "-o", "args="], capture_output=True, text=True, check=True)
+    assert f"MARK={tmp_path}" not in left.stdout
 
 
 def test_the_command_has_what_the_list_says(tmp_path: Path) -> None:
@@ -104,15 +157,15 @@ def test_a_server_is_started_for_each_judgement_and_gets_a_line_for_each_mode(
     start = (sys.executable, small_server.__file__, "{port}", "{model_url}", flaw)
     server = Listed("small", start, "chat completions", judge=judge, url="http://127.0.0.1:{port}", pip="small==1.0",
                     also=("other==2",), env={"PYTHONPATH": str(ROOT / "tests")}, config={"read.me": "{model_url}"})
-    reports = {mode: play(server, tmp_path, mode, tmp_path, 1, ("accept A; accept B; cancel",))}
-    assert f"| [small](small.md) 1.0, {mode} | {cell}" in table({"small": (server, seen(reports, reports))}, {})
+    reports = {mode: play(server, tmp_path, mode, 1, "accept A; accept B; cancel")}
+    assert f"| [small](small.md) 1.0, {mode} | {cell}" in table({"small": (server, seen(reports, reports))}, {}, {})
     assert "small==1.0 with other==2 from PyPI" in page(server, seen(reports, reports))
 
 
 def test_a_server_that_does_not_start_is_skipped_with_the_reason(tmp_path: Path) -> None:
     server = Listed("small", ("{bin}/none",), "", judge="a2a", url="http://127.0.0.1:{port}", pip="small==1.0")
     with pytest.raises(Skipped, match="cannot start none: No such file"):
-        play(server, tmp_path, "tasks", tmp_path, 1, ("accept A",))
+        play(server, tmp_path, "tasks", 1, "accept A")
 
 
 def test_every_trace_on_the_page_of_texts_is_a_script_and_every_guarantee_is_one() -> None:

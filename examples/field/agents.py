@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cancelmark" / "field"
+CACHE = Path("build/field")
 LIST = Path(__file__).with_name("agents.toml")
 INSTALL = 900  # seconds
 
@@ -27,7 +27,7 @@ class Listed:
     wire: str
     """Of the language model."""
     judge: str = "acp"
-    """By which command: conform acp, langgraph or a2a."""
+    """By which command: conform acp, langgraph, a2a, or the adapter of opencode."""
     url: str = ""
     """Where a server is judged."""
     npm: str = ""
@@ -40,8 +40,14 @@ class Listed:
     auth: str = ""
     skip: str = ""
     """Why it is not judged, if it is not."""
+    limit: int = 1800
+    """Seconds, after which it is skipped."""
     about: str = ""
     """What a reader of its page has to know."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """By guarantee, what was seen around a finding, and what a client can do."""
+    first: Mapping[str, str] = field(default_factory=dict)
+    """By mode and guarantee, why a finding is to be reported first: its page keeps short of a recipe."""
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
     """Texts by their paths from its home, or for a server from where it works."""
@@ -71,7 +77,7 @@ def install(agent: Listed, cache: Path) -> Path:
     """Installs it once, and returns where its programs are."""
     if agent.skip:
         raise Skipped(agent.skip)
-    place = cache / f"{agent.like or agent.name}-{agent.version}"
+    place = cache.resolve() / f"{agent.like or agent.name}-{agent.version}"
     programs = place / ("node_modules/.bin" if agent.npm else "bin")
     if (place / "installed").exists():
         return programs

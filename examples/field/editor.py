@@ -1,20 +1,20 @@
-"""The official TypeScript client, from npm, as an editor of `cancelmark acp`: `python -m examples.field.editor`.
+"""The official TypeScript client, from npm, as an editor of `cancelmark acp`: `make field ONLY=typescript-client`.
 
 A prompt runs, another one waits, both are canceled, and a third comes right behind the cancel: in process, and as a
-bridge to a running server. Exits 1 if the client is told anything but that the first two were canceled and the third
-was answered.
+bridge to a running server. It is right if the client is told that the first two were canceled and the third was
+answered.
 """
 
-import argparse
 import asyncio
 import json
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from cancelmark.conformance.adapter.process import Home, ServerProcess
-from examples.field.agents import CACHE, Listed, Skipped, install
+from examples.field.agents import Listed, Skipped, install
 
 CLIENT = Listed("typescript-client", (), "", npm="@agentclientprotocol/sdk@2.4.0")
 EDITOR = Path(__file__).with_name("editor.mjs")
@@ -34,7 +34,7 @@ def speak(packages: Path, *options: str) -> dict[str, Any]:
     finally:
         home.remove()
     if done.returncode:
-        raise SystemExit(f"the client has failed: {done.stderr.strip()[-1000:]}")
+        raise Skipped(f"the client has failed: {done.stderr.strip()[-1000:]}")
     return dict(json.loads(done.stdout))
 
 
@@ -47,21 +47,10 @@ def speak_to_server(packages: Path) -> dict[str, Any]:
         asyncio.run(server.close())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.field.editor", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
-    options = parser.parse_args()
-    try:
-        packages = install(CLIENT, options.cache).parent.parent
-    except Skipped as why:
-        print(f"{CLIENT.name}: skipped: {why}", file=sys.stderr)
-        return 0
+def try_client(cache: Path) -> dict[str, Any]:
+    """What the client was told in either way, and whether that is right."""
+    packages = install(CLIENT, cache).parent.parent
     told = {"in process": speak(packages, "--memory", *PACE), "as a bridge": speak_to_server(packages)}
-    for how, each in told.items():
-        print(f"{CLIENT.package}, {how}: {', '.join(each['ends'])}")
-    return 0 if all(each["ends"] == ENDS and LAST in each["heard"] for each in told.values()) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"package": CLIENT.package, "day": date.today().isoformat(),
+            "told": {how: each["ends"] for how, each in told.items()},
+            "right": all(each["ends"] == ENDS and LAST in each["heard"] for each in told.values())}

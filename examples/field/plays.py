@@ -1,20 +1,27 @@
-"""How an agent or a server of the list is judged: what is played, and under which load."""
+"""How an agent or a server of the list is judged: what is played, under which load, and for how long."""
 
 import asyncio
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from cancelmark.conformance.adapter.process import NotRunning, ServerProcess, free_port
+from cancelmark.conformance.playing.scenarios import SCENARIOS
 from cancelmark.impl.adapters.jail import DIRECT, PROXIES
 from examples.field.agents import Listed, Skipped
 
-JUDGE = 1200  # seconds
+STOP = 30  # seconds for a judgement that took too long to end what it has started
+CIRCUMSTANCES = "examples.opencode.circumstances"
 SERVED = ("accept A, cancel", "accept A; cancel", "accept A; accept B; release; release", "accept A; accept B; cancel",
           "accept A; cancel; accept B")
 SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -25,13 +32,21 @@ SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "langgraph": {"enqueue": SERVED, "stream": SERVED, "reject": SERVED, "interrupt": SERVED},
     "a2a": {"tasks": SERVED},
+    "opencode": {
+        "in-use": ("accept A, cancel", "accept A, accept B", "accept A; accept B; cancel", "accept A; accept B; fail"),
+        "just-started": ("accept A, cancel", "accept A, accept B, cancel", "accept A, cancel, accept B"),
+        "killed": ("accept A; restart", "accept A; accept B; restart"),
+    },
 }
-"""What is played on every agent, by the command that judges it and by mode. To an agent, the first two send a prompt
-and a cancel in one write, and right behind."""
+"""What is played on every agent, by the command that judges it and by mode. To an ACP agent, the first two send a
+prompt and a cancel in one write, and right behind."""
+WHOLE = {"opencode": "in-use"}
+"""In which mode an agent is judged by scenarios and random histories too. What these find is played like the rest."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "polite": ("--mode", "polite"), "free": ("--mode", "free"), "enqueue": ("--policy", "enqueue"),
     "stream": ("--ends", "stream"), "reject": ("--policy", "reject"), "interrupt": ("--policy", "interrupt"),
-    "tasks": ()}
+    "tasks": (), "in-use": ("--adapter", f"{CIRCUMSTANCES}:InUse"),
+    "just-started": ("--adapter", f"{CIRCUMSTANCES}:JustStarted"), "killed": ("--adapter", f"{CIRCUMSTANCES}:Killed")}
 MODES = tuple(OPTIONS)
 
 
@@ -47,14 +62,61 @@ def busy(n: int) -> Iterator[None]:
             process.wait()
 
 
-def play(agent: Listed, programs: Path, mode: str, files: Path, times: int, scripts: tuple[str, ...]) -> dict[str, Any]:
-    """The report of one judgement, in a process of its own, as JSON."""
-    options = [*OPTIONS[mode], "--json", "--times", str(times), *(w for text in scripts for w in ("--script", text))]
-    if agent.judge == "acp":
-        report: dict[str, Any] = conform(programs, [*options, *agent_words(agent, programs, files)], agent.judge)
-        return dict(report["modes"][mode])
-    with serving(agent, programs) as (url, port):
-        return conform(programs, [url, "--llm-port", str(port), *options], agent.judge)
+@dataclass(frozen=True)
+class Player:
+    """Plays on one agent that is installed, until its time is over."""
+
+    agent: Listed
+    programs: Path
+    files: Path
+    """Where its files can be written."""
+    until: float
+
+    def play(self, mode: str, times: int, scripts: tuple[str, ...]) -> dict[str, Any]:
+        """The report of one judgement, in a process of its own, as JSON."""
+        return self._judge(mode, ["--times", str(times), *(word for text in scripts for word in ("--script", text))])
+
+    def judge_whole(self, mode: str) -> tuple[dict[str, Any], list[str]]:
+        """The report of a whole judgement, and the scripts of what it found."""
+        report = self._judge(mode, [])
+        scenarios = [str(each.script) for each in SCENARIOS if report["scenarios"].get(each.name) == "broken"]
+        return report, [*(each["script"] for each in report["guarantees"] if "script" in each), *scenarios]
+
+    def _judge(self, mode: str, words: list[str]) -> dict[str, Any]:
+        judge, options = self.agent.judge, [*OPTIONS[mode], "--json", *words]
+        if judge == "acp":
+            return dict(self._conform([judge, *options, *agent_words(self.agent, self.programs, self.files)]
+                                      )["modes"][mode])
+        if judge == "opencode":
+            return self._conform(options, _fill_all(self.agent.env, {"{bin}": str(self.programs)}))
+        with serving(self.agent, self.programs) as (url, port):
+            return self._conform([judge, url, "--llm-port", str(port), *options])
+
+    def _conform(self, words: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+        judging = subprocess.Popen(
+            [sys.executable, "-m", "cancelmark.impl.cli.main", "conform", *words], text=True,
+            env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))  # a shell's background ignores it
+        try:
+            answer, said = judging.communicate(timeout=max(self.until - monotonic(), 0))
+            return dict(json.loads(answer))
+        except subprocess.TimeoutExpired as error:
+            raise Skipped(f"it took longer than {self.agent.limit} s") from error
+        except ValueError as error:
+            raise Skipped(_short(said.removeprefix("cancelmark: "), self.programs)) from error
+        finally:
+            _stop(judging)
+
+
+def _stop(judging: subprocess.Popen[str]) -> None:
+    """Ends a judgement that goes on, and lets it end what it has started."""
+    if judging.poll() is None:
+        judging.send_signal(signal.SIGINT)
+        try:
+            judging.communicate(timeout=STOP)
+        except subprocess.TimeoutExpired:
+            judging.kill()
+            judging.communicate()
 
 
 def agent_words(agent: Listed, programs: Path, files: Path) -> list[str]:
@@ -73,8 +135,8 @@ def serving(agent: Listed, programs: Path) -> Iterator[tuple[str, int]]:
     """The address of a server that runs, and the port on which it looks for the language model."""
     port = free_port()
     words = {"{bin}": str(programs), "{model_url}": f"http://127.0.0.1:{port}/v1"}
-    environment = {name: _fill(value, words) for name, value in agent.env.items()}
-    server = ServerProcess([_fill(word, words) for word in agent.start], environment=PROXIES | DIRECT | environment)
+    server = ServerProcess([_fill(word, words) for word in agent.start],
+                           environment=PROXIES | DIRECT | _fill_all(agent.env, words))
     for path, text in agent.config.items():
         (server.work / path).write_text(_fill(text, words))
     try:
@@ -92,16 +154,8 @@ def _fill(text: str, words: Mapping[str, str]) -> str:
     return text
 
 
-def conform(programs: Path, words: list[str], judge: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "cancelmark.impl.cli.main", "conform", judge, *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=JUDGE)
-        report: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired as error:
-        raise Skipped(f"a judgement took longer than {JUDGE} s") from error
-    except ValueError as error:
-        raise Skipped(_short(done.stderr.removeprefix("cancelmark: "), programs)) from error
-    return report
+def _fill_all(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
+    return {name: _fill(text, words) for name, text in texts.items()}
 
 
 def _short(said: str, programs: Path) -> str:
@@ -112,8 +166,3 @@ def _short(said: str, programs: Path) -> str:
 
 def reproduce(agent: Listed, mode: str, script: str) -> str:
     return f"python -m examples.field {agent.name} --mode {mode} --script {shlex.quote(script)}"
-
-
-def list_broken(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What did not hold."""
-    return (each for each in report["guarantees"] if each["status"] == "broken")

@@ -56,38 +56,6 @@ PROMISES = {
 }
 """What we take for promised. Everything else is neither promised nor denied."""
 
-NOTES = {
-    "all-done": (
-        "A prompt that comes while a turn runs is kept as a user message, and is answered when that turn has "
-        "ended well. When it ends in an error, the session becomes idle and the prompt stays without an answer, "
-        "until somebody sends another: then the language model hears both. A client that wants an answer looks, "
-        "when it sees `session.idle`, for user messages at the end that no response follows, and sends them "
-        "again."),
-    "no-lost-cancel": (
-        "The first prompt after a start is answered 204 a while before the session is busy; here that took "
-        "seconds. An abort in between is answered `true` and changes nothing: the turn starts after it. This was "
-        "not seen on a server in use, except when we tried it by hand right after `POST /instance/dispose`. A "
-        "client that wants to be sure waits for the session to be busy before it aborts."),
-    "some-terminal": (
-        "An abort ends the running turn, whose response says so. Prompts that have no response yet get none: all "
-        "that is published is `session.idle`, which says that the session is at rest, and not what became of "
-        "whom. They stay in the conversation, and the language model hears them, unanswered, with the next "
-        "prompt. Users have reported the queued ones as messages that are silently dropped "
-        "(anomalyco/opencode#40955). A client finds out from `GET /session/{sessionID}/message` which prompts "
-        "have a response."),
-    "no-absorption": (
-        "Prompts that wait are answered together, in one turn, whose response has the last of them as `parentID`. "
-        "For a chat that is a good choice. A client that waits for a response to its own prompt has to take one "
-        "to a later prompt for it."),
-    "no-loss": (
-        "What was running or waiting when the process was killed is still in the session when it is back, what "
-        "was running with a response that is never complete. It is not taken up; the language model hears it with "
-        "the next prompt. What a kill does to work at hand is not something that opencode's description speaks "
-        "of."),
-}
-"""What else there is to say about a guarantee that does not hold: what was seen around it, and what a client can do."""
-
-
 class Opencode(Adapter):
     """One client of the opencode server at this address."""
 

@@ -1,41 +1,47 @@
 """opencode in the circumstances in which it is judged, each as an adapter that starts the server by itself:
 
-    cancelmark conform --adapter examples.opencode.circumstances:InUse --script 'accept A, cancel' --times 5
+    OPENCODE=/usr/bin/opencode cancelmark conform --adapter examples.opencode.circumstances:InUse
 
-opencode is installed from npm into build/field; OPENCODE in the environment says which version.
+OPENCODE in the environment says which program it is; without that, the one on the PATH. `make field ONLY=opencode`
+installs the version of the list.
 """
 
-import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
 from cancelmark.conformance.adapter import GUARANTEES, Sent
-from examples.opencode.adapter import Opencode
-from examples.opencode.process import OpencodeServer, install
+from examples.opencode.adapter import PROMISES, Opencode
+from examples.opencode.process import OpencodeServer
+
+SILENT = "no promise"
+
+
+def quote_promises(description: Mapping[str, str]) -> dict[str, str]:
+    """By guarantee, what the server says of itself, by operation, and how we read it."""
+    return {guarantee: f"of `{promise.operation}` it says “{description[promise.operation]}” {promise.reading}"
+            if (promise := PROMISES.get(guarantee)) else SILENT for guarantee in GUARANTEES}
 
 
 class InUse(Opencode):
     """It has answered a prompt since it was started. Judged by all guarantees, whether they are promised or not."""
 
-    circumstances = "in use"
     claims = GUARANTEES
     start_limit = 600.0
     llm_port = 0
-    place: ClassVar[Path] = Path("build/field")
-    version: ClassVar[str] = os.environ.get("OPENCODE", "latest")
+    program: ClassVar[Path] = Path(os.environ.get("OPENCODE", "opencode"))
+    promises: ClassVar[Mapping[str, str]] = dict.fromkeys(GUARANTEES, SILENT)
     server: ClassVar[OpencodeServer | None] = None
-    description: ClassVar[dict[str, str]] = {}
 
     def __init__(self) -> None:
         super().__init__(self.server.url if self.server else "")
 
     @classmethod
     async def prepare(cls, model_url: str) -> None:
-        program = await asyncio.to_thread(install, cls.place.resolve(), cls.version)
-        cls.server = OpencodeServer(program, model_url)
+        cls.server = OpencodeServer(cls.program, model_url)
         await cls.server.start()
-        InUse.version, InUse.description = cls.server.version, await cls.server.description()
+        cls.promises = quote_promises(await cls.server.description())
         client = cls()
         await client.subscribe()
         await client.accept(await client.session(), Sent("warm-up", "Say something about warm-up", None))
@@ -52,7 +58,6 @@ class InUse(Opencode):
 class JustStarted(InUse):
     """It was started for this history alone."""
 
-    circumstances = "just started"
     patience = 20.0
 
     async def open(self) -> None:
@@ -64,7 +69,6 @@ class JustStarted(InUse):
 class Killed(InUse):
     """The process is killed and started again on the same data, which the histories call a restart."""
 
-    circumstances = "killed and started again"
     patience = 20.0
 
     async def restart(self) -> None:
