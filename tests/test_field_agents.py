@@ -14,10 +14,12 @@ from support import small_agent, small_server
 from support.paths import ROOT
 
 from cancelmark.conformance.adapter import GUARANTEES
+from cancelmark.conformance.kit import judge
 from cancelmark.conformance.playing.script import read_scripts
 from examples.field.__main__ import list_first, tell, tell_again
 from examples.field.agents import Listed, Skipped, install, read_list
-from examples.field.plays import MODES, SCRIPTS, Player, agent_words, busy
+from examples.field.crash import Crash
+from examples.field.plays import MODES, PROGRAMS, SCRIPTS, Player, agent_words, busy
 from examples.field.record import AGAIN, FIRST, LOADED, list_findings, make_series, put_series, read_record
 from examples.field.report import page, table, write_pages
 
@@ -110,10 +112,13 @@ def test_what_is_to_be_reported_first_is_told_without_a_recipe() -> None:
 
 
 def test_the_pages_are_made_of_what_is_recorded(tmp_path: Path) -> None:
-    field = ROOT / "specs" / "field"
-    write_pages(read_list(), read_record(field / "seen.json"), tmp_path)
-    for made in tmp_path.iterdir():
-        assert made.read_text() == (field / made.name).read_text(), made.name
+    field, agents = ROOT / "specs" / "field", read_list()
+    record = read_record(field / "seen.json")
+    write_pages(agents, record, tmp_path)
+    made = [file for file in tmp_path.iterdir() if file.name != "README.md" or agents.keys() <= record.keys()]
+    assert made
+    for file in made:
+        assert file.read_text() == (field / file.name).read_text(), file.name
 
 
 def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
@@ -148,18 +153,32 @@ def test_the_command_has_what_the_list_says(tmp_path: Path) -> None:
     assert words[2:4] == ["--config", f"c/small.json={tmp_path / 'small-small.json'}"]
 
 
-@pytest.mark.parametrize(("judge", "mode", "flaw", "cell"), [
+@pytest.mark.parametrize(("kind", "mode", "flaw", "cell"), [
     ("langgraph", "stream", "hides-waiting", "A canceled, B without end<br>**some-terminal 1/1, loaded 1/1**"),
     ("a2a", "tasks", "says-completed",
      "A end_turn and canceled, B end_turn and canceled<br>**no-lost-cancel 1/1, loaded 1/1**<br>**one-terminal 1/1")])
 def test_a_server_is_started_for_each_judgement_and_gets_a_line_for_each_mode(
-        tmp_path: Path, judge: str, mode: str, flaw: str, cell: str) -> None:
+        tmp_path: Path, kind: str, mode: str, flaw: str, cell: str) -> None:
     start = (sys.executable, small_server.__file__, "{port}", "{model_url}", flaw)
-    server = Listed("small", start, "chat completions", judge=judge, url="http://127.0.0.1:{port}", pip="small==1.0",
+    server = Listed("small", start, "chat completions", judge=kind, url="http://127.0.0.1:{port}", pip="small==1.0",
                     also=("other==2",), env={"PYTHONPATH": str(ROOT / "tests")}, config={"read.me": "{model_url}"})
     reports = {mode: play(server, tmp_path, mode, 1, "accept A; accept B; cancel")}
     assert f"| [small](small.md) 1.0, {mode} | {cell}" in table({"small": (server, seen(reports, reports))}, {}, {})
     assert "small==1.0 with other==2 from PyPI" in page(server, seen(reports, reports))
+
+
+@pytest.mark.parametrize(("script", "broken"), [("accept A; restart", ["no-loss"]), ("accept A; release; restart", [])])
+def test_what_a_server_forgets_when_it_is_killed_is_lost(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, broken: list[str]) -> None:
+    class Forgetful(Crash):
+        """The small server stores nothing."""
+
+        patience = 1.0
+        listed = Listed("small", (sys.executable, small_server.__file__, "{port}", "{model_url}", ""), "",
+                        env={"PYTHONPATH": str(ROOT / "tests")})
+
+    monkeypatch.setenv(PROGRAMS, str(tmp_path))
+    assert judge(Forgetful, scripts=[script], times=1).broken == broken
 
 
 def test_a_server_that_does_not_start_is_skipped_with_the_reason(tmp_path: Path) -> None:

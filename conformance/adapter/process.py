@@ -28,7 +28,8 @@ STOP = 10.0  # seconds between the request to stop and the kill
 POLL = 0.05  # seconds between two looks
 SHOWN = 2000  # characters of what it wrote, in an error
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
-XDG = ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
+XDG = {"XDG_DATA_HOME": ".local/share", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache",
+       "XDG_STATE_HOME": ".local/state", "XDG_RUNTIME_DIR": ".local/run"}  # where they are in a home that says nothing
 
 
 class NotRunning(Exception):
@@ -48,9 +49,10 @@ class Home:
     def __init__(self, prefix: str) -> None:
         self.place = Path(tempfile.mkdtemp(prefix=prefix))
         self.work, self.home, self.log = self.place / "work", self.place / "home", self.place / "log"
-        directories = {"HOME": self.home, "TMPDIR": self.place / "tmp", **{name: self.home / name for name in XDG}}
+        directories = {"HOME": self.home, "TMPDIR": self.place / "tmp",
+                       **{name: self.home / path for name, path in XDG.items()}}
         for directory in (self.work, *directories.values()):
-            directory.mkdir(mode=0o700)
+            directory.mkdir(mode=0o700, parents=True)
         self.environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         self.environment |= {name: str(path) for name, path in directories.items()}
         atexit.register(self.remove)

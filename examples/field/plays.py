@@ -30,7 +30,8 @@ SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "free": ("accept A; accept B; release; release", "accept A; accept B; cancel", "accept A; cancel + accept B",
                  "cancel; accept A"),
     },
-    "langgraph": {"enqueue": SERVED, "stream": SERVED, "reject": SERVED, "interrupt": SERVED},
+    "langgraph": {"enqueue": SERVED, "stream": SERVED, "reject": SERVED, "interrupt": SERVED,
+                  "crash": ("accept A; restart", "accept A; accept B; restart")},
     "a2a": {"tasks": SERVED},
     "opencode": {
         "in-use": ("accept A, cancel", "accept A, accept B", "accept A; accept B; cancel", "accept A; accept B; fail"),
@@ -45,9 +46,12 @@ WHOLE = {"opencode": "in-use"}
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "polite": ("--mode", "polite"), "free": ("--mode", "free"), "enqueue": ("--policy", "enqueue"),
     "stream": ("--ends", "stream"), "reject": ("--policy", "reject"), "interrupt": ("--policy", "interrupt"),
-    "tasks": (), "in-use": ("--adapter", f"{CIRCUMSTANCES}:InUse"),
+    "crash": ("--adapter", "examples.field.crash:Crash"), "tasks": (),
+    "in-use": ("--adapter", f"{CIRCUMSTANCES}:InUse"),
     "just-started": ("--adapter", f"{CIRCUMSTANCES}:JustStarted"), "killed": ("--adapter", f"{CIRCUMSTANCES}:Killed")}
 MODES = tuple(OPTIONS)
+PROGRAMS = "FIELD_PROGRAMS"
+"""In the environment of an adapter that starts its server by itself: where its programs are."""
 
 
 @contextmanager
@@ -87,8 +91,8 @@ class Player:
         if judge == "acp":
             return dict(self._conform([judge, *options, *agent_words(self.agent, self.programs, self.files)]
                                       )["modes"][mode])
-        if judge == "opencode":
-            return self._conform(options, _fill_all(self.agent.env, {"{bin}": str(self.programs)}))
+        if "--adapter" in options:
+            return self._conform(options, {PROGRAMS: str(self.programs)})
         with serving(self.agent, self.programs) as (url, port):
             return self._conform([judge, url, "--llm-port", str(port), *options])
 
@@ -134,11 +138,7 @@ def agent_words(agent: Listed, programs: Path, files: Path) -> list[str]:
 def serving(agent: Listed, programs: Path) -> Iterator[tuple[str, int]]:
     """The address of a server that runs, and the port on which it looks for the language model."""
     port = free_port()
-    words = {"{bin}": str(programs), "{model_url}": f"http://127.0.0.1:{port}/v1"}
-    server = ServerProcess([_fill(word, words) for word in agent.start],
-                           environment=PROXIES | DIRECT | _fill_all(agent.env, words))
-    for path, text in agent.config.items():
-        (server.work / path).write_text(_fill(text, words))
+    server = make_server(agent, programs, f"http://127.0.0.1:{port}/v1")
     try:
         asyncio.run(server.start())
         yield agent.url.replace("{port}", str(server.port)), port
@@ -148,14 +148,19 @@ def serving(agent: Listed, programs: Path) -> Iterator[tuple[str, int]]:
         asyncio.run(server.close())
 
 
+def make_server(agent: Listed, programs: Path, model_url: str) -> ServerProcess:
+    words = {"{bin}": str(programs), "{model_url}": model_url}
+    environment = {name: _fill(value, words) for name, value in agent.env.items()}
+    server = ServerProcess([_fill(word, words) for word in agent.start], environment=PROXIES | DIRECT | environment)
+    for path, text in agent.config.items():
+        (server.work / path).write_text(_fill(text, words))
+    return server
+
+
 def _fill(text: str, words: Mapping[str, str]) -> str:
     for name, value in words.items():
         text = text.replace(name, value)
     return text
-
-
-def _fill_all(texts: Mapping[str, str], words: Mapping[str, str]) -> dict[str, str]:
-    return {name: _fill(text, words) for name, text in texts.items()}
 
 
 def _short(said: str, programs: Path) -> str:

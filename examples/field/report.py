@@ -26,8 +26,9 @@ and a client has to know it.""",
 {package} from {registry}, on {day:%-d %B %Y}, over the LangGraph API, in a home of its own, with proxies that lead
 nowhere, with a graph of one node that asks the kit's language model ({wire}). {outside} Threads are sessions and runs
 are prompts. *enqueue*, *reject* and *interrupt* are its strategies for a second run, and ends are heard of by joining
-each run; in *stream*, with enqueue, they are heard of from the thread's stream. A cancel cancels each run of the thread
-by its id.""",
+each run; in *stream*, with enqueue, they are heard of from the thread's stream. In *crash*, with enqueue, the process
+is killed and started again on what it has stored, which the histories call a restart. A cancel cancels each run of the
+thread by its id.""",
     "a2a": """\
 {package} from {registry}, on {day:%-d %B %Y}, over the Agent2Agent protocol, in a home of its own, with proxies that
 lead nowhere, with the kit's language model ({wire}). {outside} Contexts are sessions and tasks are prompts. A cancel
@@ -108,7 +109,7 @@ def _page(agent: Listed, seen: Mapping[str, Any]) -> Iterator[str]:
     for row in rows:
         ended, broken = "<br>".join(row.ended), "<br>".join(row.broken) or "nothing"
         yield f"| {row.mode} | {_done(agent, row)} | {ended} | {broken} |"
-    yield ""
+    yield f"\nAny line is played again by `python -m examples.field {agent.name} --mode … --script '…'`.\n"
     yield from _conditions(seen)
     if "whole" in seen:
         yield from _whole(seen["whole"], rows)

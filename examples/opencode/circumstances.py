@@ -1,9 +1,9 @@
 """opencode in the circumstances in which it is judged, each as an adapter that starts the server by itself:
 
-    OPENCODE=/usr/bin/opencode cancelmark conform --adapter examples.opencode.circumstances:InUse
+    FIELD_PROGRAMS=/usr/bin cancelmark conform --adapter examples.opencode.circumstances:InUse
 
-OPENCODE in the environment says which program it is; without that, the one on the PATH. `make field ONLY=opencode`
-installs the version of the list.
+FIELD_PROGRAMS in the environment says where the program `opencode` is; `make field ONLY=opencode` installs the version
+of the list.
 """
 
 import os
@@ -30,7 +30,7 @@ class InUse(Opencode):
     claims = GUARANTEES
     start_limit = 600.0
     llm_port = 0
-    program: ClassVar[Path] = Path(os.environ.get("OPENCODE", "opencode"))
+    program: ClassVar[Path] = Path(os.environ.get("FIELD_PROGRAMS", "/usr/bin")) / "opencode"
     promises: ClassVar[Mapping[str, str]] = dict.fromkeys(GUARANTEES, SILENT)
     server: ClassVar[OpencodeServer | None] = None
 
@@ -58,7 +58,7 @@ class InUse(Opencode):
 class JustStarted(InUse):
     """It was started for this history alone."""
 
-    patience = 20.0
+    patience = 10.0
 
     async def open(self) -> None:
         assert self.server
@@ -69,7 +69,7 @@ class JustStarted(InUse):
 class Killed(InUse):
     """The process is killed and started again on the same data, which the histories call a restart."""
 
-    patience = 20.0
+    patience = 10.0
 
     async def restart(self) -> None:
         assert self.server

@@ -36,6 +36,7 @@ def test_a_server_is_started_killed_and_started_again_in_a_place_of_its_own(monk
             assert f"home {server.home} False" in server.output
             names = ("HOME", "TMPDIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
             assert all(Path(server.environment[name]).is_relative_to(server.place) for name in names)
+            assert Path(server.environment["XDG_CONFIG_HOME"]) == server.home / ".config"  # by either name
             await server.restart()
             assert (server.work / "starts").read_text() == "xx"  # what it has stored is there
             await server.stop()

@@ -165,12 +165,16 @@ class SmallServer:
     async def answer_langgraph(
         self, method: str, path: list[str], query: dict[str, list[str]], sent: Any,
     ) -> tuple[int, Any] | AsyncIterator[dict[str, Any]]:
+        if path[0] == "threads" and not set(path[1:2]) <= self.sessions.keys():
+            return 404, {"detail": f"Thread with ID {path[1]} not found"}
         match method, path:
             case "POST", ["assistants", "search"]:
                 return 200, [{"graph_id": "agent"}]
             case "POST", ["threads"]:
                 name = f"thread-{next(self.ids)}"
                 self.sessions[name] = Session()
+                return 200, {"thread_id": name}
+            case "GET", ["threads", name]:
                 return 200, {"thread_id": name}
             case "POST", ["threads", name, "runs"]:
                 run = self.accept(name, sent["input"]["messages"][0]["content"], sent["multitask_strategy"])
