@@ -103,10 +103,10 @@ bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e
 		$(if $(PEER),--peer $(PEER)) -o bench/RESULTS.md
 
 field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour; ONLY=NAME, FROM=NAME)
-	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(ONLY)
+	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(if $(CACHE),--cache $(CACHE)) $(ONLY)
 
 field-again: $(READY) ## play the findings of specs/field again, on the agents that are installed: which show? (10 minutes)
-	@$(BIN)/python -m examples.field --again $(ONLY)
+	@$(BIN)/python -m examples.field --again $(if $(CACHE),--cache $(CACHE)) $(ONLY)
 
 constraints: $(READY) ## pin the versions that are installed now
 	@{ echo "# Exact versions of everything that make installs; 'make constraints' writes this file anew."; \

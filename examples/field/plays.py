@@ -31,12 +31,12 @@ SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                  "cancel; accept A"),
     },
     "langgraph": {"enqueue": SERVED, "stream": SERVED, "reject": SERVED, "interrupt": SERVED,
-                  "crash": ("accept A; restart", "accept A; accept B; restart")},
+                  "crash": ("accept A; restart",)},
     "a2a": {"tasks": SERVED},
     "opencode": {
         "in-use": ("accept A, cancel", "accept A, accept B", "accept A; accept B; cancel", "accept A; accept B; fail"),
-        "just-started": ("accept A, cancel", "accept A, accept B, cancel", "accept A, cancel, accept B"),
-        "killed": ("accept A; restart", "accept A; accept B; restart"),
+        "just-started": ("accept A, cancel", "accept A, accept B, cancel"),
+        "killed": ("accept A; restart",),
     },
 }
 """What is played on every agent, by the command that judges it and by mode. To an ACP agent, the first two send a
