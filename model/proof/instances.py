@@ -56,6 +56,8 @@ def _applied(term: Term, terms: list[Term], done: Done) -> Term:
     if key not in done:
         if z3.is_quantifier(term):
             result = _instances_of(term, terms, done)
+        elif not has_quantifier(term):
+            result = term
         else:
             result = rebuilt(term, [_applied(child, terms, done) for child in term.children()])
         done[key] = (term, result)
@@ -72,15 +74,9 @@ def _instances_of(quantifier: Term, terms: list[Term], done: Done) -> Term:
 
 
 def has_quantifier(term: Term) -> bool:
-    seen, left = set(), [term]  # a term is a graph: what it has several times is looked at once
-    while left:
-        part = left.pop()
-        if z3.is_quantifier(part):
-            return True
-        if part.get_id() not in seen:
-            seen.add(part.get_id())
-            left += part.children()
-    return False
+    goal = z3.Goal()
+    goal.add(term)
+    return bool(z3.Probe("has-quantifiers")(goal))
 
 
 def rebuilt(term: Term, children: list[Term]) -> Term:

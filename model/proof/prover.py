@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 import z3
@@ -96,15 +97,24 @@ class Prover:
     def question(self, universe: Universe, obligation: Obligation) -> tuple[Term, Step]:
         """What would have to hold for the claim to fail."""
         before = View.free(universe)
-        allowed = [initial(universe, before)] if obligation.start else self.allowed(universe, before)
+        allowed = [initial(universe, before)] if obligation.start else self.allowed(universe)
         if obligation.action:
             step = obligation.action.step(universe, before, obligation.action.arguments(universe))
         else:
             step = Step(universe, "", None, True, before, before, Seen())
         return z3.And(*allowed, step.guard, z3.Not(obligation.claim.of(step))), step
 
-    def allowed(self, universe: Universe, view: View) -> list[Term]:
-        return [claim.holds(universe, view) for claim in self.invariant]
+    def allowed(self, universe: Universe) -> list[Term]:
+        """The invariant in a state of which nothing else is known."""
+        return self.unbounded if not universe.prompts else self._write_invariant(universe)
+
+    @cached_property
+    def unbounded(self) -> list[Term]:
+        """The invariant for any number of prompts, which most questions have."""
+        return self._write_invariant(Universe())
+
+    def _write_invariant(self, universe: Universe) -> list[Term]:
+        return [claim.holds(universe, View.free(universe)) for claim in self.invariant]
 
     def solver(self, *facts: Term) -> z3.Solver:
         solver = z3.Solver()
@@ -146,7 +156,7 @@ class Prover:
         """Actions that no state of the invariant allows, and moves of theirs that never happen."""
         universe = Universe(3, 2)
         before = View.free(universe)
-        allowed = self.allowed(universe, before)
+        allowed = self.allowed(universe)
         for action in self.actions:
             step = action.step(universe, before, action.arguments(universe))
             yield from self.hollow(action.name, *allowed, step.guard)
