@@ -49,3 +49,17 @@ def make_review(path: Path) -> Review:
         patch.setattr(command, "find_out", lambda workers: kept.append(find_out(workers)) or kept[0])
         code = main(["review", "-o", str(path)])
     return Review(path, path.read_text(), said.getvalue(), code, kept[0])
+
+
+def targets_of(graph: dict[str, Any]) -> list[int]:
+    met, found = 1, []
+    for back in graph["targets"]:
+        found.append(met - back)
+        met += back == 0
+    return found
+
+
+def steps_by_state(graph: dict[str, Any]) -> list[list[tuple[list[Any], int]]]:
+    """For each state its steps, each with the state it leads to."""
+    whole = iter(zip((graph["steps"]["values"][i] for i in graph["steps"]["data"]), targets_of(graph)))
+    return [[next(whole) for _ in range(degree)] for degree in graph["degrees"]]

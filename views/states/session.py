@@ -138,8 +138,10 @@ def _from_all(edges: Mapping[Edge, set[Action]], sources: set[Node], dest: Node)
 def session_graph(protocol: Protocol = REFERENCE) -> pydot.Dot:
     """The session as a Graphviz graph. The same protocol gives the same text, byte for byte."""
     found = quotient(protocol)
-    dot = graph.digraph(TITLE, rankdir="TB", nodesep="0.8", ranksep="0.5",
-                        label=f"{found.remark}\\l", labelloc="b", labeljust="l", fontsize="11")
+    dot = graph.digraph(TITLE, rankdir="TB", nodesep="0.45", ranksep="0.5",
+                        label=f"{found.remark}\\l", labelloc="b", labeljust="l", fontsize="15")
+    dot.set_node_defaults(fontsize="17", margin="0.16,0.1")
+    dot.set_edge_defaults(fontsize="15")
     graph.add_start(dot, IDLE.name, "")
     for node in found.stays:
         dot.add_node(graph.node(node.name, [node.title, *map(graph.small, found.lines(node))], CSS[node.turn]))

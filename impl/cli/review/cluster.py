@@ -12,10 +12,11 @@ DRAWN = ("finish-unfenced", "retry-cancels-twice", "place-from-sequence")  # a z
 
 
 def cluster() -> str:
-    """The section: three of the flaws, drawn."""
-    return "".join(
+    """The section: some of the flaws, drawn."""
+    first, *others = (
         f'<figure class="wide" tabindex="0" role="group" aria-label="{f.name}">{inline(flaw_svg(f))}</figure>'
         for f in ALL_FLAWS if f.name in DRAWN)
+    return f'{first}<details class="more"><summary>{len(others)} more</summary>{"".join(others)}</details>'
 
 
 def searched_bounds() -> str:

@@ -36,7 +36,8 @@ def family() -> str:
         draw_table("The calls of the family", ("call", "what it does", "rule"), (
             (f"<code>{feature.value}</code>", escape(says), cite(rule)) for feature, (says, rule) in CALLS.items()),
             "actions-table")
-        + "<h3>Which properties change</h3>" + draw_properties() + draw_wording()
+        + f'<details class="more"><summary>Which properties change</summary>{draw_properties()}</details>'
+        + draw_wording()
         + f'<details class="more"><summary>All {len(told["sets"])} sets of calls, with the states of each '
         f"search</summary>{draw_sets(told['sets'])}</details>"
         + '<details class="more"><summary>What known servers do, and what they give up</summary>'

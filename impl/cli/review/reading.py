@@ -33,19 +33,21 @@ GLOSSARY = {
     "busy": "The session has an active prompt, or the server is down.",
     "run id": "A name that a client gives its prompt, in order to wait for the end of exactly this prompt.",
     "fold": "A queued prompt without a run id joins the running turn, and ends with it.",
-    "requeue": "A turn whose conversation grew too long is summed up, goes back to the queue, and goes on later.",
-    "handoff": "When a turn ends, the first prompt in the queue becomes active.",
-    "202": "The answer to a client whose prompt is accepted.",
-    "fail": "An accepted prompt cannot start, for example because its session cannot be loaded.",
-    "drop": "A queued prompt is taken out of the queue, and is done: canceled.",
-    "interrupt": "A crash has cut off the active prompt: after the restart it ends with an error.",
     "terminal event": "The event that says that a prompt is done, and how: end_turn, error, canceled or folded. In "
                       "drawings: RunComplete. The event of a folded prompt is journaled, and not published.",
     "journal": "What the server has written to disk. A crash does not lose it.",
+    "poisoned": "Canceled by a cancel that came before the prompt was accepted.",
+}
+ACTING = {
+    "202": "The answer to a client whose prompt is accepted.",
+    "fail": "An accepted prompt cannot start, for example because its session cannot be loaded.",
+    "drop": "A queued prompt is taken out of the queue, and is done: canceled.",
+    "handoff": "When a turn ends, the first prompt in the queue becomes active.",
+    "requeue": "A turn whose conversation grew too long is summed up, goes back to the queue, and goes on later.",
+    "interrupt": "A crash has cut off the active prompt: after the restart it ends with an error.",
+    "settle": "The messages of a prompt that was canceled on entry are written, and the prompt is done.",
     "clear_queue": "A call that drops what is queued. The active prompt goes on.",
     "close": "The server shuts down: it accepts nothing more, cancels everything, and waits for the ends.",
-    "poisoned": "Canceled by a cancel that came before the prompt was accepted.",
-    "settle": "The messages of a prompt that was canceled on entry are written, and the prompt is done.",
 }
 CHECKING = {
     "row": "One line of the table of what can happen to a prompt: from a state to a state, under conditions.",
@@ -170,9 +172,9 @@ def glossary() -> str:
     def folded(title: str, entries: dict[str, str]) -> str:
         return f'<details class="more"><summary>{title}</summary>{words(entries)}</details>'
 
-    return words(GLOSSARY) + "".join((
-        folded("Words of the check and of this page", CHECKING), folded("Words of the family", FAMILY),
-        folded("Words of several servers", SEVERAL), folded("Words of the original", ORIGINAL)))
+    parts = {"Words on arrows": ACTING, "Words of the check and of this page": CHECKING, "Words of the family": FAMILY,
+             "Words of several servers": SEVERAL, "Words of the original": ORIGINAL}
+    return words(GLOSSARY) + "".join(folded(title, entries) for title, entries in parts.items())
 
 
 # --- why it works

@@ -37,9 +37,9 @@ def verdict(found: Findings) -> str:
         "0": "of them in the reference",
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
-    reach = ('It holds <a href="#holds">within bounds</a>, in which every order of events was tried, and, delivery '
-             'apart, by <a href="#checked-by-others">a proof</a> for any number of prompts. Every prompt ends once '
-             "callers stop and turns end.")
+    reach = ('<a href="#holds">Within bounds</a> every order of events was tried. For any number of prompts there is '
+             '<a href="#checked-by-others">a proof</a> of all but delivery. Every prompt ends once callers stop '
+             "calling and turns end.")
     return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><dl>{items}</dl></div>'
             f'<p class="note">{reach}</p>')
 

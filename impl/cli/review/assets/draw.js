@@ -19,7 +19,7 @@ function html(name, attributes = {}, ...children) {
   return made;
 }
 
-const LINE = 25; // from one message to the next
+const LINE = 22; // from one message to the next
 const LEAST = 82; // a lane's least width, and its greatest
 const MOST = 190;
 const WIDEST = 126; // the widest chip: where lanes are narrower, chips stand below each other
@@ -41,8 +41,8 @@ function lanesOf(walk, room) {
 }
 
 // The walk as a list of steps, each a row of one diagram. With `jump`, each step is a button that goes there.
-function drawSequence(into, walk, { jump = null, sentences = {} } = {}) {
-  const lanes = lanesOf(walk, into.clientWidth - (jump ? parseFloat(getComputedStyle(into).getPropertyValue("--numbers")) : 0) - 18);
+function drawSequence(into, walk, { jump = null, sentences = {}, room = into.clientWidth } = {}) {
+  const lanes = lanesOf(walk, room - (jump ? parseFloat(getComputedStyle(into).getPropertyValue("--numbers")) : 0) - 18);
   const width = lanes[0].wide * lanes.length;
   const heads = lanes.map((lane) => html("span", { class: lane.label ? "lane prompt" : "lane" }, lane.title,
     lane.runId ? html("small", {}, "run id") : null));
@@ -94,7 +94,8 @@ function strip(moment, before, lanes, width) {
     .filter(({ mark, was }) => mark !== was);
   const chips = changed.length + marks.length;
   const below = lanes[0].wide < WIDEST ? 21 : 0; // from one chip to the next
-  const turn = LINE * moment.step.messages.length + 16; // the middle of the chips
+  const messages = moment.step.messages.filter(({ line, text }) => line !== "note" || !changed.some(({ cell }) => cell.text === text)); // a chip says it
+  const turn = LINE * messages.length + 16; // the middle of the chips
   const height = turn + (chips ? 15 + below * (chips - 1) : -6);
   let middle = turn - below;
   const drawn = [];
@@ -103,7 +104,7 @@ function strip(moment, before, lanes, width) {
     const lane = lanes.find((other) => other.label === label && other.session === session);
     drawn.push(svg("line", { class: "reach", x1: lane.x - lane.wide / 2, x2: lane.x + lane.wide / 2, y1: LINE - 1, y2: LINE - 1 }));
   }
-  moment.step.messages.forEach((message, i) => drawn.push(...arrow(message, at, LINE * (i + 1) - 6, width, lanes[0].wide)));
+  messages.forEach((message, i) => drawn.push(...arrow(message, at, LINE * (i + 1) - 6, width, lanes[0].wide)));
   for (const { session, label, cell } of changed) {
     const lane = lanes.find((other) => other.label === label && other.session === session);
     drawn.push(chip(lane, (middle += below), cell.text.replace(/_/g, " "), cell.kind));

@@ -72,19 +72,24 @@ for (const button of document.querySelectorAll("[data-show]")) {
   button.addEventListener("click", () => showTrace(payload.traces.find(({ id }) => id === button.dataset.show)));
 }
 
-async function drawGuarantees(within = document) {
-  for (const figure of within.querySelectorAll("[data-draw]")) {
+const stills = new Map(); // diagrams that nobody steps through, each with its walk
+const PAPER = 480; // the room for one of them on paper, where they stand two beside each other
+
+async function readStills() {
+  for (const figure of document.querySelectorAll("[data-draw]")) {
     const trace = payload.traces.find(({ id }) => id === figure.dataset.draw);
-    if (!trace) continue;
-    const walk = new Walk(await loadGraph(trace.protocol), trace.path);
-    drawSequence(figure, walk, { sentences: payload.properties });
+    if (trace) stills.set(figure, new Walk(await loadGraph(trace.protocol), trace.path));
   }
-  for (const figure of within.querySelectorAll("[data-walk]")) {
+  for (const figure of document.querySelectorAll("[data-walk]")) {
     const [protocol, ...words] = figure.dataset.walk.split("/");
     const walk = new Walk(await loadGraph(protocol));
     walk.follow(words);
-    drawSequence(figure, walk, { sentences: payload.properties });
+    stills.set(figure, walk);
   }
+}
+
+function drawStills(room) {
+  for (const [figure, walk] of stills) drawSequence(figure, walk, { sentences: payload.properties, room: room ?? figure.clientWidth });
 }
 
 // A wide diagram can be enlarged, and then moved by dragging or scrolling.
@@ -102,12 +107,13 @@ for (const figure of document.querySelectorAll("figure.wide")) {
   };
   const name = figure.getAttribute("aria-label");
   figure.before(html("p", { class: "zoom" }, button("−", `${name}: smaller`, 1 / 1.5), button("+", `${name}: larger`, 1.5), button("Fit", `${name}: fit`, 0)));
+  figure.after(html("p", { class: "swipe", "aria-hidden": "true" }, "← swipe to see all of it →"));
   figure.addEventListener("pointermove", ({ buttons, movementX }) => { if (buttons === 1) figure.scrollLeft -= movementX; });
 }
 
 // What is folded has no width to draw in.
 for (const folded of document.querySelectorAll("details:has([data-draw])")) {
-  folded.addEventListener("toggle", () => folded.open && drawGuarantees(folded));
+  folded.addEventListener("toggle", () => folded.open && !matchMedia("print").matches && drawStills());
 }
 
 // What the address asks for: a walk to go on with, or a trace to look at.
@@ -145,17 +151,28 @@ async function tellFlaws() {
 
 const still = document.getElementById("still");
 still?.addEventListener("change", () => document.getElementById("flaws").classList.toggle("only-still", still.checked));
-let opened = []; // for printing: paper cannot be unfolded
+
+// Paper cannot be unfolded. Diagrams that were folded stand in one flow with the others, so that no sheet is half empty.
+const [flow, folded] = document.querySelectorAll("#guarantees .stories-grid");
+const moved = folded ? [...folded.children] : [];
+let opened = [];
 window.addEventListener("beforeprint", () => {
+  flow?.append(...moved);
   opened = [...document.querySelectorAll("details:not([open])")].filter((part) => !part.closest("#play"));
   for (const part of opened) part.open = true;
+  drawStills(PAPER);
 });
-window.addEventListener("afterprint", () => { for (const part of opened) part.open = false; });
+window.addEventListener("afterprint", () => {
+  folded?.append(...moved);
+  for (const part of opened) part.open = false;
+  drawStills();
+});
 
 (async () => {
   if (!location.hash.startsWith("#play/")) await explorer.open(payload.protocols[0].id);
   await arrive();
-  await drawGuarantees();
+  await readStills();
+  drawStills();
   await tellFlaws();
   document.documentElement.dataset.ready = "";
 })();
