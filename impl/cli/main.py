@@ -5,6 +5,7 @@ Exit 0: all is well; 1: a property is violated; 2: bad usage, or a limit stopped
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -27,7 +28,7 @@ first steps:
   cancelmark check                                    explore every interleaving, judge every property
   cancelmark prove                                    the same without a bound, by induction
   cancelmark diagram lifecycle -o lifecycle.svg       the five states and the rows between them
-  cancelmark diagram trace "accept A" cancel "enter A" "settle A"   one history, step by step
+  cancelmark diagram trace "accept A" cancel "enter A"   one history, step by step
   cancelmark conform http://127.0.0.1:4343            which of the guarantees does that server keep?
   cancelmark serve                                    a server; then, in another terminal: cancelmark run "hello"
 """
@@ -38,7 +39,7 @@ COMMANDS = {
     "check": ("check", "explore every interleaving within bounds and judge every property"),
     "prove": ("prove", "prove the guarantees for any number of prompts, by induction"),
     "revisions": ("revisions", "the verdict matrix: the protocol's history against every property"),
-    "explain": ("revisions", "tell one flaw of the original protocol, or list them"),
+    "explain": ("revisions", "tell one flaw, or what breaks one property, or list them all"),
     "diagram": ("diagram", "draw the lifecycle, the session or a trace"),
     "play": ("game.play", "play the protocol step by step in the terminal"),
     "diff": ("diff", "two revisions or two traces side by side"),
@@ -70,8 +71,18 @@ EXTRAS = {
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
+    command: argparse.ArgumentParser | None = None  # whose options were given
+
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        whose = self.command or self
+        self.exit(2, f"{whose.prog}: {message}{suggest_option(message, whose)} (see {whose.prog} --help)\n")
+
+
+def suggest_option(message: str, parser: argparse.ArgumentParser) -> str:
+    """The option that was meant, if one that does not exist is near it."""
+    unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+    near = get_close_matches(unknown[1], re.findall(r"--[\w-]+", parser.format_usage()), n=1) if unknown else []
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class ShowVersion(argparse.Action):
@@ -95,6 +106,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
             commands.add_parser(name, help=help)
     else:
         import_module(f".{COMMANDS[command][0]}", __package__).add_parser(commands)
+        top.command = commands.choices[command]
     return top
 
 

@@ -39,8 +39,8 @@ A number is the length of the shortest counterexample. `cancelmark explain` tell
 
 EXPLAIN_HELP = """\
 Tell one flaw of the original protocol: its story, the shortest interleaving that shows it, and what rules it out. Or
-one of a cluster of servers, where a precaution is left out. Without a name, list them all. The interleaving is searched
-for each time; none is stored.
+one of a cluster of servers, where a precaution is left out. With the name of a property, list what breaks the property;
+without a name, list all. The interleaving is searched for each time; none is stored.
 """
 
 
@@ -112,6 +112,7 @@ def report(columns: list[Column]) -> dict[str, Any]:
     }
 
 
+SENTENCES = {p.id: p.sentence for p in JUDGED}
 STYLE = {"holds": "green", "–": "dim"}
 
 
@@ -151,6 +152,8 @@ def run_explain(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--format {arguments.format}: choose one of {', '.join(forms)}")
     if arguments.flaw is None:
         content = catalogue(arguments.format)
+    elif arguments.flaw in SENTENCES and arguments.format == "text":
+        content = list_flaws(arguments.flaw)
     elif arguments.flaw in cluster.FLAWS_BY_NAME:
         if arguments.revision:
             raise UsageError(f"--revision {arguments.revision}: {arguments.flaw} is a flaw of a cluster")
@@ -190,12 +193,19 @@ def catalogue(form: str) -> str:
                           + [cluster.flaw_as_data(f) for f in ALL_FLAWS], indent=2, ensure_ascii=False) + "\n"
     if form != "text":
         raise UsageError(f"explain --format {form}: name a flaw; `cancelmark explain` lists them")
-    lines = [line for p in JUDGED if (flaws := [flaw for flaw in FLAWS if flaw.breaks == p.id])
-             for line in (fill(f"{p.id}: {p.sentence}", columns()), *map(_listed, flaws), "")]
+    broken = {flaw.breaks for flaw in FLAWS}
+    lines = [list_flaws(id) for id in SENTENCES if id in broken]
     lines += ["Of a cluster, where a precaution is left out (specs/cluster.md):",
               *(fill(f"{f.name} ({f.clause}, {f.property}): {f.says}", columns(), initial_indent="  ",
                      subsequent_indent="      ") for f in ALL_FLAWS), ""]
     return "\n".join(lines) + "\ncancelmark explain NAME tells one\n"
+
+
+def list_flaws(property: str) -> str:
+    """What a property says, and the flaws that show best how it is broken."""
+    flaws = [flaw for flaw in FLAWS if flaw.breaks == property]
+    told = [*map(_listed, flaws)] or ["  no flaw is listed under it; `cancelmark revisions` has where it breaks"]
+    return "\n".join((fill(f"{property}: {SENTENCES[property]}", columns()), *told, ""))
 
 
 def _listed(flaw: Flaw) -> str:

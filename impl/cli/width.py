@@ -19,6 +19,11 @@ def columns() -> int:
 class Help(argparse.HelpFormatter):
     """Descriptions and examples that fit any width: paragraphs are filled, indented lines stay lines of their own."""
 
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        deeper = max(map(len, action.choices or ()), default=0) if action.nargs == argparse.PARSER else 0
+        self._action_max_length = max(self._action_max_length, deeper + 2 * self._indent_increment)
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(line for part in text.strip("\n").split("\n\n")
                          for line in (*_fill_part(part.splitlines(), min(width, WIDE)), "")).rstrip()

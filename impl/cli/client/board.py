@@ -68,6 +68,7 @@ class Board:
     def __init__(self) -> None:
         self.titles: dict[str, str] = {}  # of sessions, by id
         self.held: set[str] = set()  # sessions
+        self.marks: dict[str, int] = {}  # of sessions, where a cancel has reached somebody
         self.cards: dict[int, Card] = {}  # by seq
 
     def fill(self, sessions: Iterable["Session"], prompts: Iterable["Prompt"]) -> None:
@@ -79,11 +80,13 @@ class Board:
 
     def take(self, notice: "Notice") -> Card | None:
         """Takes over what has happened, and returns the prompt that it happened to."""
-        from ...client import Message, Prompt, RunComplete, Session
+        from ...client import Called, Message, Prompt, RunComplete, Session
 
         match notice.payload:
             case Session() as session:
                 self._name(session)
+            case Called(session_id=session_id, mark=mark):
+                self._raise_mark(session_id, mark)
             case Prompt() as prompt:
                 return self._move(prompt)
             case RunComplete(seq=seq) as end if seq in self.cards:
@@ -99,6 +102,12 @@ class Board:
     def _name(self, session: "Session") -> None:
         self.titles[session.id] = session.title
         self.held = self.held | {session.id} if session.held else self.held - {session.id}
+        self._raise_mark(session.id, session.mark)
+
+    def _raise_mark(self, session: str, mark: int) -> None:
+        """Marks only rise, and not every answer has one."""
+        if mark > self.marks.get(session, 0):
+            self.marks[session] = mark
 
     def count(self, state: str) -> int:
         return sum(card.state == state for card in self.cards.values())
@@ -174,7 +183,8 @@ def _lines(cards: Iterable[Card]) -> int:
 def _sessions(board: Board, cards: list[Card], width: int, wide: bool, unicode: bool) -> Iterator[Text]:
     for session in dict.fromkeys(card.session_id for card in sorted(cards, key=lambda card: card.seq)):
         held = ("  held", "yellow") if session in board.held else ""
-        yield Text.assemble(" ", (board.title(session), "bold"), held)
+        mark = f"  mark {'≤' if unicode else '<='} {board.marks[session]}" if session in board.marks else ""
+        yield Text.assemble(" ", (board.title(session), "bold"), held, (mark, "dark_orange"))
         for card in cards:
             if card.session_id == session:
                 yield _row(card, width, wide, unicode)

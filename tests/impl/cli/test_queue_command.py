@@ -166,6 +166,17 @@ def test_watch_shows_holds_places_and_edits() -> None:
     assert draw_board(board, 100, 20)[1].plain.rstrip() == " talk"
 
 
+def test_watch_shows_up_to_where_a_cancel_has_reached() -> None:
+    board = Board()
+    board.fill([Session("s", "talk"), Session("t", "other", mark=1)], [
+        Prompt(1, "t", "done", "one"), Prompt(2, "s", "active", "two"), Prompt(3, "s", "queued", "three")])
+    board.take(Notice("", "call", "created", Called("s", "cancel", mark=2), {}))
+    board.take(Notice("", "session", "updated", Session("s", "talk"), {}))  # not every answer has the mark
+    assert [line.plain.rstrip() for line in draw_board(board, 60, 20) if "mark" in line.plain] == [
+        " other  mark ≤ 1", " talk  mark ≤ 2"]
+    assert " talk  mark <= 2" in [line.plain.rstrip() for line in draw_board(board, 60, 20, unicode=False)]
+
+
 def test_watch_says_who_has_called() -> None:
     board = Board()
     board.fill([Session("s", "talk")], [])

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,32 @@ def test_a_misspelt_command_is_recognized(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "cancelmark: chek: no such command; did you mean check?\n"
     assert main(["xyz"]) == 2
     assert "cancelmark --help lists the commands" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["check", "--protcol", "x"], "cancelmark check: unrecognized arguments: --protcol x; did you mean --protocol? "
+                                  "(see cancelmark check --help)"),
+    (["check", "--zzz"], "cancelmark check: unrecognized arguments: --zzz (see cancelmark check --help)")])
+def test_a_misspelt_option_is_recognized(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert capsys.readouterr().err == says + "\n"
+
+
+def test_every_command_stands_beside_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    listed = " ".join(help_of("--help").splitlines())
+    for command, (_, help) in COMMANDS.items():
+        assert re.search(rf"  {command} +{re.escape(help)}", listed), command
+
+
+def test_a_property_is_explained_by_what_breaks_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "no-late-fold"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("no-late-fold: A turn that a cancel has reached takes nobody in.")
+    assert [flaw.name for flaw in FLAWS if flaw.name in said] == [f.name for f in FLAWS if f.breaks == "no-late-fold"]
+    assert main(["explain", "progress"]) == 0
+    assert "no flaw is listed under it" in capsys.readouterr().out
 
 
 def test_one_history_is_one_history() -> None:
