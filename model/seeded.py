@@ -2,15 +2,15 @@
 
 A bug declares everything that the explorer finds at its bounds, no more and no less: a bug that breaks nothing, or
 something else than it says, fails the suite. The tests look for them, in the model and in the runtime's session, and so
-do the readers of the course. `FLAWED` has the flaws of the original that fit into one step, by their names.
+do the readers of the course.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import actions
-from .actions import Argument, Port, Subject, Variant
+from .actions import Argument, Port
 from .effects import End, Fold, Record, Start, Stop
 from .lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
 from .properties import Bounds
@@ -30,8 +30,6 @@ class Bug:
 
 
 BUGS: list[Bug] = []
-
-Apply = Callable[[Port, Argument], None]
 
 
 def bug(
@@ -336,230 +334,3 @@ SILENT = (REFERENCE.changed("the text of a folded prompt is handed to nobody", s
 
 
 BUGS_BY_NAME: dict[str, Protocol] = {p.name: p for p in (*(b.protocol for b in BUGS), *SILENT)}
-
-
-# --- the flaws of the original that fit into one step; its races need more than one
-
-FLAWED: dict[str, Protocol] = {}
-
-
-def flawed(name: str, rows: tuple[Row, ...] = ROWS, **changes: dict[str, Any]) -> None:
-    FLAWED[name] = REFERENCE.changed(name, rows, None, **changes)
-
-
-def seeing(apply: Apply, mark: Callable[[Port, Argument], int] = lambda step, arg: 0) -> dict[str, Any]:
-    """The action as it is with another mark. An active prompt goes on as if nobody had stopped it."""
-    def applied(step: Port, arg: Argument) -> None:
-        kept, step.mark = step.mark, mark(step, arg)
-        apply(step, arg)
-        step.mark = kept
-
-    return {"apply": applied}
-
-
-def is_covered(step: Port, arg: Argument) -> bool:
-    return step.holds(arg.subject, Guard.COVERED)
-
-
-def silence(step: Port, seqs: Iterable[int]) -> None:
-    """Nothing is published for these prompts."""
-    step.effects[:] = [e for e in step.effects if not (isinstance(e, End) and e.seq in seqs)]
-
-
-# A cancel that is lost.
-
-flawed("cancel-before-entry-lost", enter=seeing(actions.enter))
-
-
-def cancel_with_flag(step: Port, arg: Argument) -> None:
-    step.memory = True
-    actions.cancel(step, arg)
-
-
-def mark_if_flagged(step: Port, arg: Argument) -> int:
-    """The first prompt that the cancel was meant for takes the flag."""
-    asked, step.memory = step.memory, step.memory and not is_covered(step, arg)
-    return step.mark if asked else 0
-
-
-flawed("sibling-survives-cancel", cancel={"apply": cancel_with_flag}, enter=seeing(actions.enter, mark_if_flagged))
-
-
-def finish_clears_mark(step: Port, arg: Argument) -> None:
-    actions.finish(step, arg)
-    step.mark = 0
-
-
-def while_active(port: Port, prompt: Subject, variant: Variant) -> bool:
-    return prompt.state is State.ACTIVE
-
-
-flawed("handoff-eats-cancel", finish={"apply": finish_clears_mark})
-flawed("cancel-during-summary", requeue={**seeing(actions.requeue), "subject": while_active})
-flawed("failure-beats-cancel", fail=seeing(actions.fail))
-
-
-# A cancel that reaches too far.
-
-def cancel_counts(step: Port, arg: Argument) -> None:
-    """A cancel counts how many are to be canceled, and takes whoever comes."""
-    uncovered = [p for p in step.accepted if not step.holds(p, Guard.COVERED)]
-    step.memory = (step.memory or 0) + len(uncovered)
-    actions.cancel(step, arg)
-
-
-def mark_if_due(step: Port, arg: Argument) -> int:
-    due = step.memory or 0
-    step.memory = max(0, due - 1)
-    return int(arg.subject.seq) if due else 0
-
-
-def fail_counts(step: Port, arg: Argument) -> None:
-    step.memory = (step.memory or 0) - is_covered(step, arg)
-    actions.fail(step, arg)
-
-
-flawed("later-prompt-eats-cancel", cancel={"apply": cancel_counts}, enter=seeing(actions.enter, mark_if_due),
-       fail={"apply": fail_counts})
-
-
-def fail_leaves_flag(step: Port, arg: Argument) -> None:
-    step.memory = is_covered(step, arg)
-    actions.fail(step, arg)
-
-
-def mark_by_stale_flag(step: Port, arg: Argument) -> int:
-    """A prompt that failed before it entered has left its flag behind."""
-    stale = step.memory and not is_covered(step, arg)
-    step.memory = step.memory and is_covered(step, arg)
-    return arg.subject.seq if stale else step.mark
-
-
-flawed("stale-flag-poisons-next", fail={"apply": fail_leaves_flag}, enter=seeing(actions.enter, mark_by_stale_flag))
-
-
-def hand_off_without_seq(step: Port) -> None:
-    """A queued prompt without a run id counts as seq 0, which any mark covers."""
-    for prompt in [q for q in step.queue if not q.run_id and step.mark]:
-        step.fire(prompt, Trigger.DROP)
-    actions.hand_off(step)
-
-
-def finish_without_seq(step: Port, arg: Argument) -> None:
-    step.fire(arg.subject, actions.FINISH[arg.variant])
-    hand_off_without_seq(step)
-
-
-def requeue_without_seq(step: Port, arg: Argument) -> None:
-    step.fire(arg.subject, Trigger.REQUEUE)
-    hand_off_without_seq(step)
-
-
-flawed("in-process-prompt-poisoned", finish={"apply": finish_without_seq}, requeue={"apply": requeue_without_seq})
-flawed("fold-into-stopping-turn", step={"subject": while_active})
-
-
-def requeue_drops(step: Port, arg: Argument) -> None:
-    """A prompt that goes back to the queue counts as seq 0, which any mark covers."""
-    step.fire(arg.subject, Trigger.REQUEUE)
-    for prompt in [q for q in step.queue if q.seq == arg.subject.seq and step.mark]:
-        step.fire(prompt, Trigger.DROP)
-    actions.hand_off(step)
-
-
-flawed("continuation-poisoned", requeue={"apply": requeue_drops})
-
-
-# No end.
-
-def settle_in_silence(step: Port, arg: Argument) -> None:
-    actions.settle(step, arg)
-    silence(step, [arg.subject.seq])
-
-
-flawed("silent-cancel-on-entry", settle={"apply": settle_in_silence})
-flawed("run-id-folded", BUGS_BY_NAME["a step folds prompts with a run id"].rows, step={"apply": fold_everything})
-
-
-def drop_in_silence(run_id: bool) -> dict[str, Any]:
-    def cancel(step: Port, arg: Argument) -> None:
-        dropped = [q.seq for q in step.queue if bool(q.run_id) is run_id]
-        actions.cancel(step, arg)
-        silence(step, dropped)
-
-    return {"apply": cancel}
-
-
-flawed("run-id-dropped-silently", cancel=drop_in_silence(run_id=True))
-flawed("anonymous-drop-in-silence", cancel=drop_in_silence(run_id=False))
-
-
-def end_given_up(run_id: bool) -> dict[str, Any]:
-    """Whoever hands off says nothing of its own end."""
-    def finish(step: Port, arg: Argument) -> None:
-        actions.finish(step, arg)
-        if step.active and bool(arg.subject.run_id) is run_id:
-            silence(step, [arg.subject.seq])
-
-    return {"apply": finish}
-
-
-flawed("outer-event-suppressed", finish=end_given_up(run_id=True))
-flawed("anonymous-end-suppressed", finish=end_given_up(run_id=False))
-
-
-def fail_in_silence(step: Port, arg: Argument) -> None:
-    """A prompt that was handed off to and fails says nothing."""
-    actions.finish(step, arg)
-    if arg.variant is Outcome.ERROR and step.memory == arg.subject.seq:
-        silence(step, [arg.subject.seq])
-    step.memory = next((p.seq for p in step.active), None)
-
-
-flawed("popped-prompt-fails-early", finish={"apply": fail_in_silence})
-
-
-# Stranded, out of order, late.
-
-def cancel_strands(step: Port, arg: Argument) -> None:
-    step.fire(arg.subject, actions.FINISH[arg.variant])
-    if arg.variant is not Outcome.CANCELED:
-        actions.hand_off(step)
-
-
-flawed("queue-stranded-by-error", finish={"apply": error_strands})
-flawed("queue-stranded-by-cancel", finish={"apply": cancel_strands})
-
-
-def enter_in_order(step: Port, arg: Argument) -> None:
-    step.memory = (*(step.memory or ()), arg.subject.seq)
-    actions.enter(step, arg)
-
-
-def finish_in_order_of_entry(step: Port, arg: Argument) -> None:
-    step.fire(arg.subject, actions.FINISH[arg.variant])
-    entered = step.memory or ()
-    if step.queue:
-        step.fire(min(step.queue, key=lambda q: entered.index(q.seq) if q.seq in entered else -1), Trigger.START)
-
-
-flawed("queue-in-entry-order", BUGS_BY_NAME["the last in the queue goes first"].rows,
-       enter={"apply": enter_in_order}, finish={"apply": finish_in_order_of_entry})
-
-
-def finish_later(step: Port, arg: Argument) -> None:
-    """Ends are kept back until the queue is empty."""
-    actions.finish(step, arg)
-    kept = (*(step.memory or ()), *(e for e in step.effects if isinstance(e, End)))
-    silence(step, [arg.subject.seq])
-    if not step.active:
-        step.effects[:0], kept = kept, ()
-    step.memory = kept
-
-
-flawed("event-waits-for-chain", finish={"apply": finish_later})
-
-
-# All of them, by names that a command line takes.
-SEEDED: Mapping[str, Protocol] = {
-    name.replace(" ", "-").replace("'", ""): protocol for name, protocol in (BUGS_BY_NAME | FLAWED).items()}

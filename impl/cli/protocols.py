@@ -68,7 +68,7 @@ def _with_features(name: str, features: list[str]) -> Protocol:
 def _seeded(name: str) -> Protocol:
     from difflib import get_close_matches  # for those who name a bug
 
-    from cancelmark.model.seeded import SEEDED
+    from cancelmark.model.variants.flawed import SEEDED
     from cancelmark.model.variants.mistakes import MISTAKES
 
     bugs = {**SEEDED, **{m.name.replace(" ", "-").replace(",", ""): m.protocol for m in MISTAKES}}
@@ -76,7 +76,7 @@ def _seeded(name: str) -> Protocol:
     if slug not in bugs:
         near = get_close_matches(slug, bugs, n=3) or list(bugs)[:3]
         raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}, or any other of the "
-                         f"{len(bugs)} in model/seeded.py and model/variants/mistakes.py")
+                         f"{len(bugs)} in model/seeded.py and model/variants")
     return bugs[slug]
 
 

@@ -46,7 +46,7 @@ from cancelmark.model.actions import Argument, Port
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.model.seeded import SEEDED
+from cancelmark.model.variants.flawed import SEEDED
 
 SPECS = ROOT / "specs"
 FEW = Profile("few", histories=0, schedules=4, inside=60, repeats=1, shrinks=60, seconds=0)

@@ -6,7 +6,8 @@ from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import LEAST, PROPERTIES, Bounds, Kind, goals
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
-from cancelmark.model.seeded import BUGS, FLAWED, Bug
+from cancelmark.model.seeded import BUGS, Bug
+from cancelmark.model.variants.flawed import FLAWED
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)

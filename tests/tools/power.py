@@ -26,7 +26,7 @@ from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.files import write
 from cancelmark.impl.store import Store
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
-from cancelmark.model.seeded import FLAWED as STEPS
+from cancelmark.model.variants.flawed import FLAWED as STEPS
 
 PAGE = ROOT / "specs" / "power.md"
 SEEDS = 3
@@ -150,7 +150,7 @@ def page(rows: Iterable[Sequence[object]]) -> str:
 TEXT = """\
 # The power of the random tests
 
-Every known flaw of the original is seeded into the runtime, by a few changed lines (`model/seeded.py`,
+Every known flaw of the original is seeded into the runtime, by a few changed lines (`model/variants/flawed.py`,
 `tests/support/flawed_runtimes.py`), and the random tests must find it within the budget that they have on any day, for
 the reason that the model gives: only a complaint of the property that the flaw breaks counts.
 

@@ -9,8 +9,9 @@ from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.model.seeded import BUGS, SEEDED
+from cancelmark.model.seeded import BUGS
 from cancelmark.model.trace import Trace
+from cancelmark.model.variants.flawed import SEEDED
 from cancelmark.views.states.export import graph_of
 
 from .graphs import PackedGraph, pack_graph

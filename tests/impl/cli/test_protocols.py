@@ -9,7 +9,8 @@ from support.browsing import Sight, chromium, inaccessible
 from support.commands import read_refusal, run_command
 
 from cancelmark.impl.cli.protocols import PROTOCOLS, protocol_named
-from cancelmark.model.seeded import BUGS, FLAWED, SEEDED
+from cancelmark.model.seeded import BUGS
+from cancelmark.model.variants.flawed import FLAWED, SEEDED
 
 KEEP = """\
 from cancelmark.model.actions import stop_active

@@ -10,7 +10,8 @@ from cancelmark.model.actions import Argument, Port, cancel
 from cancelmark.model.lifecycle import Guard, IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS, FLAWED, SILENT, Bug
+from cancelmark.model.seeded import BUGS, SILENT, Bug
+from cancelmark.model.variants.flawed import FLAWED
 
 
 @pytest.mark.rule(
