@@ -1,7 +1,6 @@
-"""The explorer's two engines and SPIN side by side, each search in a process of its own.
+"""The explorer's two engines and SPIN side by side, each search in a process of its own; then `versions`.
 
-Compared is processor time, which the load of a shared machine disturbs less than it disturbs the clock. The order
-within a round is plain, fast, SPIN, so that all are disturbed alike; ratios are formed within a round.
+Compared is processor time, which the load of a shared machine disturbs less than it disturbs the clock.
 """
 
 import resource
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cancelmark.model.properties import Bounds
 
-from . import spin
+from . import spin, versions
 from .ours import check
 from .plot import plot
 from .report import Goal, Picture, Report, Table
@@ -81,32 +80,32 @@ def ours(bounds: Bounds, engine: str | None = None) -> Ours:
     return Ours(*timed(lambda: check(bounds, engine)))
 
 
-def spins(bounds: Bounds) -> Spins | None:
+def spins(bounds: Bounds, rounds: int) -> list[Spins]:
+    """As many searches, with a verifier that is compiled once."""
     if spin.missing():
-        return None
+        return []
     with TemporaryDirectory() as directory:
         verifier, building = timed(lambda: spin.build(Path(directory), bounds, spin.FAST))
-        found, searching = timed(lambda: spin.Search.of(verifier.run(ROOMY)))
-    return Spins(found, building, searching)
+        searches = [timed(lambda: spin.Search.of(verifier.run(ROOMY))) for _ in range(rounds)]
+    return [Spins(found, building, searching) for found, searching in searches]
 
 
 def first_ever(bounds: Bounds) -> float:
     """The cost of the command on a machine that has never compiled the engine."""
-    with TemporaryDirectory() as cache:
-        return timed(lambda: check(bounds, NUMBA_CACHE_DIR=cache))[1]
+    return timed(lambda: check(bounds, anew=True))[1]
 
 
 def measure(setting: Setting) -> Report:
     rates, commands, memory, goals = [], [], [], []
     curves: dict[str, list[tuple[float, float]]] = {"plain": [], "fast": [], "SPIN": []}
     for bounds in (*SMALL, *LARGE):
-        taken = [(ours(bounds, "plain"), ours(bounds), spins(bounds)) for _ in range(setting.rounds)]
-        plain, chosen, theirs = zip(*taken)
+        plain = [ours(bounds, "plain")]  # once: it takes longest, and is measured more often at the default bounds
+        chosen = [ours(bounds) for _ in range(setting.rounds)]
+        spun = spins(bounds, setting.rounds)
         engine = chosen[0].report["engine"]
         states = chosen[0].report["states"]
-        spun = [s for s in theirs if s]
         commands.append((str(bounds), states, engine, median(o.command for o in chosen),
-                         median(first_ever(bounds) for _ in range(setting.rounds)),
+                         first_ever(bounds),
                          median(s.command for s in spun) if spun else "–",
                          median(s.building for s in spun) if spun else "–"))
         if spun:
@@ -120,7 +119,7 @@ def measure(setting: Setting) -> Report:
                        median(o.report["bytes_per_state"] for o in chosen),
                        median(s.found.mebibytes * 2**20 / s.found.states for s in spun) if spun else "–"))
         goals.append(Goal(f"{bounds}: states a second, fast against plain", tuple(
-            o.rate / p.rate for o, p in zip(chosen, plain)), "at least", 20))
+            o.rate / plain[0].rate for o in chosen), "at least", 20))
         if spun:
             goals.append(Goal(f"{bounds}: states a second, fast against SPIN", tuple(
                 o.rate / s.rate for o, s in zip(chosen, spun)), "at least", 3))
@@ -138,14 +137,16 @@ def measure(setting: Setting) -> Report:
     fit = linear_regression(*zip(*((log(x), log(y)) for x, y in curves["fast"])))
     goals.append(Goal("exponent of the fast engine's seconds against its states (1: linear)", (fit.slope,), "at most",
                       1.1, ""))
+    versions_apart = versions.measure(setting)
     return Report([
-        Table("States a second of processor time, one core, medians", ("bounds", "states", "plain", "fast", "SPIN"),
+        Table("States a second of processor time, medians", ("bounds", "states", "plain", "fast", "SPIN"),
               rates),
         Table("From the command to the verdict, in seconds of processor time, medians",
               ("bounds", "states", "engine", "check", "check, first ever", "SPIN", "of it, to compile"), commands),
         Table("Bytes a state, medians", ("bounds", "states", "plain", "fast", "SPIN"), memory),
         Table("The fast engine's growth, medians", ("states", "seconds"), sorted(curves["fast"])),
-    ], goals, remarks=[
+        *versions_apart.tables,
+    ], [*goals, *versions_apart.goals], remarks=[
         "*check* is the command as people give it, which chooses its engine; *first ever* compiles the engine, later "
         "runs load it.",
         "Bytes a state: the growth of the process at its peak over what it had when the engine was loaded, divided by "

@@ -1,13 +1,14 @@
 """Benchmarks report what they measured; the figures themselves depend on the machine, and no test asserts them."""
 
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import explorer, frame, setting, spin
+from cancelmark.bench import explorer, frame, setting, spin, versions
 from cancelmark.bench.report import Goal, Picture, Report, Table
 from cancelmark.impl.files import UsageError
 from cancelmark.model.properties import Bounds
@@ -54,6 +55,7 @@ def test_the_report_is_written_for_people_and_for_programs(
     monkeypatch.setattr(explorer, "SMALL", ())
     monkeypatch.setattr(explorer, "LARGE", (Bounds(1, cancels=1), Bounds(2, cancels=1)))
     monkeypatch.setattr(explorer, "HUGE", ())
+    monkeypatch.setattr(versions, "LARGEST", Bounds(2, cancels=2))
     monkeypatch.setattr(spin, "missing", lambda: "spin is not wanted here")
     assert bench("explorer", "--rounds", "1", "-o", str(tmp_path / "R.md")) == 0
     assert capsys.readouterr().out.strip() in (tmp_path / "R.md").read_text()
@@ -106,3 +108,25 @@ def test_bad_usage_is_refused_before_anything_is_measured() -> None:
 
 def test_remarks_are_told() -> None:
     assert Report(remarks=["not measured: x"]).markdown == "- not measured: x\n"
+
+
+def test_an_earlier_version_and_a_peer_are_measured_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = Bounds(2, cancels=1)
+    for name, value in (("DEFAULT", bounds), ("LARGEST", bounds), ("BESIDE_PEER", (bounds,))):
+        monkeypatch.setattr(versions, name, value)
+    peer = tmp_path / "peer"
+    peer.write_text("#!/bin/sh\necho '{\"states\": 562, \"edges\": 993, \"depth\": 7}'\n")
+    peer.chmod(0o755)
+    itself = setting.Baseline("0000000", "0.0", Path(sys.executable))
+    report = versions.measure(setting.Setting(1, itself, peer))
+    assert len(report.goals) == 9
+    assert {goal.verdict for goal in report.goals} <= {"met", "missed"}
+    assert [len(table.rows) for table in report.tables] == [7, 1]
+    absent = versions.measure(setting.Setting(1))
+    assert [goal.verdict for goal in absent.goals].count("not measured") == 8
+    assert [goal.what for goal in absent.goals] == [goal.what for goal in report.goals]
+    peer.write_text("#!/bin/sh\necho '{\"states\": 563, \"edges\": 993, \"depth\": 7}'\n")
+    with pytest.raises(RuntimeError, match="we do not"):
+        versions.beside_peer(setting.Setting(1, None, peer))
