@@ -8,7 +8,7 @@ import pytest
 from support.browsing import Sight, chromium, inaccessible
 from support.commands import read_refusal, run_command
 
-from cancelmark.impl.cli.protocols import PROTOCOLS, protocol_named
+from cancelmark.impl.cli.protocols import known_protocols, protocol_named
 from cancelmark.model.seeded import BUGS
 from cancelmark.model.variants.flawed import FLAWED, SEEDED
 
@@ -112,7 +112,7 @@ def test_every_seeded_bug_has_a_name_on_the_command_line() -> None:
     for bug in BUGS:
         assert protocol_named(f"seeded:{bug.name}") is bug.protocol
     assert protocol_named("seeded:run-id-folded") is FLAWED["run-id-folded"]
-    assert not set(SEEDED) & set(PROTOCOLS)
+    assert not set(SEEDED) & set(known_protocols())
 
 
 def test_what_was_found_before_an_action_breaks_its_own_rows_is_told() -> None:
