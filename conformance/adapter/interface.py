@@ -168,6 +168,8 @@ class Adapter:
     """Seconds for which it waits when nobody watches any more. Watchers that come and go leave for longer than that."""
     if_busy: frozenset[str] = frozenset()
     """Which it knows of the words of `Sent.if_busy`: `reject`, `interrupt`."""
+    always: ClassVar[str] = ""
+    """One of these words, if each prompt is sent so, whatever `Sent.if_busy` says."""
     fails_early: ClassVar[bool] = False
     """A prompt can be made to fail before its turn starts: `Sent.fails`. For instance by an attachment that is not
     there, or a model that is not known."""

@@ -148,15 +148,16 @@ class Driver:
             return
         n = len(self.history.prompts)
         name = f"cm-{self.name}-{n:03}"
-        sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing", do.if_busy)
-        p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails, if_busy=do.if_busy)
+        wants = self.adapter.always or do.if_busy
+        sent = Sent(name, f"Say something about {name}", name if do.run_id else None, do.how == "failing", wants)
+        p = Track(label(n + 1), name, do.session, do.run_id, 0, fails=sent.fails, if_busy=wants)
         history.prompts.append(p)
         self.sent[name] = sent
         if self.steering:
             self.steering.hold(name)
         p.begin = history.note(CLIENTS, SERVER, do.write(n))
         interrupt = ClientCall("interrupt", do.session, p.begin, by=p)
-        if do.if_busy == interrupt.what:
+        if wants == interrupt.what:
             history.calls.append(interrupt)
             self._settle_turns(do.session)
         if do.what == "lose":

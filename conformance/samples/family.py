@@ -14,6 +14,7 @@ from cancelmark.model.family import HOLD
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import Prompt
+from cancelmark.model.variants.mistakes import MISTAKES
 
 from ..adapter import Refused, Sent
 from ..schedule import checkpoint
@@ -126,6 +127,12 @@ def family_adapter(protocol: Protocol = FAMILY, bounds: Bounds = EVERYTHING) -> 
     left_out = {name for name, n in counts.items() if not n}
     limited = protocol.limited(tuple(action for action in protocol.actions if action.name not in left_out))
     return adapter_of(limited, protocol.name, FamilyAdapter)
+
+
+def claiming(guarantee: str, mistake: str = "") -> type[FamilyAdapter]:
+    """The server with that mistake, or with none, as one that claims this guarantee and no other."""
+    made = [family_adapter(m.protocol, m.bounds) for m in MISTAKES if m.name == mistake] or [family_adapter()]
+    return type(made[0].__name__, (made[0],), {"claims": frozenset({guarantee})})
 
 
 SHOWN: Mapping[str, tuple[str, str]] = {

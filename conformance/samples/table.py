@@ -4,7 +4,7 @@ Of each subject there is a guilty one, and an innocent one that looks guilty.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..adapter import Adapter
@@ -15,10 +15,13 @@ from ..report import Decision, Report, Status
 from . import seeded as one
 from . import seeded_clients as several
 from . import seeded_outside as outside
+from .family import claiming
 
 FEW = Profile("seeded", histories=0, schedules=4, inside=60, repeats=1, shrinks=30, seconds=0)
 RACES = Profile("races", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0, limit=10, races=40)
 SHORT = Profile("cut short", histories=200, schedules=0, inside=0, repeats=20, shrinks=0, seconds=0, again=0, limit=0)
+FEW_SCHEDULES = Profile("schedules", histories=0, schedules=8, inside=0, repeats=1, shrinks=0, seconds=0)
+SCHEDULES = replace(FEW_SCHEDULES, schedules=40)
 SCENARIOS = Profile("scenarios", histories=200, schedules=0, inside=0, repeats=20, shrinks=0, seconds=0, limit=0)
 
 
@@ -48,6 +51,13 @@ class Seeded:
 
 def _breaks(*guarantees: str) -> frozenset[str]:
     return frozenset(guarantees)
+
+
+def _family(guarantee: str, *mistakes: str, profile: Profile = FEW_SCHEDULES) -> tuple[Seeded, ...]:
+    """Servers of the family that are judged by one guarantee: with each of these mistakes, and without any."""
+    guilty = [Seeded(claiming(guarantee, mistake), mistake, _breaks(guarantee), profile=profile)
+              for mistake in mistakes]
+    return (*guilty, Seeded(claiming(guarantee), "makes no mistake", profile=profile))
 
 
 UNTESTED = Status.NOT_TESTED
@@ -138,4 +148,14 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
         Seeded(several.FoldsEverybody, "takes prompts with a run id into another's turn", _breaks("no-absorption")),
         Seeded(several.Folds, "takes prompts without a run id into another's turn"),
     ),
+    "one prompt canceled": _family("revoke-exact", "revoke raises the mark",
+                                   "revoke looks at the queue and the turn only"),
+    "a stop and the queue": _family("keeps-queue", "stop raises the mark", profile=SCHEDULES),
+    "a stop and who is in front": _family("stop-heard", "stop asks only what is active",
+                                          profile=SCHEDULES),
+    "a queue on hold": _family("held", "hold is not asked when a turn ends", "recovery forgets the hold"),
+    "another text": _family("edited", "replace is taken after the start", "replace is not journaled"),
+    "sent to interrupt": _family("send-now", "an interrupt decides where it is accepted", profile=SCHEDULES),
+    "only if idle": _family("reject", "reject looks first", "reject forgets the hold"),
+    "to the front": _family("fifo", "the handoff goes by seq", "next is not journaled"),
 }

@@ -5,17 +5,19 @@
 | a session | a thread |
 | a prompt is accepted | `POST /threads/{id}/runs` is answered with a run; 409 refuses it |
 | cancel | `POST /runs/cancel` with the runs of the thread that have not ended: a run is canceled by its id |
+| revoke | the same with one run |
 | its terminal event | `GET …/runs/{id}/join` returns, or the thread's stream says `run_done` |
 | `end_turn`, `canceled`, `error` | the run is `success`, `interrupted`, or `error` or `timeout` then |
 
 What a second run does is for the caller to say, as `multitask_strategy`: *enqueue* waits, *reject* refuses it, and
-*interrupt* ends the first, which is then no fault. *rollback* deletes the first: that is an end that the guarantees do
-not know, so servers are not judged with it.
+*interrupt* ends the first, which is then no fault. One is for all prompts of a judgement: with *reject* each wants an
+idle thread, and with *interrupt* each stops what runs, and is judged by that. *rollback* deletes the first: that is an
+end that the guarantees do not know, so servers are not judged with it.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -41,14 +43,17 @@ CLAUSES: Mapping[str, Mapping[str, str]] = {
         "all-done": "LangSmith docs, Double texting, Enqueue: requests are executed “once prior runs complete”",
     },
     "reject": {
+        "reject": "LangSmith docs, Double texting, Reject: “prevents concurrent execution”",
         "single-active": "LangSmith docs, Double texting, Reject: “prevents concurrent execution”",
     },
     "interrupt": {
+        "send-now": "LangSmith docs, Double texting, Interrupt: it “halts the current execution”",
         "single-active": "LangSmith docs, Double texting, Interrupt: it “halts the current execution”",
         "all-done": "LangSmith docs, Double texting, Interrupt: the new input is inserted, and “execution continues”",
     },
 }
-SAID = {"some-terminal": "Agent Server API, Join Run: “Wait for a run to finish”",
+SAID = {"revoke-exact": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
+        "some-terminal": "Agent Server API, Join Run: “Wait for a run to finish”",
         "no-lost-cancel": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
         "cancel-stops": "Agent Server API, Cancel Runs, action: `interrupt` “will simply cancel the run”"}
 """Whatever the policy."""
@@ -114,9 +119,18 @@ class LanggraphAdapter(Adapter):
 
     async def cancel(self, session: str) -> None:
         if runs := sorted(self.running[session]):
-            answer = await self.ask("POST", "/runs/cancel?action=interrupt", {"thread_id": session, "run_ids": runs})
-            if answer.status_code != HTTPStatus.NOT_FOUND:  # they have ended meanwhile
-                _check(answer)
+            await self.cancel_runs(session, runs)
+
+    async def revoke(self, session: str, prompt: Sent) -> None:
+        runs = [run for run, name in self.names.items() if name == prompt.name]
+        if not runs:
+            raise Refused("nobody knows its run yet: the answer that says it has not come")
+        await self.cancel_runs(session, runs)
+
+    async def cancel_runs(self, session: str, runs: Sequence[str]) -> None:
+        answer = await self.ask("POST", "/runs/cancel?action=interrupt", {"thread_id": session, "run_ids": runs})
+        if answer.status_code != HTTPStatus.NOT_FOUND:  # they have ended meanwhile
+            _check(answer)
 
     async def queued(self, session: str) -> int:
         return len(_result(await self.ask("GET", f"/threads/{session}/runs?status=pending&limit=100")))
@@ -181,5 +195,6 @@ def langgraph_adapter(server: str, assistant: str, policy: str, watches: str) ->
     overruled = OVERRULED if policy == "interrupt" else frozenset()
     return type(f"{policy.capitalize()}Client", (LanggraphAdapter,), {
         "server": server, "assistant": assistant, "policy": policy, "watches": watches,
+        "always": policy if policy != "enqueue" else "", "if_busy": frozenset({policy} - {"enqueue"}),
         "claims": GUARANTEES - overruled,
         "promises": {guarantee: said.get(guarantee, SILENT) for guarantee in GUARANTEES}})

@@ -11,7 +11,9 @@ SUBJECTS = {
     "canceled while its turn is held", "nothing to judge", "gone", "a judgement cut short", "slow",
     "one worker for all sessions", "a window of milliseconds", "a place to come back to", "sixteen sessions",
     "one more client", "a session deleted", "a slow subscriber", "sent again", "nobody watches",
-    "a turn that outgrows its context", "a prompt that cannot start", "folding",
+    "a turn that outgrows its context", "a prompt that cannot start", "folding", "one prompt canceled",
+    "a stop and the queue", "a stop and who is in front", "a queue on hold", "another text", "sent to interrupt",
+    "only if idle", "to the front",
 }
 EVERY = [server for servers in SEEDED.values() for server in servers]
 

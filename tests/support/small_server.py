@@ -27,6 +27,7 @@ FLAWS = {
     "says-completed": "the stream of a canceled task says that it was completed",
     "late-id": "the id of a task is said when it starts",
     "no-cancel": "a cancel is answered with an error",
+    "only-enqueues": "what a second prompt is to do is not heard: it waits",
     "no-streaming": "the card says that there are no streams",
 }
 CANCELED = "interrupted"
@@ -71,6 +72,7 @@ class SmallServer:
     def accept(self, name: str, text: str, policy: str = "enqueue") -> Run | None:
         session = self.sessions.setdefault(name, Session())
         busy = session.working is not None
+        policy = "enqueue" if self.flaw == "only-enqueues" else policy
         if busy and policy == "reject":
             return None
         if busy and policy == "interrupt":

@@ -9,10 +9,11 @@ import pytest
 from support.small_server import FLAWS, small_server
 
 from cancelmark.conformance.adapter import Adapter
+from cancelmark.conformance.adapter.guarantees import CALLS
 from cancelmark.conformance.adapter.process import free_port
 from cancelmark.conformance.kit import PROFILES, judge
 from cancelmark.conformance.profile import Profile
-from cancelmark.conformance.report import Decision, Report
+from cancelmark.conformance.report import Decision, Report, Status
 from cancelmark.impl.adapters.a2a import a2a_adapter
 from cancelmark.impl.adapters.langgraph import CLAUSES, OVERRULED, langgraph_adapter
 from cancelmark.impl.cli.conform.servers import POLICIES
@@ -51,6 +52,9 @@ def test_a_good_server_conforms(wire: str) -> None:
     ("enqueue", "loses-early-cancel", "accept A, cancel", "no-lost-cancel"),
     ("enqueue", "error-for-canceled", "accept A; cancel", "attribution"),
     ("enqueue", "swallows-second", "accept A; accept B; release", "all-done"),
+    ("enqueue", "loses-early-cancel", "accept A, revoke A", "revoke-exact"),
+    ("reject", "only-enqueues", "accept A; accept B", "reject"),
+    ("interrupt", "only-enqueues", "accept A; accept B", "send-now"),
     ("stream", "hides-waiting", "accept A; accept B; cancel", "some-terminal"),
     ("a2a", "loses-early-cancel", "accept A; accept B; cancel", "no-lost-cancel"),
     ("a2a", "error-for-canceled", "accept A; cancel", "attribution"),
@@ -70,6 +74,18 @@ def test_a_policy_is_taken_for_what_it_is(policy: str, ends: str) -> None:
     report = play(policy, "", "accept A; accept B; release; release")
     assert not report.broken, report
     assert report.replays[0].ends == {ends: 1}
+
+
+def test_what_a_policy_says_is_judged_and_a_run_is_canceled_alone() -> None:
+    """With the guarantees of the family that are judged with each policy."""
+    for policy, script, kept in (("enqueue", "accept A; accept B; accept C; revoke B", {"revoke-exact"}),
+                                 ("reject", "accept A; accept B; revoke A", {"revoke-exact", "reject"}),
+                                 ("interrupt", "accept A; accept B", {"send-now"})):
+        report = play(policy, "", script)
+        assert not report.broken, report
+        assert kept <= set(report.kept), report
+        offered = {"enqueue": {"revoke-exact"}}.get(policy, {"revoke-exact"} | kept)
+        assert set(report.of(Status.NOT_OFFERED)) == CALLS.keys() - offered
 
 
 def test_who_interrupts_promises_no_end_to_the_first() -> None:
