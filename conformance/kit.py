@@ -30,7 +30,7 @@ from .adapter.patience import CONFIRM, FIRST
 from .adapter.patience import PLAIN as PLAIN_PROMPTS
 from .judging.decisive import find_tested
 from .judging.history import History
-from .playing.family import Scenario
+from .playing.family import FAMILY_SCENARIOS, Scenario
 from .playing.scenarios import SCENARIOS, check_names
 from .playing.script import IF_BUSY, TASKS, TURNS, Script, read_scripts
 from .playing.script import script as parse
@@ -353,11 +353,12 @@ class Judge:
         return script.vary(self.random) if self.outside else self.reschedule(script)
 
     def count_plays(self, scenario: Scenario) -> int:
-        """How often a scenario is tried."""
+        """How often a scenario is tried. Outside, those of the family half as often: who offers all has twice as many.
+        """
         if not self.outside:
             return 1 + self.profile.schedules
         repeats = max(self.profile.repeats, self.profile.races if scenario.script.is_race else 0)
-        return repeats if self.steered else 1
+        return 1 if not self.steered else (repeats + 1) // 2 if scenario in FAMILY_SCENARIOS else repeats
 
     def reschedule(self, script: Script) -> Script:
         """The script under some other schedule."""

@@ -26,7 +26,7 @@ Which request is whose turn:
   the request; many can be told to use another model for that. Give them `side` for those and `turn` for
   turns (any other name does too). For a server that has one model for both, `is_turn` tells them apart.
 
-A request that starts no turn is answered at once, is never held or failed, and is counted nowhere but in `asked`.
+A request that starts no turn is answered at once, never held or failed, and counted nowhere but in `asked`.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ..llm import WIRES, WORD, Asked, Call, Response, Said, Wire, json_response
+from ..llm import WIRES, WORD, Asked, Call, Response, Said, Wire, json_response, list_models
 
 TURN, SIDE = "turn", "side"
 LINGER = 2  # seconds for the last bytes to go out
@@ -98,6 +98,8 @@ class FakeModel:
         with their text, unanswered, before its own: after folding message by message, or after a cancel."""
         self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
         """Of prompts that are new in a request, who speak last and who before: whose turn it is, if not the last's."""
+        self.is_over: Callable[[str, str], bool] = lambda token, prompt: False
+        """Whether a turn that has called a tool is over, though its answer comes: with the prompt of another's turn."""
         self.breaks_off_for_good = False
         """A prompt whose turn was broken off has ended, though nobody has said so yet: its text is conversation."""
         self.tool = ("cancelmark_wait", "{}")
@@ -293,7 +295,7 @@ class FakeModel:
             status = HTTPStatus.METHOD_NOT_ALLOWED if method else HTTPStatus.NOT_FOUND
             raise _Refused(status, f"{request.method} {request.path}: {status.phrase}")
         if request.path == MODELS:
-            await _send(writer, _models())
+            await _send(writer, list_models(TURN, SIDE))
             return
         if request.path == TOKENS:
             await _send(writer, json_response({"input_tokens": 1}))
@@ -320,7 +322,8 @@ class FakeModel:
 
     def _find_caller(self, asked: Asked) -> str | None:
         """The prompt whose turn goes on, if this answers its tool call."""
-        return next((token for token, call in self._calling.items() if call in asked.calls), None)
+        return next((token for token, call in self._calling.items()
+                     if call in asked.calls and not self.is_over(token, asked.prompt)), None)
 
     def _find_host(self, asked: Asked) -> str | None:
         """Whose turn it is, if not that of the prompt that speaks last: a turn may take others in before it asks."""
@@ -493,8 +496,3 @@ def _read_asked(request: _Request) -> Asked:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for "
                        f"{wire.name} ({type(error).__name__}: {error})", wire) from error
-
-
-def _models() -> Response:
-    models = [{"id": name, "object": "model", "created": 0, "owned_by": "cancelmark"} for name in (TURN, SIDE)]
-    return json_response({"object": "list", "data": models})

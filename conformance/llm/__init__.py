@@ -8,6 +8,7 @@
 
 from . import anthropic, chat, responses
 from .asked import WORD, Asked, Call, Response, Said, Wire, json_response
+from .chat import list_models
 
 WIRES: dict[str, Wire] = {
     "/v1/chat/completions": chat.ChatCompletions(),
@@ -16,4 +17,4 @@ WIRES: dict[str, Wire] = {
 }
 """By the path of a request for an answer."""
 
-__all__ = ["WIRES", "WORD", "Asked", "Call", "Response", "Said", "Wire", "json_response"]
+__all__ = ["WIRES", "WORD", "Asked", "Call", "Response", "Said", "Wire", "json_response", "list_models"]

@@ -47,3 +47,9 @@ class ChatCompletions:
 
     def error(self, status: HTTPStatus, message: str, code: str | None = None) -> Response:
         return json_response({"error": {"message": message, "type": "invalid_request_error", "code": code}}, status)
+
+
+def list_models(*names: str) -> Response:
+    """What `GET /v1/models` answers."""
+    models = [{"id": name, "object": "model", "created": 0, "owned_by": "cancelmark"} for name in names]
+    return json_response({"object": "list", "data": models})

@@ -174,6 +174,26 @@ def test_several_prompts_in_one_message_are_held_while_one_is() -> None:
     play(scene())
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_the_answer_of_a_tool_goes_on_with_its_turn_unless_that_is_over(over: bool) -> None:
+    """With the words of another prompt behind it, as after a cancel, or as after folding."""
+    async def scene() -> None:
+        async with FakeModel() as fake, web(fake.url) as http:
+            fake.is_over = lambda token, prompt: over and "t2" in prompt
+            fake.hold("t1")
+            fake.hold("t2")
+            fake.again("t1")
+            called = (await ask(http, "one t1")).json()["choices"][0]["message"]
+            fake.release("t1")
+            fake.release("t2")
+            answer = {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "done"}
+            both = [{"role": "user", "content": "one t1"}, called, answer, {"role": "user", "content": "two t2"}]
+            await http.post("chat/completions", json={"model": "turn", "messages": both})
+            assert (fake.count_starts("t1"), fake.count_starts("t2")) == ((1, 1) if over else (2, 0))
+            assert fake.heard("t2") == "two t2"
+    play(scene())
+
+
 def test_who_has_ended_is_conversation_in_one_message_with_another_and_alone_is_started_again() -> None:
     async def scene() -> None:
         async with FakeModel() as fake, web(fake.url) as http:

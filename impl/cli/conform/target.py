@@ -147,13 +147,12 @@ async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str)
     from ...client import ClientError
 
     try:
-        async with asyncio.timeout(ANSWER * len(urls)):
+        async with asyncio.timeout(3 * ANSWER * len(urls)):
             return frozenset.intersection(*[await find_calls(url, token, workspace) for url in urls])
     except TimeoutError:
-        raise UsageError(f"{', '.join(urls)}: no answer within {ANSWER:g} s to the question which calls there are"
-                         ) from None
+        raise UsageError(f"{', '.join(urls)} does not answer; no prompt was accepted, and nothing is claimed") from None
     except ClientError as error:
-        raise UsageError(f"{error}; it was asked which calls it has") from error
+        raise UsageError(f"{error}; no prompt was accepted, and nothing is claimed") from error
 
 
 async def look(url: str, token: str | None) -> bool:
