@@ -1,7 +1,7 @@
 """Which calls of the family does a server of our wire have? Asked once, before it is judged.
 
-A server without a call answers 404, 405 or 501. It answers 404 too if it does not know the prompt that a call is about:
-so one prompt is sent, to a session of its own, which is held if the server can do that, and canceled in any case.
+A server without a call answers 400, 404, 405 or 501. It answers 404 too if it does not know the prompt that a call is
+about. So one prompt is sent, to a session of its own, which is held if the server can do that, and is canceled then.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from .. import wire
 from ..client.calls import Client, of_prompt, of_session, path
 from .connections import Connections
 
-NONE = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+NONE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+IF_BUSY = ("reject", "interrupt")
 ANSWER = 2.0  # seconds
 TEXT = "cancelmark conform asks which calls there are"
 
@@ -50,8 +51,9 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
                     offered.add(what)
                 if what == "hold":
                     await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, TEXT, run_id))
-            knows_field = await send("cancelmark") == HTTPStatus.BAD_REQUEST != await send("queue")
-            return frozenset(offered | ({"reject", "interrupt"} if knows_field else set()))
+            if await send("cancelmark") in NONE:  # a server that does not know the field takes any word
+                offered |= {word for word in IF_BUSY if await send(word) not in NONE}
+            return frozenset(offered)
         finally:
             await ask("POST", of_session(id, session, "cancel"))
             await asking.close()
