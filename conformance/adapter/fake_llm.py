@@ -98,8 +98,8 @@ class FakeModel:
         with their text, unanswered, before its own: after folding message by message, or after a cancel."""
         self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
         """Of prompts that are new in a request, who speak last and who before: whose turn it is, if not the last's."""
-        self.is_over: Callable[[str, str], bool] = lambda token, prompt: False
-        """Whether a turn that has called a tool is over, though its answer comes: with the prompt of another's turn."""
+        self.is_over: Callable[[str, Sequence[str]], bool] = lambda token, texts: False
+        """Whether a turn that has called a tool is over, though its answer comes: with the texts of another's turn."""
         self.breaks_off_for_good = False
         """A prompt whose turn was broken off has ended, though nobody has said so yet: its text is conversation."""
         self.tool = ("cancelmark_wait", "{}")
@@ -323,7 +323,7 @@ class FakeModel:
     def _find_caller(self, asked: Asked) -> str | None:
         """The prompt whose turn goes on, if this answers its tool call."""
         return next((token for token, call in self._calling.items()
-                     if call in asked.calls and not self.is_over(token, asked.prompt)), None)
+                     if call in asked.calls and not self.is_over(token, asked.unanswered)), None)
 
     def _find_host(self, asked: Asked) -> str | None:
         """Whose turn it is, if not that of the prompt that speaks last: a turn may take others in before it asks."""

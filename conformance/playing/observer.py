@@ -224,12 +224,12 @@ class Observer:
         hosts = [p for p in self.history.prompts if p.name in waiting and not self.history.covered(p)]
         return next((p.name for p in sorted(hosts, key=lambda p: not p.run_id)), None)
 
-    def _is_over(self, name: str, text: str) -> bool:
-        """Whether a turn may have been canceled while it called a tool, and the text is that of a prompt with a run id,
-        which no turn takes in: it is that prompt's turn."""
+    def _is_over(self, name: str, texts: Sequence[str]) -> bool:
+        """Whether a turn may have been canceled while it called a tool, and one of the texts is that of a prompt with a
+        run id, which no turn takes in: it is that prompt's turn."""
         p = self.history.find_prompt(name)
         return p is not None and self.history.reachable(p, "cancel", "shut") and any(
-            q is not p and q.run_id and q.name in text for q in self.history.prompts)
+            q is not p and q.run_id and q.name in text for q in self.history.prompts for text in texts)
 
     def _look_inside(self, p: Track) -> None:
         """Whether another's turn has taken it in. A language model outside hears only that its text is there, which it

@@ -179,7 +179,7 @@ def test_the_answer_of_a_tool_goes_on_with_its_turn_unless_that_is_over(over: bo
     """With the words of another prompt behind it, as after a cancel, or as after folding."""
     async def scene() -> None:
         async with FakeModel() as fake, web(fake.url) as http:
-            fake.is_over = lambda token, prompt: over and "t2" in prompt
+            fake.is_over = lambda token, texts: over and "two t2" in texts
             fake.hold("t1")
             fake.hold("t2")
             fake.again("t1")
