@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from .lifecycle import Outcome
-from .protocol import REFERENCE
+from .protocol import FAMILY, REFERENCE, Protocol
 from .session import label
 from .trace import Trace, replay
 
@@ -25,11 +25,12 @@ class Example:
     calls: tuple[str, ...]
     ends: Mapping[str, Outcome]
     sessions: int = 1
+    protocol: Protocol = REFERENCE
 
     @cached_property
     def trace(self) -> Trace:
         """The history, run."""
-        trace = replay(REFERENCE, self.calls, self.sessions)
+        trace = replay(self.protocol, self.calls, self.sessions)
         ends = {label(p.seq): p.outcome for p in trace.states[-1].prompts}
         if ends != self.ends:
             raise ValueError(f"example {self.name} ends with {ends}, not with {dict(self.ends)}")
@@ -90,4 +91,44 @@ EXAMPLES = (
         ("accept(A, run id)", "cancel", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "crash",
          "recover", "settle(A)", "finish(C, end_turn)"),
         {"A": _CANCELED, "B": _ERROR, "C": _END_TURN}),
+)
+
+# One for each rule of the family.
+FAMILY_EXAMPLES = (
+    Example(
+        "revoke", "A revoke", "R30",
+        "The call names B. B is dropped, and nobody else is touched: A runs on, C follows.",
+        ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "revoke(B)",
+         "finish(A, end_turn)", "finish(C, end_turn)"),
+        {"A": _END_TURN, "B": _CANCELED, "C": _END_TURN}, protocol=FAMILY),
+    Example(
+        "stop-and-hold", "A stop that holds", "R31",
+        "A is asked to stop and the queue is held, in one step: B waits for the resume, however soon A ends.",
+        ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "stop(hold)", "finish(A, canceled)",
+         "resume", "finish(B, end_turn)"),
+        {"A": _CANCELED, "B": _END_TURN}, protocol=FAMILY),
+    Example(
+        "hold", "A hold and its resume", "R32",
+        "A's turn goes on, also after a summary. B waits although the session is idle, until somebody resumes.",
+        ("accept(A, run id)", "enter(A)", "hold", "accept(B, run id)", "enter(B)", "requeue(A)", "finish(A, end_turn)",
+         "resume", "finish(B, end_turn)"),
+        {"A": _END_TURN, "B": _END_TURN}, protocol=FAMILY),
+    Example(
+        "replace", "Another text", "R33",
+        "B keeps its place, and its turn hears the new text. From its start on B takes no other.",
+        ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "replace(B)", "finish(A, end_turn)",
+         "finish(B, end_turn)"),
+        {"A": _END_TURN, "B": _END_TURN}, protocol=FAMILY),
+    Example(
+        "next", "To the front", "R34",
+        "C goes ahead of B, and starts when A has ended. Nobody stops A for it.",
+        ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "next(C)",
+         "finish(A, end_turn)", "finish(C, end_turn)", "finish(B, end_turn)"),
+        {"A": _END_TURN, "B": _END_TURN, "C": _END_TURN}, protocol=FAMILY),
+    Example(
+        "interrupt", "An interrupt", "R35",
+        "C stops A where it enters, and runs next. B was there before and is kept.",
+        ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, interrupt)", "enter(C)",
+         "finish(A, canceled)", "finish(C, end_turn)", "finish(B, end_turn)"),
+        {"A": _CANCELED, "B": _END_TURN, "C": _END_TURN}, protocol=FAMILY),
 )

@@ -15,7 +15,7 @@ from rich.console import Console
 from cancelmark.conformance.samples.page import conformance_page, fields_table
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.cluster.flaws import ALL_FLAWS
-from cancelmark.model.examples import EXAMPLES, Example
+from cancelmark.model.examples import EXAMPLES, FAMILY_EXAMPLES, Example
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.matrix import matrix
@@ -119,7 +119,7 @@ FILES: Mapping[str, Callable[[], str]] = {
     "diagrams/race.svg": race_svg,
     "diagrams/session.svg": lambda: render_svg(session_graph()),
     "diagrams/session.mmd": session_mermaid,
-    **{name: make for example in EXAMPLES for name, make in drawn(example).items()},
+    **{name: make for example in (*EXAMPLES, *FAMILY_EXAMPLES) for name, make in drawn(example).items()},
     **{f"diagrams/cluster/{flaw.name}.svg": partial(flaw_svg, flaw) for flaw in ALL_FLAWS},
     "revisions.md": lambda: HEADER + revisions_page(list(matrix())),
     "flaws.md": lambda: HEADER + flaws_page(),

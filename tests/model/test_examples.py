@@ -10,7 +10,7 @@ from support.paths import ROOT
 
 from cancelmark.model.actions import Actor, Reach
 from cancelmark.model.effects import Acknowledge, End, Fold
-from cancelmark.model.examples import EXAMPLES, Example
+from cancelmark.model.examples import EXAMPLES, FAMILY_EXAMPLES, Example
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import label
 from cancelmark.model.trace import call_text
@@ -19,6 +19,10 @@ from cancelmark.views.traces.lifelines import sequence_svg
 from cancelmark.views.traces.sequence import trace_mermaid
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
+DRAWN = (*EXAMPLES, *FAMILY_EXAMPLES)
+CHANGES = {  # what a call of the family changes in these examples, and no state of a prompt shows
+    "hold": ["the session is held"], "stop hold": ["the session is held"], "resume": ["the hold is over"],
+    "next": ["C goes to the front"], "accept interrupt": ["C goes to the front"], "replace": ["B has another text"]}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -38,9 +42,10 @@ def test_there_is_an_example_of_each_guarantee() -> None:
     assert {example.name for example in EXAMPLES} == {
         "cancel-on-entry", "cancel-with-siblings", "follow-up-after-cancel", "fold", "run-id-kept", "requeue",
         "handoff-after-error", "shutdown", "crash-and-recovery"}
+    assert [example.rule for example in FAMILY_EXAMPLES] == ["R30", "R31", "R32", "R33", "R34", "R35"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+@pytest.mark.parametrize("example", DRAWN, ids=lambda e: e.name)
 def test_an_example_ends_with_everything_done_and_is_shown_in_the_specification(example: Example) -> None:
     assert all(p.state is State.DONE and p.ends == 1 for p in example.trace.states[-1].prompts)
     assert PROTOCOL.count(f"](diagrams/{example.name}.svg)") == 1
@@ -54,12 +59,14 @@ def test_an_example_that_is_not_what_happens_is_refused() -> None:
         assert replace(example, calls=("accept(A)", "step(A)")).trace
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+@pytest.mark.parametrize("example", DRAWN, ids=lambda e: e.name)
 def test_a_sequence_diagram_shows_every_call_every_state_and_everything_that_clients_are_told(example: Example) -> None:
     shown = words(example)
     expected = [example.title, example.says]
     for step in example.trace.steps:
         expected.append(call_text(step.call, example.sessions))
+        variant = "" if step.call.variant in (None, True, False) else f" {step.call.variant}"
+        expected += CHANGES.get(f"{step.call.name}{variant}", [])
         for effect in step.effects:
             if isinstance(effect, Acknowledge):
                 expected.append(f"202: {label(effect.seq)} is accepted")
@@ -74,7 +81,7 @@ def test_a_sequence_diagram_shows_every_call_every_state_and_everything_that_cli
     assert sum(text.startswith("done: ") for text in shown) == len(example.ends)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+@pytest.mark.parametrize("example", DRAWN, ids=lambda e: e.name)
 def test_arrows_are_calls_and_what_clients_are_told(example: Example) -> None:
     calls = sum(step.call.action.actor is Actor.CLIENT for step in example.trace.steps)
     folds = sum(isinstance(e, Fold) for step in example.trace.steps for e in step.effects)
@@ -84,7 +91,7 @@ def test_arrows_are_calls_and_what_clients_are_told(example: Example) -> None:
     assert (len(dashed), len(elements(example, "polygon"))) == (told, told + calls + folds)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+@pytest.mark.parametrize("example", DRAWN, ids=lambda e: e.name)
 def test_the_line_of_a_cancel_crosses_just_the_prompts_that_it_reaches(example: Example) -> None:
     reached = {p.seq for p in example.trace.states[-1].prompts if p.reach is Reach.CANCEL}
     marks = sum(session.mark > 0 for session in example.trace.states[-1].sessions)
@@ -97,7 +104,7 @@ def test_the_line_of_a_cancel_crosses_just_the_prompts_that_it_reaches(example: 
     assert crossed == {label(seq) for seq in reached}
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.name)
+@pytest.mark.parametrize("example", DRAWN, ids=lambda e: e.name)
 def test_words_stay_inside_the_picture_and_beside_each_other(example: Example) -> None:
     (root,) = elements(example, "svg")
     width, height = float(root.get("width", 0)), float(root.get("height", 0))
@@ -118,7 +125,7 @@ def test_words_stay_inside_the_picture_and_beside_each_other(example: Example) -
 
 
 def test_the_same_trace_gives_the_same_picture_and_another_gives_another() -> None:
-    pictures = [sequence_svg(example.trace, "", "") for example in EXAMPLES]
-    assert pictures == [sequence_svg(replace(example).trace, "", "") for example in EXAMPLES]
-    assert len(set(pictures)) == len(EXAMPLES)
-    assert len({trace_mermaid(example.trace) for example in EXAMPLES}) == len(EXAMPLES)
+    pictures = [sequence_svg(example.trace, "", "") for example in DRAWN]
+    assert pictures == [sequence_svg(replace(example).trace, "", "") for example in DRAWN]
+    assert len(set(pictures)) == len(DRAWN)
+    assert len({trace_mermaid(example.trace) for example in DRAWN}) == len(DRAWN)

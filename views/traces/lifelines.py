@@ -61,6 +61,11 @@ def _is_client_call(scene: telling.Scene) -> bool:
     return scene.call is not None and scene.call.action.actor is Actor.CLIENT
 
 
+def _server_words(scene: telling.Scene) -> str:
+    """What is written at the server's side: what it did by itself, or what a call has changed and no state shows."""
+    return ", ".join(scene.changes) if _is_client_call(scene) else scene.title
+
+
 def _client_messages(scene: telling.Scene) -> list[tuple[str, str]]:
     """What clients get to see, and the class of the arrow that brings it."""
     told = []
@@ -76,7 +81,7 @@ def _grid(
     trace: Trace, scenes: Sequence[telling.Scene], lanes: Sequence[telling.Lane], says: str,
 ) -> Grid:
     marks, places = [], {}
-    x = SERVER + PAD + max([len(scene.title) for scene in scenes if not _is_client_call(scene)] + [6]) * LETTER + PAD
+    x = SERVER + PAD + max([len(_server_words(scene)) for scene in scenes] + [6]) * LETTER + PAD
     for session in range(len(trace.start.sessions)):
         marks.append(x)
         x += MARK
@@ -127,9 +132,11 @@ def _step(scene: telling.Scene, top: float, grid: Grid) -> Iterator[str]:
     if _is_client_call(scene):
         yield arrow(CLIENTS, SERVER, y + 2, "ordinary")
         yield text(CLIENTS + PAD, y - 4, scene.title)
+        if scene.changes:
+            yield text(SERVER + PAD, y, _server_words(scene), "faint")
         y += LINE
     else:
-        yield text(SERVER + PAD, y, scene.title, "strong" if scene.call.session is None else "")
+        yield text(SERVER + PAD, y, _server_words(scene), "strong" if scene.call.session is None else "")
     for words, css in _client_messages(scene):
         yield arrow(SERVER, CLIENTS, y + 2, css, dashed=True)
         yield text(CLIENTS + PAD, y - 4, words)

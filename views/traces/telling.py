@@ -36,6 +36,7 @@ class Scene(NamedTuple):
     after: Server
     happened: tuple[str, ...]  # in words
     cells: dict[int, Cell]  # by seq; a prompt that is not accepted yet has none
+    changes: tuple[str, ...] = ()  # of `happened`, what no state of a prompt shows
 
     def new_mark(self, session: int) -> str | None:
         """The mark that the step set in a session, if it moved it."""
@@ -88,10 +89,10 @@ def scenes(trace: Trace) -> Iterator[Scene]:
     for number, step in enumerate(trace.steps, 1):
         cells = _cells(step.after, cells)
         title = call_text(step.call, len(step.after.sessions))
-        happened = (*map(effect_text, step.effects), *_server_changes(before, step.after),
-                    *(words for was, now in zip(before.sessions, step.after.sessions)
-                      for words in _session_changes(was, now)))
-        yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells)
+        changes = tuple(words for was, now in zip(before.sessions, step.after.sessions)
+                        for words in _session_changes(was, now))
+        happened = (*map(effect_text, step.effects), *_server_changes(before, step.after), *changes)
+        yield Scene(number, step.call, title, step.effects, before, step.after, happened, cells, changes)
         before = step.after
 
 
