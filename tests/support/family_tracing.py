@@ -5,7 +5,7 @@ those whose acceptance is still being written. When its line is written, it is t
 front that came in between has not met it. In the reference nobody could tell.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from support.tracing import (
@@ -18,7 +18,6 @@ from support.tracing import (
     _ends,
     _frozen,
     _same,
-    _thawed,
     change_line,
     effect_line,
 )
@@ -66,6 +65,8 @@ class Way(NamedTuple):
 class PlainFamily(Plain):
     """Judges traces of one life, with calls of the family."""
 
+    way = Way
+
     def behaviour(self, lines: Sequence[Line]) -> bool:
         if "n" in lines[0] and [line["n"] for line in lines] != list(range(1, len(lines) + 1)):
             return False
@@ -85,24 +86,10 @@ class PlainFamily(Plain):
         most = max(line.get(name, 0) for line in lines for name in ("seq", "mark"))
         return bool(self._ways(tuple(event for _, event in sorted(events, key=lambda entry: entry[0])), most))
 
-    def _find_ways(self, events: tuple[Event, ...], most: int) -> Any:
-        if not events:
-            return frozenset([Way(Server(sessions=(Session(),) * len(NAMES)))])
-        *earlier, (kind, frozen) = events
-        line, found = _thawed(frozen), set()
-        told = [number for _, other in earlier for name, number in other[1] if name in ("seq", "mark") and number]
-        for way in self.everywhere(self._ways(tuple(earlier), most), most):
-            if line.get("action") in ("cancel", "close") and "mark" not in line and way.server.seq > max([0, *told]):
-                continue
-            if kind == "give":
-                found |= set(self.give(way, line))
-            elif "effect" in line:
-                found |= set(self.tell(way, line))
-            elif line["action"] == "accept":
-                found |= set(self.admit(way, line))
-            else:
-                found |= set(self.do(way, line))
-        return frozenset(found)
+    def follow(self, way: Any, kind: str, line: Line) -> Iterable[Any]:
+        if kind == "give":
+            return self.give(way, line)
+        return self.admit(way, line) if line.get("action") == "accept" else super().follow(way, kind, line)
 
     def _find_onward(self, way: Any, most: int) -> list[Any]:
         server, owed, _ = way

@@ -280,6 +280,8 @@ def threaded(directory: Path | None = None, *, script: Callable[[Server], None] 
 class Process:
     """`cancelmark serve` as a process. It can be killed and started again on the same data directory and port."""
 
+    command: Sequence[str] = COMMAND
+
     def __init__(self, directory: Path, *options: str, environment: Mapping[str, str] | None = None,
                  files: int | None = None) -> None:
         self.directory, self.options = directory, options
@@ -298,7 +300,7 @@ class Process:
         listen = () if "--unix" in self.options else ("--port", str(self.port))
         with self.log.open("a") as log:
             limit = ["sh", "-c", f'ulimit -n {self.files} && exec "$@"', "sh"] if self.files else []
-            self.process = subprocess.Popen([*limit, *COMMAND, "serve", *listen, *self.options],
+            self.process = subprocess.Popen([*limit, *self.command, "serve", *listen, *self.options],
                                             stdout=subprocess.PIPE, stderr=log, text=True, env=self.environment)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -98,6 +98,8 @@ def owing(move: Move) -> tuple[tuple[str, int, str | None], ...]:
 class Plain:
     """Judges traces of one life, of one or two sessions."""
 
+    way: type[Any] = Way
+
     def __init__(self, complete: bool) -> None:
         self.complete = complete
         self._ways = lru_cache(maxsize=None)(self._find_ways)
@@ -132,21 +134,21 @@ class Plain:
     def _find_ways(self, events: tuple[Event, ...], most: int) -> frozenset[Way]:
         """Where the server can be after these events, if it has given out no seq above `most`."""
         if not events:
-            return frozenset([Way(Server(sessions=(Session(),) * len(NAMES)))])
+            return frozenset([self.way(Server(sessions=(Session(),) * len(NAMES)))])
         *earlier, (kind, frozen) = events
-        line, found = _thawed(frozen), set()
+        line, found = _thawed(frozen), set[Any]()
         told = [number for _, other in earlier for name, number in other[1] if name in ("seq", "mark") and number]
         for way in self.everywhere(self._ways(tuple(earlier), most), most):
             if line.get("action") in ("cancel", "close") and "mark" not in line and way.server.seq > max([0, *told]):
                 continue
-            if kind == "look":
-                if way.server.sessions[NAMES.index(line["session"])].mark == line["mark"]:
-                    found.add(way)
-            elif "effect" in line:
-                found |= set(self.tell(way, line))
-            else:
-                found |= set(self.do(way, line))
+            found.update(self.follow(way, kind, line))
         return frozenset(found)
+
+    def follow(self, way: Way, kind: str, line: Line) -> Iterable[Way]:
+        """Where the event leads from there."""
+        if kind == "look":
+            return [way] if way.server.sessions[NAMES.index(line["session"])].mark == line["mark"] else []
+        return self.tell(way, line) if "effect" in line else self.do(way, line)
 
     def everywhere(self, ways: Iterable[Way], most: int) -> Iterator[Way]:
         seen = set(ways)

@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from support import family_bugs
+from support.family_bugs import KILLED
 from support.servers import Place, Process, Server, Watch, serving, web
 
 from cancelmark.impl.client import Client, Refusal
@@ -389,55 +392,111 @@ async def hang_up(url: str, method: str, path: str, body: Any) -> None:
 
 # --- kills
 
+FOR_EVER, AT_ONCE = ("--pace", "3600"), ("--pace", "0")
+Queue = list[tuple[str, int]]  # texts with their versions
+BEGIN: Queue = [("a", 0), ("b", 0), ("c", 0), ("d", 0)]
+
+
+class Killed:
+    """A server that is killed as soon as a call is answered, and started again. Turns do not end before the last life,
+    so nothing depends on how soon the kill comes."""
+
+    def __init__(self, server: Process, workspace: str, session: str) -> None:
+        self.server, self.place = server, (workspace, session)
+        self.queue = list[tuple[str, int]]()  # as callers were told
+
+    @classmethod
+    async def prepare(cls, server: Process, kill: bool) -> "Killed":
+        """Four prompts wait in a session that was held, with or without a kill after the hold."""
+        async with Client(server.url) as client:
+            workspace = (await client.open_workspace("/tmp")).id
+            await client.init_agent(workspace)
+            story = cls(server, workspace, (await client.create_session(workspace, "s")).id)
+        await story.call(lambda c: c.hold(*story.place), kill)
+        async with Client(server.url) as client:
+            await client.init_agent(workspace)
+            for text, _ in BEGIN:
+                await client.send(*story.place, text, f"run-{text}")
+        story.queue = list(BEGIN)
+        await story.check()
+        return story
+
+    async def call(self, act: Callable[[Client], Awaitable[Any]], kill: bool = True) -> Any:
+        async with Client(self.server.url) as client:
+            told = await act(client)
+            if kill:
+                self.server.kill()
+        if kill:
+            self.server.start()
+        return told
+
+    async def check(self) -> None:
+        async with Client(self.server.url) as client:
+            assert (await client.agent_session(*self.place)).held, "a hold was forgotten"
+            waiting = [(p.text, p.version) for p in await client.waiting(*self.place)]
+            assert waiting == self.queue, "another queue than callers were told"
+
+    async def replace(self) -> None:
+        assert (await self.call(lambda c: c.replace(*self.place, "run-b", "B"))).version == 1
+        self.queue[self.queue.index(("b", 0))] = ("B", 1)
+        async with Client(self.server.url) as client:
+            await client.init_agent(self.place[0])
+            await client.send(*self.place, "b", "run-b")  # the text of acceptance is known
+            with pytest.raises(Refusal):
+                await client.send(*self.place, "B", "run-b")
+
+    async def next(self) -> None:
+        await self.call(lambda c: c.next(*self.place, "run-c"))
+        self.queue.sort(key=lambda p: p != ("c", 0))
+
+    async def revoke(self) -> None:
+        assert (await self.call(lambda c: c.revoke(*self.place, "run-a"))).effect == "canceled"
+        self.queue.remove(("a", 0))
+
+    async def interrupt(self) -> None:
+        await self.call(lambda c: c.send(*self.place, "now", "run-now", if_busy="interrupt"))
+        self.queue.insert(0, ("now", 0))
+
+    async def resume(self) -> None:
+        """What starts with the resume is active when the call is answered, so the kill ends it; the rest goes on."""
+        self.server.options = AT_ONCE
+        assert await self.call(lambda c: c.resume(*self.place)) is False
+        async with Client(self.server.url) as client:
+            assert not (await client.agent_session(*self.place)).held, "a resume was forgotten"
+        async with web(self.server.url) as http:
+            place = Place(http, *self.place)
+            prompts = await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
+            ran = [p["text"] for p in prompts if p["outcome"] != "canceled"]
+            assert sorted(ran) == sorted(text for text, _ in self.queue)
+            assert {p["text"] for p in prompts if p["outcome"] == "error"} == {self.queue[0][0]}
+            said = [m["parts"][0]["data"]["text"] for m in await place.messages() if m["role"] == "user"]
+            assert said == [text for text, _ in self.queue]
+
+
+async def play_killed(server: Process, *calls: str) -> None:
+    story = await Killed.prepare(server, "hold" in calls)
+    for name in calls:
+        if name != "hold":
+            await getattr(story, name)()
+            if name != "resume":
+                await story.check()
+
+
 @pytest.mark.rule("R16a", "R16c", "R32b", "R33a", "R34a", "R35b")
 def test_what_a_call_has_answered_outlives_a_kill_at_that_moment(tmp_path: Path) -> None:
-    async def main(server: Process) -> None:
-        async def restarted(act: Callable[[Client], Awaitable[Any]]) -> Any:
-            async with Client(server.url) as client:
-                told = await act(client)
-                server.kill()
-            server.start()
-            return told
+    with Process(tmp_path / "data", *FOR_EVER) as server:
+        asyncio.run(play_killed(server, "hold", "replace", "next", "revoke", "interrupt", "resume"))
 
-        async with Client(server.url) as client:
-            w = (await client.open_workspace("/tmp")).id
-            await client.init_agent(w)
-            s = (await client.create_session(w, "s")).id
-            assert await client.hold(w, s)
-            for text in "abcd":
-                await client.send(w, s, text, f"run-{text}")
 
-        async def queue() -> list[tuple[str, int]]:
-            async with Client(server.url) as client:
-                assert (await client.agent_session(w, s)).held
-                return [(p.text, p.version) for p in await client.waiting(w, s)]
+@pytest.mark.parametrize("bug", KILLED)
+def test_a_kill_shows(bug: str, tmp_path: Path) -> None:
+    """The same on a server with the bug, with the call that has it."""
+    class Buggy(Process):
+        command = (sys.executable, family_bugs.__file__, bug)
 
-        await restarted(lambda c: c.hold(w, s))
-        assert await queue() == [("a", 0), ("b", 0), ("c", 0), ("d", 0)]
-        assert (await restarted(lambda c: c.replace(w, s, "run-b", "B"))).version == 1
-        assert await queue() == [("a", 0), ("B", 1), ("c", 0), ("d", 0)]
-        await restarted(lambda c: c.next(w, s, "run-c"))
-        assert await queue() == [("c", 0), ("a", 0), ("B", 1), ("d", 0)]
-        assert (await restarted(lambda c: c.revoke(w, s, "run-a"))).effect == "canceled"
-        assert await queue() == [("c", 0), ("B", 1), ("d", 0)]
-        await restarted(lambda c: c.send(w, s, "now", "run-now", if_busy="interrupt"))
-        assert await queue() == [("now", 0), ("c", 0), ("B", 1), ("d", 0)]
-        async with Client(server.url) as client:
-            await client.send(w, s, "b", "run-b")  # the text of acceptance is known
-            with pytest.raises(Refusal):
-                await client.send(w, s, "B", "run-b")
-        assert await restarted(lambda c: c.resume(w, s)) is False
-        async with web(server.url) as http:
-            place = Place(http, w, s)
-            prompts = await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
-            outcomes = {p["run_id"]: p["outcome"] for p in prompts}
-            assert outcomes.pop("run-now") in ("end_turn", "error")  # it may have begun before the kill
-            assert outcomes == {"run-a": "canceled", "run-b": "end_turn", "run-c": "end_turn", "run-d": "end_turn"}
-            said = [m["parts"][0]["data"]["text"] for m in await place.messages() if m["role"] == "user"]
-            assert said == ["now", "c", "B", "d"]
-
-    with Process(tmp_path / "data", "--pace", "0") as server:
-        asyncio.run(main(server))
+    _, name, words = KILLED[bug]
+    with Buggy(tmp_path / "data", *FOR_EVER) as server, pytest.raises((AssertionError, Refusal), match=words):
+        asyncio.run(play_killed(server, name))
 
 
 def test_a_server_of_the_reference_has_none_of_these_calls() -> None:

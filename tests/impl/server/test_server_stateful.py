@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.budget import effort
+from support.family_bugs import RANDOM
 from support.runtimes import fails
 from support.servers import PATIENCE, Place, Server, Watch, serving
 from support.stores import at_once, unfinished
@@ -52,6 +53,7 @@ DO = st.one_of(
     st.tuples(st.sampled_from(["interrupt", "reject"]), A_CLIENT, A_SESSION, st.booleans(), st.just("speaks")),
     st.tuples(st.sampled_from(["revoke", "replace", "next"]), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
     st.tuples(st.sampled_from(["stop", "hold", "resume", "resume"]), A_CLIENT, A_SESSION, st.booleans(), st.none()),
+    st.tuples(st.just("stop one"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
     st.tuples(st.just("cancel"), A_CLIENT, A_SESSION, st.none(), st.none()),
     st.tuples(st.just("clear"), A_CLIENT, A_SESSION, st.none(), st.none()),
     st.tuples(st.just("again"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
@@ -145,6 +147,7 @@ class Clients(RuleBasedStateMachine):
         self.versions: dict[int, dict[int, str]] = {}  # the texts that were taken, by seq and version
         self.canceled: set[int] = set()  # prompts of which somebody was told that they are canceled
         self.rejects: set[int] = set()  # prompts that found everybody done
+        self.modes: dict[int, dict[str, str]] = {}  # how prompts were posted, by seq
         self.seen: list[list[dict[str, Any]]] = [[] for _ in range(CLIENTS)]  # what each client has seen before
         self.watches: list[Watch | None] = [None] * CLIENTS
         self.streams: list[AsyncExitStack] = [AsyncExitStack() for _ in range(CLIENTS)]
@@ -218,14 +221,17 @@ class Clients(RuleBasedStateMachine):
             assert answer.status_code == 202
             seq = int(answer.json()["seq"])
             self.prompts[seq] = Prompt(text, Span(begin, self.tick()), bool(which), session=str(session))
-            self.texts[seq] = text, run_id, session
+            self.texts[seq], self.modes[seq] = (text, run_id, session), mode
             if kind == "interrupt":
                 self.named.append((self.prompts[seq].accept, "interrupt", session, seq))
             elif kind == "reject":
                 self.rejects.add(seq)
         elif kind in ("revoke", "replace", "next"):
             if known := sorted(self.texts):
-                await self.change(kind, place, known[which % len(known)], begin)
+                await self.change(kind, place, known[-3:][which % len(known[-3:])], begin)  # others are done, mostly
+        elif kind == "stop one":
+            if known := sorted(self.texts):
+                await self.stop_one(place, known[-3:][which % len(known[-3:])], begin)
         elif kind in ("stop", "hold", "resume"):
             answer = await place.do(kind, self.sessions[session], {"hold": which} if kind == "stop" else None)
             assert answer.status_code == 200
@@ -241,9 +247,21 @@ class Clients(RuleBasedStateMachine):
             self.calls.append(Call(begin, self.tick(), "cancel" if kind == "cancel" else "clear_queue", str(session)))
         elif named := [(seq, *told) for seq, told in self.texts.items() if told[1]]:
             seq, text, run_id, its_session = named[which % len(named)]
-            answer = await place.post(text if kind == "again" else "0 speaks other", run_id, self.sessions[its_session])
+            answer = await place.post(text if kind == "again" else "0 speaks other", run_id, self.sessions[its_session],
+                                      **self.modes[seq])
             assert answer.status_code == (202 if kind == "again" else 409)
             assert kind == "other" or answer.json()["seq"] == seq
+
+    async def stop_one(self, place: Place, seq: int, begin: int) -> None:
+        """A stop that names its prompt can be repeated: it reaches that one, or nobody."""
+        session = self.texts[seq][2]
+        for _ in range(2):
+            answer = await place.do("stop", self.sessions[session], {"seq": seq})
+            assert answer.status_code == 200
+            stopped = answer.json()["stopped"]
+            assert stopped in (None, 0, seq), "a stop reached another prompt than the one that was named"
+            if stopped:
+                self.named.append((Span(begin, self.tick()), "stop", session, seq))
 
     async def change(self, kind: str, place: Place, seq: int, begin: int) -> None:
         """A call on one prompt. What its caller is told must be true later on."""
@@ -391,6 +409,10 @@ class Clients(RuleBasedStateMachine):
             listed = self.life.run(self.life.place.get("prompts/list?full=true", session))
             places = [(-p.get("front", 0), p["seq"]) for p in listed]
             assert places == sorted(places)
+            for p in listed:
+                texts = {0: self.texts[p["seq"]][0], **self.versions.get(p["seq"], {})}
+                assert p.get("version", 0) in texts, "a version that nobody was told"
+                assert p["text"] == texts[p.get("version", 0)], "a text is listed that is not of its version"
             assert [p["text"] for p in listed] == self.life.run(self.life.place.get("prompts/list", session))
 
     def teardown(self) -> None:
@@ -506,6 +528,7 @@ BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
     places_are_forgotten: "missed an end|has 0 ends",
     everything_is_shown_again: "twice|has 2 ends",
     run_ids_are_lost: "another run id|409|folded",
+    **RANDOM,
 }
 
 

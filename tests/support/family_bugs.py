@@ -1,0 +1,130 @@
+"""Bugs that tests of the family over HTTP must catch. Each is put into a process by patching the runtime.
+
+As a program it is a server with one of them: `python family_bugs.py BUG serve …`.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cancelmark.impl import wire
+from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime import runtime as runtime_module
+from cancelmark.impl.runtime.lane import Lane
+from cancelmark.impl.runtime.session import Session
+from cancelmark.impl.store import Operation, ReplaceText
+from cancelmark.model.lifecycle import Feature
+from cancelmark.model.session import PLAIN, Traits
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+
+
+def unjournaled(action: str) -> Bug:
+    """The call is answered, and never journaled."""
+    def bug(patch: pytest.MonkeyPatch) -> None:
+        listed = Lane.list_operations
+
+        def list_operations(self: Lane, runs: Any) -> list[Operation]:
+            steps, self.steps = self.steps, [step for step in self.steps if step.effects.action != action]
+            try:
+                return listed(self, runs)
+            finally:
+                self.steps = steps
+
+        patch.setattr(Lane, "list_operations", list_operations)
+
+    return bug
+
+
+def recovery_forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
+    restored = Session.restored
+    patch.setattr(runtime_module.Session, "restored",
+                  lambda *arguments, **named: restored(*arguments, **{**named, "held": False}))
+
+
+def a_replaced_text_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Its version is journaled, and its words are not."""
+    listed = Lane.list_operations
+    patch.setattr(Lane, "list_operations", lambda self, runs: [
+        op for op in listed(self, runs) if not isinstance(op, ReplaceText)])
+
+
+def the_first_text_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A prompt that is posted again is compared with the text that it has now."""
+    taken = Session.replace
+
+    def take(self: Session, prompt: Any, text: str) -> Any:
+        prompt.text = text
+        return taken(self, prompt, text)
+
+    patch.setattr(Session, "replace", take)
+
+
+def an_interrupt_has_no_place_in_the_journal(patch: pytest.MonkeyPatch) -> None:
+    def look(self: Runtime, lane: Lane, mode: Feature) -> Traits:
+        return PLAIN
+
+    unjournaled("")(patch)
+    patch.setattr(Runtime, "_look_before", look)
+
+
+def a_stop_names_nobody(patch: pytest.MonkeyPatch) -> None:
+    """A stop says that it has found nobody to stop."""
+    stop = Runtime.stop
+
+    async def stopped(self: Runtime, session_id: str, **how: Any) -> wire.Stopped:
+        return replace(await stop(self, session_id, **how), stopped=0)
+
+    patch.setattr(Runtime, "stop", stopped)
+
+
+def a_stop_that_is_repeated_reaches_another(patch: pytest.MonkeyPatch) -> None:
+    """A stop goes by position, whomever it names."""
+    stop = Runtime.stop
+
+    async def stopped(self: Runtime, session_id: str, *, seq: int | None = None, **how: Any) -> wire.Stopped:
+        return await stop(self, session_id, **how)
+
+    patch.setattr(Runtime, "stop", stopped)
+
+
+def every_revoke_says_canceled(patch: pytest.MonkeyPatch) -> None:
+    revoke = Runtime.revoke
+
+    async def revoked(self: Runtime, *arguments: Any, **named: Any) -> wire.Revoked:
+        return replace(await revoke(self, *arguments, **named), effect="canceled")
+
+    patch.setattr(Runtime, "revoke", revoked)
+
+
+# What a client that calls at random must notice, and in which words.
+RANDOM: Mapping[Bug, str] = {
+    recovery_forgets_the_hold: "starts, but|folded",
+    a_stop_names_nobody: "ends canceled",
+    a_stop_that_is_repeated_reaches_another: "another prompt than the one that was named",
+    every_revoke_says_canceled: "ended otherwise",
+}
+
+# What must be noticed after a kill that follows the answer to this call, and in which words.
+KILLED: Mapping[str, tuple[Bug, str, str]] = {
+    "a hold is not journaled": (unjournaled("hold"), "hold", "hold was forgotten"),
+    "a hold is forgotten by the recovery": (recovery_forgets_the_hold, "hold", "hold was forgotten"),
+    "a replace is not journaled": (unjournaled("replace"), "replace", "another queue"),
+    "a replaced text is lost": (a_replaced_text_is_lost, "replace", "another queue"),
+    "the first text is forgotten": (the_first_text_is_forgotten, "replace", "run-b' is in use"),
+    "a next is not journaled": (unjournaled("next"), "next", "another queue"),
+    "a revoke is not journaled": (unjournaled("revoke"), "revoke", "another queue"),
+    "an interrupt has no place in the journal": (
+        an_interrupt_has_no_place_in_the_journal, "interrupt", "another queue"),
+    "a resume is not journaled": (unjournaled("resume"), "resume", "resume was forgotten"),
+}
+
+
+if __name__ == "__main__":
+    from cancelmark.impl.cli.main import main
+
+    KILLED[sys.argv.pop(1)][0](pytest.MonkeyPatch())
+    main()
