@@ -46,6 +46,10 @@ But a task may always come later, because of one more `await` or a slower networ
 *tasks* is what this module is for. A function given to `run_in_executor` or `to_thread` runs as one step, at any time.
 Sockets, subprocesses, signals and calls from other threads are `Refused`.
 
+**What the world does** is a choice too: `pick` asks the chooser what becomes of a message, or whether a machine fails.
+Tasks that are started in a `Process` stop and go together: while it is held nothing of it runs and time passes. With
+`in_order` callbacks run as in asyncio, and the choices are those of `pick` alone.
+
 **What is reported.** A schedule fails if main raises, if nothing can run and main is not done (`Deadlock`, which names
 who waits for what), after too many steps (`Livelock`), or if an exception was never handled (`Unhandled`). When main
 is done, the tasks that are left are canceled as in `asyncio.run`, first in first out: that is no part of the trace and
@@ -65,17 +69,20 @@ from .search import (
     Incomplete,
     Livelock,
     LoopStep,
+    Process,
     Ready,
     Refused,
     Schedule,
     Unhandled,
     checkpoint,
     choosers,
+    current_process,
     departing,
     explore_schedules,
     fifo,
     find_failure,
     label,
+    pick,
     ranked,
     rankings,
     record,
@@ -91,17 +98,20 @@ __all__ = [
     "Incomplete",
     "Livelock",
     "LoopStep",
+    "Process",
     "Ready",
     "Refused",
     "Schedule",
     "Unhandled",
     "checkpoint",
     "choosers",
+    "current_process",
     "departing",
     "explore_schedules",
     "fifo",
     "find_failure",
     "label",
+    "pick",
     "ranked",
     "rankings",
     "record",

@@ -8,14 +8,15 @@ them. Tasks are named after their coroutine, because asyncio numbers them over t
 import asyncio
 import threading
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor
 from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, NoReturn, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary
 
-from .ready import Choose, Job, Ready, find_owner, name_of, waiting
+from .process import is_held
+from .ready import Choose, Job, Option, Ready, find_owner, name_of, waiting
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -66,20 +67,21 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class Loop(asyncio.BaseEventLoop):
-    """Runs one callback at a time, the one that `choose` picks, for at most `max_steps`.
+    """Runs one callback at a time, the one that `choose` picks, for at most `max_steps`. With `in_order` callbacks run
+    first in, first out, and it chooses only what the code under test leaves to it.
 
     Whatever nobody handles, an exception in a callback or one that is never retrieved, is kept in `unhandled`.
     """
 
     _ready: deque[asyncio.Handle]  # where asyncio's own call_soon puts them
 
-    def __init__(self, choose: Choose, max_steps: int) -> None:
+    def __init__(self, choose: Choose, max_steps: int, in_order: bool = False) -> None:
         super().__init__()
         self.steps: list[LoopStep] = []
         self.labels: list[str] = []  # given in the step that runs now
         self.unhandled: list[dict[str, Any]] = []
         self._choose, self._max_steps, self._last_step = choose, max_steps, max_steps
-        self._winding_up = False
+        self._winding_up, self._in_order = False, in_order
         self._now = 0.0
         self._timers: list[asyncio.TimerHandle] = []  # in the order in which they were set
         self._born: list[asyncio.Future[Any]] = []  # tasks too: held, so that no garbage collection ends one
@@ -114,35 +116,56 @@ class Loop(asyncio.BaseEventLoop):
         if len(self.steps) >= self._last_step:
             raise Livelock(f"not done after {len(self.steps):,} steps; next would be {offers[0].task} at "
                            f"{offers[0].place}. Is something waiting in a loop? If not, raise max_steps")
+        number = len(self.steps)
+        chosen = self._decide(offers)
+        del self._ready[chosen.position]
+        self.labels = []
+        try:
+            chosen.handle._run()
+        finally:
+            if self.labels:
+                self.steps[number] = self.steps[number]._replace(what=", ".join(self.labels))
+
+    def pick(self, options: Sequence[str]) -> int:
+        """Which of these happens: the first, unless the chooser departs from it."""
+        if len(options) < 2 or self._winding_up:
+            return 0
+        nothing = asyncio.Handle(lambda: None, (), self)
+        return self._decide([Ready(nothing, place, Option(text)) for place, text in enumerate(options)]).position
+
+    def _decide(self, offers: Sequence[Ready]) -> Ready:
+        """The one that the chooser picks, which is noted as the next step."""
         choice = self._choose(offers) if len(offers) > 1 else 0
         if not 0 <= choice < len(offers):
             raise IndexError(f"the chooser picked {choice} of {len(offers)} callbacks, counted from 0")
-        task, place = offers[choice].task, offers[choice].place
-        del self._ready[offers[choice].position]
-        self.labels = []
-        try:
-            offers[choice].handle._run()
-        finally:
-            what = ", ".join(self.labels) or place
-            self.steps.append(LoopStep(len(self.steps) + 1, task, what, choice, len(offers)))
+        chosen = offers[choice]
+        self.steps.append(LoopStep(len(self.steps) + 1, chosen.task, chosen.place, choice, len(offers)))
+        return chosen
 
     def _offers(self) -> list[Ready]:
         """The first callback of every owner. Time passes only if there is none, and then to the next timer."""
         self._ready = deque([handle for handle in self._ready if not handle.cancelled()])
         self._timers = [timer for timer in self._timers if not timer.cancelled()]
-        if self._timers and not self._ready:
-            self._now = max(self._now, min(timer.when() for timer in self._timers))
-        due = [timer for timer in self._timers if timer.when() <= self._now]
+        timers = [timer for timer in self._timers if self._may_run(timer)]
+        if timers and not any(map(self._may_run, self._ready)):
+            self._now = max(self._now, min(timer.when() for timer in timers))
+        due = [timer for timer in timers if timer.when() <= self._now]
         if due:
-            self._timers = [timer for timer in self._timers if timer.when() > self._now]
+            self._timers = [timer for timer in self._timers if timer.when() > self._now or not self._may_run(timer)]
             due.sort(key=asyncio.TimerHandle.when)
             self._ready.extend(due)
         firsts: dict[int, Ready] = {}
         for position, handle in enumerate(self._ready):
-            owner = find_owner(handle)
-            if id(owner) not in firsts:
-                firsts[id(owner)] = Ready(handle, position, owner)
-        return list(firsts.values())[:1 if self._winding_up else None]
+            if self._may_run(handle):
+                owner = find_owner(handle)
+                if id(owner) not in firsts:
+                    firsts[id(owner)] = Ready(handle, position, owner)
+                    if self._winding_up or self._in_order:
+                        break
+        return list(firsts.values())
+
+    def _may_run(self, handle: asyncio.Handle) -> bool:
+        return self._winding_up or not is_held(handle)
 
     def wind_up(self) -> None:
         """What `asyncio.run` does in the end, first in first out: cancel what is left, close async generators, close.

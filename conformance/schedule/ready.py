@@ -27,6 +27,8 @@ class Ready(NamedTuple):
                 return "timer"
             case Job():
                 return "thread"
+            case Option():
+                return "pick"
             case asyncio.Task() as task:
                 return task.get_name()
             case asyncio.Future():
@@ -44,11 +46,19 @@ class Ready(NamedTuple):
         match self.owner:
             case Job() as job:
                 return name_of(job.function)
+            case Option(text):
+                return text
             case asyncio.Task() as task if not task.done():
                 return _place(task)
         woken = [name for arg in self.handle._args if isinstance(arg, asyncio.Future) for name in _waiters(arg)]
         what = f"wakes {', '.join(woken)}" if woken else name_of(_callback(self.handle))
         return f"{what} at {self.handle.when():.10g} s" if isinstance(self.handle, asyncio.TimerHandle) else what
+
+
+class Option(NamedTuple):
+    """One of the things that may happen, in place of a callback that may run: see `pick`."""
+
+    text: str
 
 
 # Given two or more callbacks that are ready, first in first out: the index of the one that runs.

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .loop import Deadlock, Livelock, Loop, LoopStep, Refused
+from .process import Process, current_process
 from .ready import Choose, Ready
 
 if TYPE_CHECKING:
@@ -22,17 +23,20 @@ __all__ = [
     "Incomplete",
     "Livelock",
     "LoopStep",
+    "Process",
     "Ready",
     "Refused",
     "Schedule",
     "Unhandled",
     "checkpoint",
     "choosers",
+    "current_process",
     "departing",
     "explore_schedules",
     "fifo",
     "find_failure",
     "label",
+    "pick",
     "record",
     "replay",
     "run",
@@ -64,6 +68,13 @@ def label(text: str) -> None:
     loop = _running()
     if isinstance(loop, Loop):
         loop.labels.append(text)
+
+
+def pick(*options: str) -> int:
+    """Which of these happens, as the chooser decides: a message arrives, is lost, or comes late. The first is what
+    happens unless the chooser departs from it, and in any other event loop."""
+    loop = _running()
+    return loop.pick(options) if isinstance(loop, Loop) else 0
 
 
 async def checkpoint() -> None:
@@ -201,16 +212,19 @@ class Schedule(Generic[T]):
         return "\n".join([self.trace, *ended, self.again])
 
 
-def run(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS) -> T:
+def run(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS, in_order: bool = False,
+        ) -> T:
     """`asyncio.run` with chosen order and virtual time. The trace is a note on the exception, if there is one."""
-    schedule = record(main, choose, max_steps=max_steps)
+    schedule = record(main, choose, max_steps=max_steps, in_order=in_order)
     if schedule.error is not None:
         schedule.error.add_note(f"{schedule.trace}\n{schedule.again}")
     return schedule.result()
 
 
-def record(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS) -> Schedule[T]:
-    """Run `main` to its end, whatever that is. The same choices give the same schedule.
+def record(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS, in_order: bool = False,
+           ) -> Schedule[T]:
+    """Run `main` to its end, whatever that is. The same choices give the same schedule. With `in_order` callbacks run
+    first in, first out, and the choices are those that `main` leaves open by `pick`.
 
     Only what is not the program's doing is raised: an exception of the chooser, or KeyboardInterrupt.
     """
@@ -219,7 +233,7 @@ def record(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: in
     if _running() is not None:
         main.close()
         raise RuntimeError("an event loop is running in this thread; schedules need a thread without one")
-    loop = Loop(choose, max_steps)
+    loop = Loop(choose, max_steps, in_order)
     task = loop.create_task(main, name="main")
     error: BaseException | None = None
     with _no_garbage_collection():
@@ -271,7 +285,7 @@ def _running() -> asyncio.AbstractEventLoop | None:
 
 def explore_schedules(
     make_main: Callable[[], Coroutine[Any, Any, T]], *, limit: int = LIMIT, preemptions: int | None = None,
-    max_steps: int = MAX_STEPS,
+    max_steps: int = MAX_STEPS, in_order: bool = False,
 ) -> Iterator[Schedule[T]]:
     """Every schedule exactly once, depth first, each run anew from the start; the first is first in, first out.
 
@@ -281,7 +295,7 @@ def explore_schedules(
     prefix: tuple[int, ...] = ()
     options: tuple[int, ...] = ()
     for _ in range(limit):
-        schedule = record(make_main(), replay(prefix), max_steps=max_steps)
+        schedule = record(make_main(), replay(prefix), max_steps=max_steps, in_order=in_order)
         if schedule.options[:len(prefix)] != options[:len(prefix)]:
             raise Diverged("the same choices led to another run: the program is not deterministic. It had "
                            f"{options[:len(prefix)]} to choose from before, and now {schedule.options[:len(prefix)]}")

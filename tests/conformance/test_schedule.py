@@ -25,17 +25,20 @@ from cancelmark.conformance.schedule import (
     Diverged,
     Incomplete,
     Livelock,
+    Process,
     Ready,
     Refused,
     Schedule,
     Unhandled,
     checkpoint,
     choosers,
+    current_process,
     departing,
     explore_schedules,
     fifo,
     find_failure,
     label,
+    pick,
     ranked,
     rankings,
     record,
@@ -1163,3 +1166,91 @@ def test_the_same_choices_give_the_same_trace_in_every_process() -> None:
     first, *others = (output(seed) for seed in ("0", "1", "2"))
     assert "again: run(main(), replay([" in first
     assert all(a == b for a, b in pairwise([first, *others]))
+
+
+# --- what the world does, and processes
+
+async def send(picked: list[int]) -> None:
+    picked += [pick("arrives", "is lost"), pick("is heard", "is late", "is lost")]
+
+
+def test_what_the_world_does_is_chosen_and_enumerated_like_an_order() -> None:
+    found: list[list[int]] = []
+
+    def make() -> Coroutine[Any, Any, None]:
+        found.append([])
+        return send(found[-1])
+
+    schedules = list(explore_schedules(make, in_order=True))
+    assert found == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+    assert [schedule.choices for schedule in schedules] == [tuple(each) for each in found]
+    again: list[int] = []
+    run(send(again), replay([1, 2]), in_order=True)
+    assert again == [1, 2]
+    assert "is lost" in schedules[-1].trace
+
+
+def test_without_a_chooser_the_first_happens() -> None:
+    picked: list[int] = []
+    asyncio.run(send(picked))
+    assert picked == [0, 0]
+
+
+def test_in_order_the_choices_are_those_of_the_world_alone() -> None:
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def one(number: int) -> None:
+            await checkpoint()
+            order.append(number)
+
+        await asyncio.gather(*map(one, range(3)))
+        return order
+
+    schedule = record(main(), seeded(3), in_order=True)
+    assert schedule.result() == [0, 1, 2]
+    assert schedule.choices == ()
+
+
+def test_a_process_that_is_held_stands_still_while_time_passes_and_is_late_then() -> None:
+    async def main() -> list[tuple[str, float]]:
+        told: list[tuple[str, float]] = []
+        loop = asyncio.get_running_loop()
+
+        async def tick(name: str) -> None:
+            process = current_process()
+            assert process is not None
+            assert process.name == name
+            for _ in range(3):
+                await asyncio.create_task(asyncio.sleep(1))  # of the same process
+                told.append((name, loop.time()))
+
+        held, free = Process("held"), Process("free")
+        tasks = [process.start(tick(process.name)) for process in (held, free)]
+        await asyncio.sleep(1.5)
+        held.held = True
+        await asyncio.sleep(5)
+        held.held = False
+        await asyncio.gather(*tasks)
+        return told
+
+    assert run(main()) == [("held", 1), ("free", 1), ("free", 2), ("free", 3), ("held", 6.5), ("held", 7.5)]
+
+
+def test_a_process_that_is_held_for_ever_is_wound_up_like_all_that_is_left() -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(9)
+        finally:
+            ended.append("work")
+
+    async def main() -> None:
+        process = Process("killed")
+        process.start(work())
+        await checkpoint()
+        process.held = True
+
+    run(main())
+    assert ended == ["work"]
