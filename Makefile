@@ -14,7 +14,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
+.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos simulate cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -64,6 +64,9 @@ soak: $(READY) ## 500 readers and 50 writers on one server for ten minutes: memo
 
 chaos: $(READY) ## three servers on one PostgreSQL, every fault for ten minutes (SECONDS=60): nothing is lost
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/chaos.py --seconds $(or $(SECONDS),600)
+
+simulate: $(READY) ## clusters in one deterministic loop, every single fault (RUN="cancel --choices 5:6" plays one run)
+	@PYTHONPATH=tests $(BIN)/python tests/tools/simulate.py $(RUN)
 
 cluster: $(READY) ## three servers and a PostgreSQL on this machine, and a failover to look at (Ctrl-C stops)
 	@PYTHONPATH=tests $(BIN)/python tests/tools/cluster.py

@@ -393,10 +393,15 @@ class SharedRuntime(Runtime):
                 await self._recover(lane, snapshot)
 
     async def _adopt(self, lane: SharedLane) -> None:
-        """Nobody owns it: what is active has not begun."""
-        answer = await self._writer.begin(lane.session.id, lane.version, [], None, "adopt").answer
-        if isinstance(answer, Committed) and answer.epoch is not None:
-            lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+        """Nobody owns it: what is active has not begun. If nothing is left to do in it, since others were faster, it is
+        given up in the same step."""
+        release = "" if lane.needs_owner() else "idle"
+        answer = await self._writer.begin(lane.session.id, lane.version, [], None, "adopt", release).answer
+        if not isinstance(answer, Committed):
+            return
+        lane.version = answer.version
+        if answer.epoch is not None:
+            lane.epoch, lane.free = answer.epoch, False
             log.info("session adopted", extra={"session": lane.session.id})
             self._look_all(lane)
 

@@ -127,7 +127,7 @@ def _take(session: Session, name: str, seq: int | None, variant: Any, mark: int,
 
 
 def judge(connection: Any) -> list[Problem]:
-    """What is wrong with the database that the cluster has left."""
+    """What is wrong with the database that the cluster has left, and that was audited."""
     def rows(query: str, *values: Any) -> list[tuple[Any, ...]]:
         return list(connection.execute(query, values).fetchall())
 
@@ -137,7 +137,15 @@ def judge(connection: Any) -> list[Problem]:
                          f"has looked {LOOKS} times") for seq, number in rows(
         "SELECT seq, count(DISTINCT transaction) FROM cancelmark.covered_messages WHERE looks >= %s GROUP BY 1"
         " HAVING count(DISTINCT transaction) > 1", LOOKS)]  # one may have been on its way
-    problems += [Problem("unfinished", f"prompt {seq} is {state}") for seq, state in rows(
+    return problems + judge_rows(connection)
+
+
+def judge_rows(connection: Any) -> list[Problem]:
+    """What is wrong with its rows, its journal and its log."""
+    def rows(query: str, *values: Any) -> list[tuple[Any, ...]]:
+        return list(connection.execute(query, values).fetchall())
+
+    problems = [Problem("unfinished", f"prompt {seq} is {state}") for seq, state in rows(
         "SELECT seq, state FROM cancelmark.prompts WHERE state <> 'done'")]
     problems += [Problem("taken twice", f"the text {text!r} was accepted {number} times") for text, number in rows(
         "SELECT text, count(*) FROM cancelmark.prompts GROUP BY text HAVING count(*) > 1")]

@@ -38,8 +38,10 @@ class SimulatedServer:
 
     def __init__(self, steps: type[Step] = Step) -> None:
         self.steps = steps
+        self.drawn: dict[str, Any] = {}  # what steps have taken when they were sent: see `Step.begin`
         self.seq = 0  # the latest that its sequence has given out
         self.listeners: list[asyncio.Event] = []
+        self.hears: Callable[[], bool] = lambda: True  # whether a wake-up arrives
         self.db = connect(self.clock, self.notify)
         self.db.executescript(translate_tables(TABLES))
 
@@ -53,7 +55,8 @@ class SimulatedServer:
 
     def notify(self) -> None:
         for listener in self.listeners:
-            listener.set()
+            if self.hears():
+                listener.set()
 
     def do(self, query: str, values: Sequence[Any]) -> Answered:
         """Does the statement, wholly or not at all. Raises what psycopg does."""
@@ -75,13 +78,13 @@ class SimulatedServer:
 
     def _do(self, query: str, values: Sequence[Any]) -> Answered:
         if STEP in query:
-            return Answered([self.steps(self.db, Asked(*values), self.clock(), self.next_seq).run()])
+            return Answered([self.steps(self, Asked(*values)).run()])
         left = [fit(value) for value in values]
         for name, statement in translate(query):
             number = statement.count("?")
             cursor = self.db.execute(statement, left[:number])
             rows, left = cursor.fetchall(), left[number:]
-            if name and rows:  # what the rest of the statement reads
+            if name and cursor.description:  # what the rest of the statement reads
                 self.db.execute(f"DROP TABLE IF EXISTS temp.{name}")
                 self.db.execute(f"CREATE TEMP TABLE {name} (id)")
                 self.db.executemany(f"INSERT INTO temp.{name} VALUES (?)", [(fit(row[0]),) for row in rows])

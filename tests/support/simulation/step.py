@@ -2,8 +2,7 @@
 contract tests hold both to the same promises."""
 
 import json
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -62,13 +61,17 @@ Answer = tuple[str, int, int | None, UUID | None, list[int], list[int]]
 class Step:
     """One call of the function, within a transaction of its own. What it raises is taken back."""
 
-    def __init__(self, db: sqlite3.Connection, asked: Asked, now: float, next_seq: Callable[[], int]) -> None:
-        self._db, self.asked, self._now, self._next_seq = db, asked, now, next_seq
+    def __init__(self, server: Any, asked: Asked) -> None:
+        self.server, self._db, self.asked, self._now = server, server.db, asked, server.clock()
         self._row = self._lock() if asked.sid else None
         self.row = self._row or Row()
         self._seqs: list[int] = []
         self._noted: list[list[Any]] = []
         self._index = -1
+
+    @classmethod
+    def begin(cls, server: Any, asked: Asked) -> None:
+        """The step is sent. What takes something then takes it before others that commit sooner: nobody should."""
 
     def run(self) -> Answer:
         asked = self.asked
@@ -111,6 +114,12 @@ class Step:
     def release(self, row: Row) -> None:
         row.owner, row.wanted = None, self.asked.frees == "handover"
 
+    def next_seq(self) -> int:
+        seq: int = self.server.next_seq()
+        if seq <= self.row.mark:
+            raise Raised(WORN_OUT)
+        return seq
+
     def take_places(self, number: int) -> list[int]:
         """So many places from the counter of the workspace."""
         ((latest,),) = self._rows("UPDATE logs SET latest = latest + ? WHERE workspace_id = ? RETURNING latest",
@@ -151,9 +160,7 @@ class Step:
         if mine and mine.closing:
             raise Raised(CLOSING)
         if seq == 0:
-            seq = self._next_seq()
-            if self._row and seq <= self._row.mark:
-                raise Raised(WORN_OUT)
+            seq = self.next_seq()
             self._seqs.append(seq)
         self._need(seq > 0 and bool(self._rows(
             "INSERT INTO prompts (workspace_id, seq, session_id, text, run_id, state, attachments, front, urgent,"

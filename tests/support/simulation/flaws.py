@@ -1,0 +1,355 @@
+"""Errors that are put into the runtime, or into the database, and that a simulated cluster must show.
+
+The names are those of `model/cluster` where it has the flaw. Each says in which scenario it shows, and how.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+from uuid import uuid4
+
+from cancelmark.impl.cluster import node as nodes
+from cancelmark.impl.cluster.lane import SharedLane
+from cancelmark.impl.cluster.node import Node, Work
+from cancelmark.impl.cluster.runtime import SharedRuntime
+from cancelmark.impl.cluster.workspaces import SharedWorkspace, SharedWorkspaces
+from cancelmark.impl.runtime.run import Run
+from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.store import (
+    Answer,
+    AppendEvent,
+    Committed,
+    Message,
+    Snapshot,
+    Steps,
+    Store,
+    StoreError,
+    Unconfirmed,
+)
+from cancelmark.impl.store.postgres import PostgresStore
+from cancelmark.impl.store.postgres.database import AWAY
+from cancelmark.impl.store.postgres.store import STEP
+from cancelmark.model.lifecycle import State
+
+from .cluster import Flaw
+from .step import Asked, Row, Step
+
+# --- in the database
+
+
+class AnyVersion(Step):
+    def is_known(self, row: Row) -> bool:
+        return True
+
+
+class Unconditional(AnyVersion):
+    """What an UPDATE without conditions writes."""
+
+    def is_fenced(self, row: Row) -> bool:
+        return False
+
+    def _move(self, seq: int, state: str, outcome: str | None, into: int | None) -> None:
+        self._rows("UPDATE prompts SET state = 'accepted', outcome = NULL WHERE workspace_id = ? AND seq = ?"
+                   " AND state = 'done'", self._home, seq)
+        super()._move(seq, state, outcome, into)
+
+
+class UnfencedMessages(Step):
+    def is_fenced(self, row: Row) -> bool:
+        return self.asked.known is not None and super().is_fenced(row)
+
+
+class UnfencedReleases(Step):
+    """And on any version, which is a second guard."""
+
+    def is_fenced(self, row: Row) -> bool:
+        return not self.asked.frees and super().is_fenced(row)
+
+    def is_known(self, row: Row) -> bool:
+        return self.asked.frees == "handover" or super().is_known(row)
+
+
+class UnlockedMessages(Step):
+    """A message is compared in one statement, and written in the next."""
+
+    @classmethod
+    def begin(cls, server: Any, asked: Asked) -> None:
+        if asked.known is None:
+            sent = Step(server, asked)
+            server.drawn.setdefault(asked.operations, []).append(sent.is_fenced(sent.row))
+
+    def is_fenced(self, row: Row) -> bool:
+        if self.asked.known is None:
+            return bool(self.server.drawn[self.asked.operations].pop(0))
+        return super().is_fenced(row)
+
+
+class SameEpoch(Step):
+    """And the owner's name is not compared, which is a second guard."""
+
+    def is_fenced(self, row: Row) -> bool:
+        return self.asked.fence is not None and row.epoch != self.asked.fence
+
+    def take_over(self, row: Row) -> None:
+        epoch = row.epoch
+        super().take_over(row)
+        row.epoch = epoch or 1
+
+
+class ClaimsAsRead(Step):
+    def may_claim(self, row: Row) -> bool:
+        return True
+
+
+class RunIdsOfNodes(Step):
+    def _accept(self, seq: int, session: str, text: str, run_id: str | None, *more: Any) -> None:
+        super()._accept(seq, session, text, run_id and f"{run_id} at {self.asked.node}", *more)
+
+
+class SeqsInStock(Step):
+    def next_seq(self) -> int:
+        stock = self.server.drawn.setdefault(str(self.asked.node), [])
+        if not stock:
+            stock += [self.server.next_seq() for _ in range(10)]
+        return int(stock.pop(0))
+
+
+class AcceptsWhileClosing(Step):
+    def _accept(self, *values: Any) -> None:
+        self.row.closing = False
+        super()._accept(*values)
+
+
+class PlacesFromSequence(Step):
+    """A place is taken when the step begins, and not when it commits."""
+
+    @classmethod
+    def begin(cls, server: Any, asked: Asked) -> None:
+        for op in json.loads(asked.operations):
+            if op[0] == "event":
+                server.drawn["place"] = server.drawn.get("place", 0) + 1
+                server.drawn.setdefault(asked.step_id, []).append(server.drawn["place"])
+
+    def take_places(self, number: int) -> list[int]:
+        places = [int(self.server.drawn[self.asked.step_id].pop(0)) for _ in range(number)]
+        self._rows("UPDATE logs SET latest = max(latest, ?) WHERE workspace_id = ?", places[-1], self._home)
+        return places
+
+
+# --- in the runtime
+
+def swap(owner: Any, **methods: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """What puts these in place of the owner's own."""
+    @contextmanager
+    def swapped() -> Iterator[None]:
+        with ExitStack() as stack:
+            for name, method in methods.items():
+                stack.enter_context(patch.object(owner, name, method))
+            yield
+
+    return swapped
+
+
+async def claim_only(self: SharedRuntime, lane: SharedLane, snapshot: Snapshot) -> None:
+    answer = await self._writer.begin(lane.session.id, lane.version, [], None, "recover").answer
+    if isinstance(answer, Committed):
+        lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+        for prompt in lane.session.live:
+            if prompt.state is not State.ACTIVE:
+                self._look_at(lane, prompt)
+
+
+async def claim_and_run(self: SharedRuntime, lane: SharedLane, snapshot: Snapshot) -> None:
+    answer = await self._writer.begin(lane.session.id, lane.version, [], None, "recover").answer
+    if isinstance(answer, Committed):
+        lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+        self._look_all(lane)
+
+
+async def adopt_whatever(self: SharedRuntime, lane: SharedLane) -> None:
+    answer = await self._writer.begin(lane.session.id, lane.version, [], None, "adopt").answer
+    if isinstance(answer, Committed) and answer.epoch is not None:
+        lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+        self._look_all(lane)
+
+
+def renew_sessions() -> AbstractContextManager[Any]:
+    beat = Node._beat
+
+    async def take_back(self: Node) -> None:
+        workspaces = self._look.__self__  # type: ignore[attr-defined]
+        for workspace in workspaces:
+            mine = [id for id, lane in workspace.runtime._lanes.items() if lane.epoch is not None]
+            await self.database.fetch("UPDATE cancelmark.sessions SET owner = %s WHERE id = ANY(%s)", self.id, mine)
+        await beat(self)
+
+    return patch.object(Node, "_beat", take_back)
+
+
+def look_when_told() -> AbstractContextManager[Any]:
+    look, is_behind, wake = SharedWorkspaces._look, SharedRuntime.is_behind, Node.wake
+    told: dict[str, bool] = {}
+
+    def hear(self: Node) -> None:
+        told["next"] = True
+        wake(self)
+
+    async def look_if_told(self: SharedWorkspaces, work: list[Work]) -> None:
+        told["now"] = told.pop("next", False)
+        await look(self, work)
+
+    def is_behind_if_told(self: SharedRuntime, session: str, version: int) -> bool:
+        lane = self._lanes.get(session)
+        return is_behind(self, session, version) and (told["now"] or lane is None or lane.epoch is None)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Node, "wake", hear))
+    stack.enter_context(patch.object(SharedWorkspaces, "_look", look_if_told))
+    stack.enter_context(patch.object(SharedRuntime, "is_behind", is_behind_if_told))
+    return stack
+
+
+def enter_own() -> AbstractContextManager[Any]:
+    place, look_at = SharedRuntime._place, SharedRuntime._look_at
+    mine: set[tuple[int, int]] = set()
+
+    def place_and_enter(self: SharedRuntime, lane: SharedLane, accepted: Any, *more: Any) -> Any:
+        mine.add((id(self), accepted.seq))
+        handle = place(self, lane, accepted, *more)
+        if lane.epoch is None:
+            self._enter(lane, lane.session.prompts[accepted.seq])
+        return handle
+
+    def look_at_own(self: SharedRuntime, lane: Any, prompt: Prompt) -> None:
+        if prompt.state is not State.ACCEPTED or (id(self), prompt.seq) in mine:
+            look_at(self, lane, prompt)
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(SharedRuntime, "_place", place_and_enter))
+    stack.enter_context(patch.object(SharedRuntime, "_look_at", look_at_own))
+    return stack
+
+
+async def retry_as_new(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+    while True:
+        try:
+            return (await self.database.fetch(STEP, *values, once=True))[0]
+        except Unconfirmed:
+            values = (*values[:3], uuid4().hex, *values[4:])
+            await asyncio.sleep(0.02)
+
+
+async def take_for_done(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+    try:
+        return (await self.database.fetch(STEP, *values, once=True))[0]
+    except Unconfirmed:
+        mine = self.database.node if steps.epoch or steps.claim else None
+        return "ok", (steps.version or 0) + 1, steps.epoch or 1, mine, [], [99]
+
+
+async def take_for_failed(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+    try:
+        return (await self.database.fetch(STEP, *values, once=True))[0]
+    except Unconfirmed:
+        raise StoreError("here", *AWAY) from None
+
+
+def say_unfenced(self: PostgresStore, session: str, messages: Sequence[Message], epoch: int | None = None) -> Any:
+    return Store.begin_say(self, session, messages)
+
+
+def publish_first() -> AbstractContextManager[Any]:
+    commit = PostgresStore._commit
+
+    async def tell_and_commit(self: PostgresStore, steps: Steps) -> Answer:
+        number = sum(isinstance(op, AppendEvent) for op in steps.operations)
+        if number:
+            self.hear(await self.latest_event() + number)
+        return await commit(self, steps)
+
+    return patch.object(PostgresStore, "_commit", tell_and_commit)
+
+
+async def leave_running(self: SharedRuntime, run: Run) -> None:
+    """A node that leaves does not wait for its turns."""
+
+
+async def hear_nothing(self: SharedWorkspace) -> None:
+    """Where a subscriber goes on is judged by what this node has heard of."""
+
+
+async def enroll_again(self: Node) -> None:
+    self.beaten = asyncio.get_running_loop().time()
+    await self.database.fetch("DELETE FROM cancelmark.nodes WHERE id = %s", self.id)
+    await self.database.fetch(
+        "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
+        " clock_timestamp() + make_interval(secs => %s), false, false)", self.id, self.url, self.lease.length)
+
+
+ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
+                               " cancelmark.sessions)) AND NOT dead")
+NOT_FREE = nodes.WORK.replace("WHERE wanted", "WHERE wanted AND false")
+assert ANY_LEASE != nodes.BEAT
+assert NOT_FREE != nodes.WORK
+
+FLAWS: Sequence[Flaw] = (
+    Flaw("version-ignored", "steps are written onto any version", "at-once", "protocol does not allow", AnyVersion,
+         choices="1:2"),
+    Flaw("finish-unfenced", "a turn's end is written without conditions", "works", "ends", Unconditional,
+         choices="3:3"),
+    Flaw("message-unfenced", "the database does not compare the epoch of a message", "works",
+         "after the end of its prompt", UnfencedMessages, choices="5:5"),
+    Flaw("message-without-epoch", "a node does not send the epoch of a message", "works",
+         "after the end of its prompt", patches=swap(PostgresStore, begin_say=say_unfenced), choices="5:5"),
+    Flaw("message-unlocked", "a message is compared in one statement and written in the next", "works",
+         "after the end of its prompt", UnlockedMessages, choices="2:5"),
+    Flaw("claim-only", "a claim does not recover", "cancel", "not by recovering it",
+         patches=swap(SharedRuntime, _recover=claim_only), choices="5:5"),
+    Flaw("claim-runs-again", "a claim runs what is active", "works", "has run in 2 lives",
+         patches=swap(SharedRuntime, _recover=claim_and_run), choices="5:5"),
+    Flaw("epoch-kept", "a claim keeps the epoch", "works", "after the end of its prompt", SameEpoch, choices="5:5"),
+    Flaw("claim-as-read", "that the owner is dead is not compared in the claim", "race", "is not dead", ClaimsAsRead,
+         choices="0:2"),
+    Flaw("renew-takes-back", "a beat writes its node into the sessions", "works", "is not dead",
+         patches=renew_sessions, choices="5:5"),
+    Flaw("renew-any-lease", "a beat renews the lease of every owner", "works", "is not given up",
+         patches=swap(nodes, BEAT=ANY_LEASE), choices="20:2"),
+    Flaw("no-poll", "an owner looks only when it is told", "no-wake-ups", "is not given up", patches=look_when_told),
+    Flaw("entry-by-acceptor", "who accepts a prompt takes it in", "cancel", "is accepted", patches=enter_own,
+         choices="5:7"),
+    Flaw("retry-as-new", "a step in doubt is sent under a new id", "anonymous", "was accepted 2 times",
+         patches=swap(PostgresStore, _try=retry_as_new), choices="4:1"),
+    Flaw("retry-cancels-twice", "a cancel in doubt is sent under a new id", "echo", "cancel was called 1 times",
+         patches=swap(PostgresStore, _try=retry_as_new), choices="3:1"),
+    Flaw("doubt-is-done", "a step in doubt is taken for done", "cancel", "has not reached",
+         patches=swap(PostgresStore, _try=take_for_done), choices="6:2"),
+    Flaw("doubt-is-failed", "a step in doubt is taken for failed", "anonymous", "is told that it failed",
+         patches=swap(PostgresStore, _try=take_for_failed), choices="4:1"),
+    Flaw("publish-first", "a node tells of an end before it is committed", "cancel", "the roaming subscriber",
+         patches=publish_first, choices="7:2"),
+    Flaw("release-unfenced", "a session is given up in any epoch", "leaves-and-hangs", "is given up by",
+         UnfencedReleases, choices="2:3,4:1"),
+    Flaw("release-running", "a node that leaves does not end its turns", "works", "has run in 2 lives",
+         patches=swap(SharedRuntime, _interrupt=leave_running), choices="20:4"),
+    Flaw("run-ids-in-memory", "run ids are known to their node only", "cancel", "was accepted 2 times", RunIdsOfNodes,
+         choices="4:6"),
+    Flaw("id-kept", "a node starts again under its old id", "works", "has run in 2 lives", keeps_id=True,
+         patches=swap(Node, _enroll=enroll_again), choices="20:2"),
+    Flaw("seqs-in-stock", "nodes keep seqs in stock", "stock", "below the mark", SeqsInStock),
+    Flaw("closing-in-memory", "the row does not say that a session closes", "close", "accepted after a close",
+         AcceptsWhileClosing),
+    Flaw("no-adopt", "nobody claims what was handed over", "works", "is accepted|is queued|is active",
+         patches=swap(nodes, WORK=NOT_FREE), choices="18:10"),
+    Flaw("held-keeps-owner", "only an empty session is given up", "held", "is not given up",
+         patches=swap(SharedLane, needs_owner=lambda self: bool(self.session.prompts))),
+    Flaw("idle-adopted", "a session without work is adopted and kept", "cancel", "is not given up",
+         patches=swap(SharedRuntime, _adopt=adopt_whatever), choices="5:7"),
+    Flaw("place-from-sequence", "a place is taken when a step begins", "two", "the roaming subscriber",
+         PlacesFromSequence, choices="8:2"),
+    Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",
+         "the roaming subscriber", patches=swap(SharedWorkspace, hear=hear_nothing)),
+)
+BY_NAME = {flaw.name: flaw for flaw in FLAWS}
