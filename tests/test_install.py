@@ -31,6 +31,7 @@ NEEDS = {  # the modules that may load what an extra brings as soon as they are 
     "impl.models.exchange": "openai", "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire",
     "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire", "impl.adapters.langgraph": "wire", "impl.adapters.a2a": "wire",
+    "impl.adapters.offered": "wire",
     "impl.store.postgres": "postgres", "impl.cluster": "postgres",
     "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
 }
