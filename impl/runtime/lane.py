@@ -7,7 +7,8 @@ the version that the store last answered with. If the store has another one by n
 loaded from the snapshot that came with the answer, and what waits in the lane is asked for again, in order. So a
 requeue of a prompt that was canceled meanwhile becomes its end, a step folds what may still be folded, and an end that
 somebody else has written is not written again. A cancel reaches no further the second time than the first, and a stop
-nobody else.
+nobody else. A clear_queue drops what it finds queued when it is committed: nobody has its answer before, so for every
+caller it came after those.
 
 **Rejected:** taking steps only when they are committed. A queue of intents that nobody has applied cannot tell its
 caller what a step will do, and everything that asks the session (who is active, what is queued) would have to wait for
