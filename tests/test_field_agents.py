@@ -89,6 +89,15 @@ def test_what_shows_seldom_or_on_one_machine_alone_is_no_finding(quiet: int, loa
     assert "## polite" not in text
 
 
+@pytest.mark.parametrize(("loads", "busy", "is_finding"), [((0.1, 9.0), 0, False), ((4.0, 4.1), 0, True),
+                                                           ((0.1, 0.2), 1, True)])
+def test_what_showed_on_a_quiet_machine_alone_is_no_finding(
+        loads: tuple[float, float], busy: int, is_finding: bool) -> None:
+    kept = seen({"polite": report(5)}, {})
+    kept["series"] = [make_series(FIRST, busy, loads, {"polite": report(5)})]
+    assert bool(list(list_findings(kept))) == is_finding
+
+
 @pytest.mark.parametrize(("times", "stays"), [(3, True), (2, True), (1, False), (0, False)])
 def test_a_finding_that_does_not_show_again_is_none(
         capsys: pytest.CaptureFixture[str], times: int, stays: bool) -> None:

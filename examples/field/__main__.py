@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
+from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,6 +24,7 @@ from examples.field.record import (
     AGAIN,
     FIRST,
     LOADED,
+    LOADED_FROM,
     Found,
     get_load,
     list_findings,
@@ -87,7 +89,7 @@ def read_options(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--times", type=int, help=f"that each script is played (default: {TIMES}; again: "
                         f"{TIMES_AGAIN})")
     parser.add_argument("--busy", type=int, metavar="N", help="processes that load the machine when what showed is "
-                        "played again (default: as many as it takes to have two for each core; with --again none)")
+                        f"played again (default: what is missing to {LOADED_FROM} for each core; with --again none)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"), help="(default: %(default)s)")
     options = parser.parse_args()
@@ -146,7 +148,7 @@ def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
         seen["series"] = [play_series(FIRST, player, 0, options.times, scripts)]
         showed = {mode: tuple(row.script for row in list_rows(seen) if row.mode == mode and row.showed)
                   for mode in modes}
-        n = max(0, round(2 * seen["cores"] - get_load())) if options.busy is None else options.busy
+        n = max(0, ceil(LOADED_FROM * seen["cores"] - get_load())) if options.busy is None else options.busy
         again = {mode: each for mode, each in showed.items() if each}
         if again:
             put_series(seen, play_series(LOADED, player, n, options.times, again))

@@ -24,13 +24,14 @@ STOP = 30  # seconds for a judgement that took too long to end what it has start
 CIRCUMSTANCES = "examples.opencode.circumstances"
 SERVED = ("accept A, cancel", "accept A; cancel", "accept A; accept B; release; release", "accept A; accept B; cancel",
           "accept A; cancel; accept B")
+REVOKED = ("accept A; accept B; revoke B; release", "accept A; accept B; revoke A; release")
 SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "acp": {
         "polite": ("accept A + cancel", "accept A, cancel", "accept A; cancel", "accept A; cancel; accept B"),
         "free": ("accept A; accept B; release; release", "accept A; accept B; cancel", "accept A; cancel + accept B",
                  "cancel; accept A"),
     },
-    "langgraph": {"enqueue": SERVED, "stream": SERVED, "reject": SERVED, "interrupt": SERVED,
+    "langgraph": {"enqueue": (*SERVED, *REVOKED), "stream": (*SERVED, *REVOKED), "reject": SERVED, "interrupt": SERVED,
                   "crash": ("accept A; restart",)},
     "a2a": {"tasks": SERVED},
     "opencode": {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 OFTEN = 0.6  # the part of all plays in which something has to show
+LOADED_FROM = 2  # processes that want to run, for each core
 KEPT = ("id", "says", "promise", "complaint", "script", "mermaid")  # of a guarantee that did not hold
 JUDGED = ("id", "says", "promise", "status", "histories", "why")  # of any guarantee, in a whole judgement
 FIRST, LOADED, AGAIN = "first", "loaded", "again"
@@ -25,6 +26,8 @@ class Count:
     series: str
     times: int
     showed: Mapping[str, int]
+    loaded: bool
+    """At least two processes for each core wanted to run."""
 
     def is_often(self, guarantee: str) -> bool:
         return self.showed.get(guarantee, 0) >= OFTEN * self.times
@@ -44,8 +47,8 @@ class Row:
     counts: tuple[Count, ...]
 
     def is_finding(self, guarantee: str) -> bool:
-        """It showed often in every series, a loaded one among them."""
-        return len(self.counts) > 1 and all(count.is_often(guarantee) for count in self.counts)
+        """It showed often in every series, and the machine was loaded in one of them."""
+        return any(count.loaded for count in self.counts) and all(count.is_often(guarantee) for count in self.counts)
 
     def tell(self, guarantee: str) -> str:
         text = f"{guarantee} {', '.join(count.tell(guarantee) for count in self.counts)}"
@@ -76,14 +79,13 @@ class Found:
 
 def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
     """What was played, as the list of scripts has it."""
-    first, *others = seen["series"]
-    for mode, report in first["reports"].items():
+    for mode, report in seen["series"][0]["reports"].items():
         for each in report["scripts"]:
-            played = [(FIRST, each), *((series["name"], again) for series in others
-                                       for again in series["reports"].get(mode, {}).get("scripts", ())
-                                       if again["script"] == each["script"])]
-            yield Row(mode, each["script"], each["ends"],
-                      tuple(Count(name, one["times"], one["showed"]) for name, one in played))
+            yield Row(mode, each["script"], each["ends"], tuple(
+                Count(series["name"], one["times"], one["showed"],
+                      series["busy"] > 0 or min(series["loads"]) >= LOADED_FROM * seen["cores"])
+                for series in seen["series"] for one in series["reports"].get(mode, {}).get("scripts", ())
+                if one["script"] == each["script"]))
 
 
 def list_findings(seen: Mapping[str, Any]) -> Iterator[Found]:

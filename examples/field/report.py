@@ -28,7 +28,7 @@ nowhere, with a graph of one node that asks the kit's language model ({wire}). {
 are prompts. *enqueue*, *reject* and *interrupt* are its strategies for a second run, and ends are heard of by joining
 each run; in *stream*, with enqueue, they are heard of from the thread's stream. In *crash*, with enqueue, the process
 is killed and started again on what it has stored, which the histories call a restart. A cancel cancels each run of the
-thread by its id.""",
+thread by its id, and a revoke one of them.""",
     "a2a": """\
 {package} from {registry}, on {day:%-d %B %Y}, over the Agent2Agent protocol, in a home of its own, with proxies that
 lead nowhere, with the kit's language model ({wire}). {outside} Contexts are sessions and tasks are prompts. A cancel
@@ -47,7 +47,8 @@ INTRODUCTION = """\
 Agents and servers that nobody here wrote, judged by `make field`. The cells say how the prompts ended, and count in how
 many plays which guarantee did not hold. What showed is played again on a loaded machine, and counted apart; so is what
 `make field-again` has played since. What showed in fewer than {often:.0%} of any of these is in parentheses: a race
-that is hard to hit, or a busy machine; it is no finding. Each page has the load of the machine in figures."""
+that is hard to hit, or a busy machine; it is no finding. Loaded means that at least two processes wanted to run for
+each core; each page has the load of the machine in figures."""
 TABLES = {
     "acp": """\
 ## Agents of the Agent Client Protocol

@@ -25,6 +25,7 @@ FLAWS = {
     "swallows-second": "a prompt that comes while another runs is never answered",
     "hides-waiting": "of a prompt that was canceled while it waited, watchers hear nothing",
     "says-completed": "the stream of a canceled task says that it was completed",
+    "revokes-all": "a cancel of one run cancels its whole thread",
     "late-id": "the id of a task is said when it starts",
     "no-cancel": "a cancel is answered with an error",
     "only-enqueues": "what a second prompt is to do is not heard: it waits",
@@ -197,7 +198,8 @@ class SmallServer:
                 return 200, {}
             case "POST", ["runs", "cancel"]:
                 session = self.sessions[sent["thread_id"]]
-                live = [session.runs[id] for id in sent["run_ids"] if not session.runs[id].over.is_set()]
+                meant = session.runs if self.flaw == "revokes-all" else sent["run_ids"]
+                live = [session.runs[id] for id in meant if not session.runs[id].over.is_set()]
                 for run in live:
                     self.cancel(session, run)
                 return (204 if live else 404), {}

@@ -53,6 +53,7 @@ def test_a_good_server_conforms(wire: str) -> None:
     ("enqueue", "error-for-canceled", "accept A; cancel", "attribution"),
     ("enqueue", "swallows-second", "accept A; accept B; release", "all-done"),
     ("enqueue", "loses-early-cancel", "accept A, revoke A", "revoke-exact"),
+    ("enqueue", "revokes-all", "accept A; accept B; revoke A; release", "revoke-exact"),
     ("reject", "only-enqueues", "accept A; accept B", "reject"),
     ("interrupt", "only-enqueues", "accept A; accept B", "send-now"),
     ("stream", "hides-waiting", "accept A; accept B; cancel", "some-terminal"),
