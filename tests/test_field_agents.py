@@ -76,10 +76,19 @@ def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Pa
 def report(n: int, times: int = 5) -> dict[str, Any]:
     """Of one script, in which attribution did not hold in so many plays."""
     each = {"script": "accept A", "times": times, "showed": {"attribution": n} if n else {},
-            "ends": {"A error": 4, "A canceled": 1}}
-    broken = {"id": "attribution", "status": "broken", "script": "accept A", "says": "It is so.", "promise": "the text",
-              "complaint": "it is not", "mermaid": "sequenceDiagram"}
+            "ends": {"A error": 4, "A canceled": 1},
+            "findings": {"attribution": {"complaint": "it is not", "mermaid": "sequenceDiagram"}} if n else {}}
+    broken = {"id": "attribution", "status": "broken", "says": "It is so.", "promise": "the text"}
     return {"scripts": [each], "guarantees": [broken, {"id": "fifo", "status": "kept"}]}
+
+
+def test_a_finding_is_shown_by_the_first_script_that_shows_it_often() -> None:
+    rare, often = report(5), report(5)
+    often["scripts"][0]["script"] = "accept A; cancel"
+    both = {**rare, "scripts": rare["scripts"] + often["scripts"]}
+    seldom = {**report(1), "scripts": report(1)["scripts"] + often["scripts"]}
+    found, = list_findings(seen({"polite": both}, {"polite": seldom}))
+    assert found.row.script == "accept A; cancel"
 
 
 @pytest.mark.parametrize(("quiet", "loaded"), [(1, 5), (5, 1), (5, 0)])

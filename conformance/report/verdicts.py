@@ -226,7 +226,8 @@ class Report:
             } for v in self.verdicts],
             "scenarios": {name: "broken" if isinstance(shown, Finding) else shown or "kept"
                           for name, shown in self.scenarios.items()},
-            "scripts": [{"script": str(r.script), "times": r.times, "showed": r.showed, "ends": r.ends}
-                        for r in self.replays],
+            "scripts": [{"script": str(r.script), "times": r.times, "showed": r.showed, "ends": r.ends, "findings": {
+                guarantee: {"complaint": each.says(guarantee), "mermaid": exchange_mermaid(each.history.observations)}
+                for guarantee, each in r.findings.items()}} for r in self.replays],
             "notes": list(self.notes),
         }

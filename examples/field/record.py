@@ -14,7 +14,8 @@ from typing import Any
 
 OFTEN = 0.6  # the part of all plays in which something has to show
 LOADED_FROM = 2  # processes that want to run, for each core
-KEPT = ("id", "says", "promise", "complaint", "script", "mermaid")  # of a guarantee that did not hold
+KEPT = ("id", "says", "promise")  # of a guarantee that did not hold
+PLAYED = ("script", "times", "showed", "ends")  # of a script
 JUDGED = ("id", "says", "promise", "status", "histories", "why")  # of any guarantee, in a whole judgement
 FIRST, LOADED, AGAIN = "first", "loaded", "again"
 
@@ -71,10 +72,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """A finding: what did not hold, and where it showed first."""
+    """A finding: what did not hold, and in which script."""
 
     row: Row
     guarantee: Mapping[str, Any]
+    complaint: str
+    mermaid: str
 
 
 def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
@@ -89,21 +92,23 @@ def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def list_findings(seen: Mapping[str, Any]) -> Iterator[Found]:
-    """One for each guarantee of each mode, in the script that the judge took for the shortest."""
-    rows = {(row.mode, row.script): row for row in list_rows(seen)}
+    """One for each guarantee of each mode, in the first script in which it is a finding."""
+    rows = list(list_rows(seen))
     for mode, report in seen["series"][0]["reports"].items():
+        found = {each["script"]: each["findings"] for each in report["scripts"]}
         for guarantee in report["guarantees"]:
-            row = rows[mode, guarantee["script"]]
-            if row.is_finding(guarantee["id"]):
-                yield Found(row, guarantee)
+            name = guarantee["id"]
+            often = [row for row in rows if row.mode == mode and row.is_finding(name) and name in found[row.script]]
+            for row in often[:1]:
+                yield Found(row, guarantee, **found[row.script][name])
 
 
 def make_series(name: str, busy: int, loads: tuple[float, float], reports: Mapping[str, Any]) -> dict[str, Any]:
     """What the pages need of the reports. What was said and drawn is kept once, of the first series."""
     return {"name": name, "busy": busy, "loads": [round(load, 1) for load in loads], "reports": {
         mode: {"scripts": report["scripts"],
-               **({"guarantees": [_pick(each, KEPT) for each in report["guarantees"] if each["status"] == "broken"]}
-                  if name == FIRST else {})}
+               "guarantees": [_pick(each, KEPT) for each in report["guarantees"] if each["status"] == "broken"]}
+        if name == FIRST else {"scripts": [_pick(each, PLAYED) for each in report["scripts"]]}
         for mode, report in reports.items()}}
 
 

@@ -163,12 +163,12 @@ def _finding(agent: Listed, found: Found) -> Iterator[str]:
     counts = ", and ".join(f"{count.showed[name]} of {count.times}{_when(count.series)}" for count in row.counts)
     done = _done(agent, row)
     yield _filled(f"Seen in plays{'' if done == LEFT_OUT else f' of {done}'}, {counts}: "
-                  f"{found.guarantee['complaint']}") + "\n"
+                  f"{found.complaint}") + "\n"
     if why := agent.first.get(f"{row.mode} {name}"):
         yield _filled(f"**To be reported first**: {why}") + "\n"
     if done == LEFT_OUT:
         return
-    yield f"```mermaid\n{found.guarantee['mermaid'].strip()}\n```\n"
+    yield f"```mermaid\n{found.mermaid.strip()}\n```\n"
     yield f"    {reproduce(agent, row.mode, row.script)}\n"
 
 

@@ -63,7 +63,12 @@ def test_a_script_is_played_so_many_times_and_nothing_else_is() -> None:
     assert report.broken == ["all-done"]
     assert "accept A; accept B; fail: all-done showed in 3 of 3 plays" in str(report)
     assert "accept A: nothing showed in 3 plays" in str(report)
-    assert report.json()["scripts"] == [
+    scripts = report.json()["scripts"]
+    findings = [each.pop("findings") for each in scripts]
+    assert findings[0]["all-done"]["complaint"] == report.verdict("all-done").about
+    assert findings[0]["all-done"]["mermaid"].startswith("sequenceDiagram")
+    assert findings[1] == {}
+    assert scripts == [
         {"script": "accept A; accept B; fail", "times": 3, "showed": {"all-done": 3},
          "ends": {"A error, B without end": 3}},
         {"script": "accept A", "times": 3, "showed": {}, "ends": {"A end_turn": 3}}]
