@@ -22,8 +22,8 @@ SOURCES = [ROOT / path for path in sources(ROOT)]
 PURE = frozenset({"abc", "collections", "dataclasses", "enum", "functools", "heapq", "itertools", "math", "operator",
                   "re", "types", "typing"})
 ALSO = {
+    "model/check/plain.py": {"contextlib", "gc"},  # the collector is off while it searches
     "model/check/fast": {"array", "ctypes"},
-    "model/check/fast/engine.py": {"gc"},  # the collector is off while it searches
     "model/check/fast/kernel.py": {"os", "struct", "threading"},
     "model/check/fast/library.py": {"importlib", "os", "pathlib", "shutil", "subprocess", "sys", "tempfile"},
     "model/check/fast/memory.py": {"mmap"},

@@ -2,8 +2,9 @@
 
 **How a state is kept.** No action looks at a prompt that is done. So a state is split in two: the *situation*
 (the server with its unfinished prompts, and how much of the bounds is spent) and the *ledger* (the prompts that have
-ended). What a situation can do next is worked out and judged once, however many ledgers it occurs with. Situations are
-numbered, each ended prompt has its own bits of the ledger, and a state is the one integer
+ended). What a server can do next is worked out and judged once, however much is spent; what a situation can do next is
+worked out once, however many ledgers it occurs with. Situations are numbered, each ended prompt has its own bits of the
+ledger, and a state is the one integer
 
     ledger << SITUATION_BITS | situation number
 
@@ -11,11 +12,14 @@ so that a step adds a constant to it. That is all the cleverness there is: every
 predecessor, and a test compares the counts with a plain search over whole states.
 """
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ..actions import Action, Reach
+from ..actions import Reach
 from ..lifecycle import IllegalTrigger, Outcome, Row, State
 from ..properties import BOUND_NAMES, Bounds, Property, ServerStep, SessionStep, goals, properties_for
 from ..protocol import Behaviour, Move
@@ -27,6 +31,7 @@ from .result import Progress, Result, Watch
 
 SITUATION_BITS = 24
 SITUATION_MASK = (1 << SITUATION_BITS) - 1
+INDEX = {name: i for i, name in enumerate(BOUND_NAMES)}
 PAUSE_MASK = 0x3FF  # how often a search looks up from its work, in states
 
 
@@ -37,12 +42,34 @@ class Situation(NamedTuple):
     spent: tuple[int, ...]  # by BOUND_NAMES
 
 
+@dataclass(slots=True)
+class Way:
+    """One change of a server, whatever is spent of the bounds."""
+
+    change: Change
+    ledger: int  # what it adds to the ledger
+    server: Server  # after it, without the finished prompts
+    judged: bool = False
+
+
 class Onward(NamedTuple):
     """Where a situation leads."""
 
     differences: tuple[int, ...]  # what each change adds to a state's integer
     quiet: bool  # no action of the system itself is left
     by_itself: tuple[int, ...]  # the situations it leads to when the system acts and no prompt ends
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Nothing that a search makes has circles, and the collector would look at all of it over and over."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def endless(onward: Mapping[int, Sequence[int]]) -> set[int]:
@@ -89,6 +116,7 @@ class Explorer:
         self.first_state: dict[int, int] = {}  # by situation: the first state in which it was met
         self.moves: dict[tuple[AnySession, int], tuple[Move, ...]] = {}
         self.shared: dict[Any, Any] = {}
+        self.ways_of: dict[Server, list[Way]] = {}
 
         ways_to_end = bounds.sessions * 2 * len(Outcome) * len(Reach) * 3
         self.ending_bits = ways_to_end.bit_length()
@@ -98,6 +126,7 @@ class Explorer:
 
     # --- the search
 
+    @nothing_collected()
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result, parent, onward = self.result, self.parent, self.onward
         frontier = [self.root()]
@@ -113,8 +142,7 @@ class Explorer:
                     differences, quiet, _ = onward[state & SITUATION_MASK] or self.expand(state)
                     result.edges += len(differences)
                     for difference in differences:
-                        after = state + difference
-                        if after not in parent:
+                        if (after := state + difference) not in parent:
                             parent[after] = state
                             following.append(after)
                     if quiet and self.restless:
@@ -153,33 +181,34 @@ class Explorer:
         differences: list[int] = []
         by_itself: list[int] = []
         quiet = True
-        for change, spent in self.changes(situation):
-            ledger, target = self.split(spent, change)
-            differences.append((ledger << SITUATION_BITS) + target - number)
-            if change.call.action.system:
+        for way, spent in self.changes(situation):
+            target = self.number(Situation(way.server, spent))
+            differences.append((way.ledger << SITUATION_BITS) + target - number)
+            if way.change.call.action.system:
                 quiet = False
-                if not ledger:
+                if not way.ledger:
                     by_itself.append(target)
-            self.judge(state, situation, change)
+            if not way.judged:
+                way.judged = True
+                self.judge(state, situation, way.change)
         found = self.onward[number] = Onward(tuple(differences), quiet, tuple(by_itself))
         self.first_state[number] = state
         if quiet:
             self.judge_rest(state, situation.server.owed)
         return found
 
-    def changes(self, situation: Situation) -> Iterator[tuple[Change, tuple[int, ...]]]:
+    def changes(self, situation: Situation) -> Iterator[tuple[Way, tuple[int, ...]]]:
         """The changes that the bounds still allow, each with what is spent after it."""
-        spent = situation.spent
-
-        def affordable(action: Action) -> bool:
-            return action.bound is None or spent[i := BOUND_NAMES.index(action.bound)] < self.limits[i]
-
-        for change in changes(self.protocol, situation.server, self.judged_moves, affordable):
-            if (bound := change.call.action.bound) is None:
-                yield change, spent
-            else:
-                i = BOUND_NAMES.index(bound)
-                yield change, (*spent[:i], spent[i] + 1, *spent[i + 1:])
+        server, spent = situation
+        ways = self.ways_of.get(server)
+        if ways is None:
+            ways = self.ways_of[server] = [Way(change, *self.split(change)) for change in changes(
+                self.protocol, server, self.judged_moves)]
+        for way in ways:
+            if (bound := way.change.call.action.bound) is None:
+                yield way, spent
+            elif spent[i := INDEX[bound]] < self.limits[i]:
+                yield way, (*spent[:i], spent[i] + 1, *spent[i + 1:])
 
     def judged_moves(self, session: AnySession, seq: int) -> tuple[Move, ...]:
         moves = self.moves.get((session, seq))
@@ -212,15 +241,15 @@ class Explorer:
             self.onward.append(None)
         return number
 
-    def split(self, spent: tuple[int, ...], change: Change) -> tuple[int, int]:
-        """What the change adds to the ledger, and the number of the situation after it."""
+    def split(self, change: Change) -> tuple[int, Server]:
+        """What the change adds to the ledger, and the server after it."""
         ledger = 0
         sessions = list(change.after.sessions)
         for i, move in change.moves:
             sessions[i] = move.live
             for prompt in move.ended:
                 ledger += self.ending(i, prompt) << self.ending_bits * (prompt.seq - 1)
-        return ledger, self.number(Situation(change.after._replace(sessions=tuple(sessions)), spent))
+        return ledger, change.after._replace(sessions=tuple(sessions))
 
     def ending(self, session: int, prompt: Prompt) -> int:
         """The bits that stand for this ended prompt in the ledger."""
@@ -326,9 +355,9 @@ class Explorer:
     def following(self, state: int) -> Iterator[tuple[Change, int]]:
         """Every change of a state, with the state that it leads to."""
         number = state & SITUATION_MASK
-        for change, spent in self.changes(self.situations[number]):
-            ledger, target = self.split(spent, change)
-            yield change, state + (ledger << SITUATION_BITS) + target - number
+        for way, spent in self.changes(self.situations[number]):
+            target = self.number(Situation(way.server, spent))
+            yield way.change, state + (way.ledger << SITUATION_BITS) + target - number
 
     def complete_step(self, state: int, change: Change) -> TraceStep:
         """The change as a step of a trace: its finished prompts put back."""

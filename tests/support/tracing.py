@@ -271,7 +271,8 @@ Path = list[tuple[Server, Change]]
 def steps_from(explorer: Explorer, situation: Situation) -> Iterator[tuple[Change, Situation]]:
     """What the bounds allow next, and where it leads. Finished prompts are forgotten. A resume has no bound: one that
     changes nothing is left out."""
-    for change, spent in explorer.changes(situation):
+    for way, spent in explorer.changes(situation):
+        change = way.change
         if change.call.name == "resume" and change.after == situation.server:
             continue
         yield change, Situation(change.after._replace(sessions=tuple(

@@ -6,7 +6,6 @@ recovered level by level, and judges the place itself: no violation is reported 
 not seen with its own eyes.
 """
 
-import gc
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ctypes import addressof, c_char
 from itertools import pairwise, repeat
@@ -16,7 +15,7 @@ from ...properties import Bounds, Property, ServerStep
 from ...protocol import Behaviour
 from ...session import NoPrompt
 from ..estimate import deepest, estimate, magnitude
-from ..plain import Explorer
+from ..plain import Explorer, nothing_collected
 from ..result import Progress, Reduction, Result, Watch
 from . import kernel
 from .kernel import Plan, Search, Seen
@@ -71,19 +70,15 @@ class FastExplorer:
 
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result = self.result
-        collecting = gc.isenabled()
-        gc.disable()  # nothing that is made here has circles, and the collector would look at all of it over and over
         try:
-            result.stopped = self.run(max_states, watch)
+            with nothing_collected():
+                result.stopped = self.run(max_states, watch)
         except KeyboardInterrupt:
             result.stopped, result.interrupted = "interrupted", True
         except (TooWide, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
         except (IllegalTrigger, NoPrompt) as error:
             result.stopped, result.broken = f"an action does what its rows do not allow: {error}", True
-        finally:
-            if collecting:
-                gc.enable()
         result.states, result.edges = self.met.size, self.met.edges
         result.levels = self.sizes
         result.reductions = self.reductions
