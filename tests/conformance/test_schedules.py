@@ -130,8 +130,8 @@ INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode
     ([A, hold(), REJECT], Memory, 2, 21),
     ([A, B, hold("active"), close("hold")], Memory, 2, 71),
     ([A, revoke("active", of=1)], File, 1, 31),
-    ([A, A, replace_text("queued", of=2), watch()], File, 1, 146),
-    ([A, INTERRUPT, watch()], File, 1, 145),
+    ([A, A, replace_text("queued", of=2), watch()], File, 1, 144),
+    ([A, INTERRUPT, watch()], File, 1, 143),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_of_the_familys_calls_keeps_every_promise(
     clients: list[Do], store: type[Store], preemptions: int | None, schedules: int,
