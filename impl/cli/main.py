@@ -157,11 +157,11 @@ def run_command(arguments: argparse.Namespace) -> int:
 
 def explain_failure(error: Exception) -> tuple[str, int]:
     """What to say of it, and the exit code. Raises the error again if it is a bug."""
-    from cancelmark.model.check.explore import StoppedError
+    if isinstance(error, UsageError):
+        return str(error), 2
+    from cancelmark.model.check.explore import StoppedError  # the model, for those who have used it
 
     match error:
-        case UsageError():
-            return str(error), 2
         case StoppedError():
             return f"{error}; nothing is claimed", 130 if error.result.interrupted else 2
         case OSError():  # a full disk, a closed terminal
