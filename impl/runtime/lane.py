@@ -19,7 +19,7 @@ One process alone has no conflict: its store belongs to it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from cancelmark.model.effects import End, Fold, Record, Start
@@ -32,6 +32,7 @@ from ..store import (
     AppendEvent,
     ChangePrompt,
     HoldSession,
+    Message,
     MovePrompt,
     Operation,
     PromptRecord,
@@ -110,12 +111,19 @@ class Lane:
                 operations.append(MovePrompt(prompt.seq, row.dest, row.outcome, hosts.get(prompt.seq)))
             for effect in effects:
                 if isinstance(effect, Record):
+                    operations += map(PutMessage, self._hand_over(runs))  # what was begun before comes before
                     operations += map(PutMessage, canceled_messages(runs[effect.seq].message, effect.seq))
                 elif isinstance(effect, End) and effect.outcome is not Outcome.FOLDED:
                     run = runs[effect.seq]
                     payload = run.result(effect.outcome).to_json(effect.seq)
                     operations.append(AppendEvent(session_id, TERMINAL, payload, run.prompt.run_id))
         return operations
+
+    def _hand_over(self, runs: Mapping[int, Run]) -> Iterator[Message]:
+        """What the running turn is still to write."""
+        for prompt in self.session.active:
+            if (run := runs.get(prompt.seq)) and run.turn:
+                yield from run.turn.hand_over()
 
     def reload(self, snapshot: Snapshot, since: Iterable[Prompt]) -> None:
         """The session becomes what is stored: the snapshot, and what was accepted `since`. What is being journaled

@@ -27,6 +27,8 @@ from .messages import finished, said, saying, since_summary, text_of, wire_messa
 from .result import Result
 from .tasks import outlast
 
+SOON = 0.05  # seconds after which an answer that is being given is written as far as that goes
+
 # Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
 Say = Callable[[Sequence[Message], Callable[[], bool]], "asyncio.Future[Any]"]
 
@@ -176,17 +178,21 @@ class Turn:
             raise canceled
 
     async def _step(self) -> Message:
-        """One answer of the model, streamed to whoever watches. It has its place before it is complete."""
+        """One answer of the model, streamed to whoever watches. An answer that takes a while has its place in the store
+        before it is complete; one that comes at once is written with what follows it."""
         conversation = await self._short_conversation()
-        message = self._new(Role.ASSISTANT, [])
-        self._put(message)
-        await self._save()
+        message = self._put(self._new(Role.ASSISTANT, []))
+        self._show(message)
         self._draft = draft = Draft()
-        async with aclosing(self.model.step(conversation, [t.tool for t in self.tools.values()])) as deltas:
-            async for delta in deltas:
-                draft.add(delta)
-                if self._feed.watched:
-                    self._show(saying(message, draft.parts))
+        saving = asyncio.get_running_loop().call_later(SOON, self._save_draft, draft)
+        try:
+            async with aclosing(self.model.step(conversation, [t.tool for t in self.tools.values()])) as deltas:
+                async for delta in deltas:
+                    draft.add(delta)
+                    if self._feed.watched:
+                        self._show(saying(message, draft.parts))
+        finally:
+            saving.cancel()
         assert draft.finish, "a step that succeeds ends with its finish"
         self._draft = None
         message = self._put(finished(saying(message, draft.parts), draft.finish.reason))
@@ -297,6 +303,20 @@ class Turn:
             self._show(message)
         if canceled:
             raise canceled
+
+    def _save_draft(self, draft: Draft) -> None:
+        """Begins to write the answer that is being given, which is not waited for: the turn's end is."""
+        if messages := self.hand_over():
+            written = self._say(messages, lambda: self._draft is draft and not self.abandoned)
+            written.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def hand_over(self) -> tuple[Message, ...]:
+        """What the answer that is being given has to be written with before anything else of the session is."""
+        if self._draft is None or self.abandoned:
+            return ()
+        messages = tuple(self._unwritten.values())
+        self._unwritten.clear()
+        return messages
 
     def _show(self, message: Message) -> None:
         if not self.abandoned and self._feed.watched:

@@ -88,7 +88,7 @@ def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_clo
     async def main() -> None:
         async with world(crashes.open()) as w:
             await w.active("a", "run-a")
-            assert w.messages() == [USER, ("assistant", None)]
+            await until(lambda: w.messages() == [USER, ("assistant", None)])
             crashes.crash()
         for _ in range(2):
             async with world(crashes.open()) as w:

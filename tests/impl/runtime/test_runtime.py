@@ -13,7 +13,7 @@ from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, Role, ToolCallStart
 from cancelmark.impl.models.scripted import Beat, Fail, ScriptedModel, Stubborn, Wait, say
-from cancelmark.impl.runtime import Closing, Handle, Refusal, Result, RunIdInUse, Runtime
+from cancelmark.impl.runtime import Closing, Handle, Refusal, Result, RunIdInUse, Runtime, writer
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.messages import SUMMARY
@@ -32,6 +32,7 @@ from cancelmark.impl.store import (
     StoreError,
 )
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import FAMILY
 
 USER, NORMAL = ("user", None), ("assistant", "end_turn")
 TOOL, TOOL_USE = ("tool", None), ("assistant", "tool_use")
@@ -908,15 +909,53 @@ def test_an_abandoned_turns_write_is_not_tried_again_over_its_ending() -> None:
         for op in batch)))
 
     async def story(w: World) -> None:
-        handle = await w.accept("a", "run-a")
+        handle, _ = await w.active("a", "run-a")
         await until(lambda: store.failures == 1)
         await w.runtime.cancel("s")
         assert (await handle).outcome is Outcome.CANCELED
         assert w.messages() == [USER, CANCELED]
+        await asyncio.sleep(2 * writer.PATIENCE[0])
         await until(lambda: not w.runtime._left)  # the turn has given up, or has made a second attempt
         assert w.messages() == [USER, CANCELED]
 
     play(store, story, grace=0.01)
+
+
+def test_a_prompt_that_is_answered_at_once_takes_three_commits(tmp_path: Path) -> None:
+    """Its acceptance, its start, and its end with the answer: an answer that takes a while is written once more."""
+    store = SqliteStore(tmp_path / "test.db")
+
+    async def story(w: World) -> None:
+        for number in range(3):
+            before = store.statistics()
+            await (await w.accept("a", f"run-{number}"))
+            after = store.statistics()
+            assert (after.commits - before.commits, after.batches - before.batches) == (3, 3)
+        handle, gate = await w.active("b")
+        await until(lambda: w.messages()[-1] == ("assistant", None))
+        gate.open()
+        await handle
+        assert store.statistics().commits == after.commits + 4
+
+    play(store, story)
+
+
+def test_an_answer_that_is_begun_has_its_place_before_what_comes_later() -> None:
+    """Also if nothing of it was written when another prompt is canceled before it has entered."""
+    async def main() -> None:
+        async with world(MemoryStore(), protocol=FAMILY) as w:
+            active, gate = await w.active("a")
+            w.runtime.holding = True
+            dropped = await w.accept("b")
+            await w.runtime.revoke("s", dropped.seq)
+            w.runtime.let_all_in()
+            assert (await dropped).outcome is Outcome.CANCELED
+            assert w.messages() == [USER, ("assistant", None), USER, CANCELED]
+            gate.open()
+            await active
+            assert w.messages() == [USER, ("assistant", "end_turn"), USER, CANCELED]
+
+    asyncio.run(main())
 
 
 # --- Canceled callers -----------------------------------------------------------------------------------------------

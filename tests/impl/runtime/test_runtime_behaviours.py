@@ -51,6 +51,7 @@ async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before
 @on_both_stores
 async def test_if_the_user_message_exists_already_only_the_assistant_message_is_written(w: World) -> None:
     handle, _ = await w.active("a")
+    await until(lambda: len(w.messages()) == 2)
     (user, _unfinished) = await w.store.messages("s")
     await w.runtime.cancel("s")
     await handle
