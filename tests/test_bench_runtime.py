@@ -62,17 +62,17 @@ def test_a_long_session_is_measured_beside_a_new_one(monkeypatch: pytest.MonkeyP
 
 
 def test_growth_is_measured_from_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in (("SIZES", (0, 40)), ("WRITTEN", 20), ("PROMPTS", 3), ("UNFINISHED", (20, 40)), ("SESSIONS", 3),
+    for name, value in (("SIZES", (0, 60)), ("WRITTEN", 20), ("PROMPTS", 3), ("UNFINISHED", (20, 40)), ("SESSIONS", 3),
                         ("READERS", (1, 2, 3)), ("TOLD", 2), ("BATCH", 7)):
         monkeypatch.setattr(growth, name, value)
     report = growth.measure(Setting(rounds=1))
     assert [len(table.rows) for table in report.tables] == [2, 2, 3]
     assert len(report.goals) == 3
     assert [picture.name for picture in report.pictures] == ["start.svg", "subscribers.svg"]
-    asyncio.run(growth.fill(tmp_path, 40))
+    asyncio.run(growth.fill(tmp_path, 80))
     database = sqlite3.connect(next((tmp_path / "workspaces").glob("*.db")))
     counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table, _ in growth.KEYS]
-    assert counts == [40, 80, 80, 40]
+    assert counts == [80, 160, 160, 80]
     database.close()
 
 

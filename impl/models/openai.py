@@ -6,8 +6,7 @@ before. Servers that call tools and say `stop`, that number every call 0, or tha
 
 No error text holds the key or a password in the base URL, whoever quotes it back.
 
-**Rejected:** the official client. It takes ten times as long to send a request and to read its answer, and two seconds
-to import.
+**Rejected:** the official client. It took a third of the processor time of a prompt, and two seconds to import.
 """
 
 import codecs
