@@ -11,7 +11,9 @@ from cancelmark.conformance.schedule import run
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.workspace import Workspace, Workspaces
+from cancelmark.impl.server.connections import SMALL, Corked
 from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, SETTLE, STALL, Encoder, EventStream
+from cancelmark.impl.store import TERMINAL, AppendEvent
 
 NEWS = 1.5 * BRIEF  # seconds between what is published
 
@@ -90,3 +92,86 @@ def test_only_a_reader_that_takes_nothing_for_long_is_cut_off(delays: list[float
 def timers() -> list[asyncio.TimerHandle]:
     loop: Any = asyncio.get_running_loop()
     return [timer for timer in loop._timers if not timer.cancelled()]
+
+
+def test_updates_that_come_close_together_are_sent_together_and_an_event_is_not_waited_with() -> None:
+    """Counted in pieces that are sent, in virtual time."""
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel())
+        workspace = await workspaces.open("/a")
+        await workspaces.ready(workspace)
+        broker, loop = workspace.runtime.broker, asyncio.get_running_loop()
+        session = (await workspace.create_session("s")).id
+        reader = Counting(workspace, [])
+        reading = asyncio.ensure_future(reader.read())
+        await asyncio.sleep(1)
+        reader.pieces.clear()
+        for number in range(4):
+            broker.publish(Update(session, "news", {"number": number}))
+            await asyncio.sleep(SETTLE / 8)
+        await asyncio.sleep(SETTLE)
+        ((at, piece),) = reader.pieces
+        assert [b'"number":%d}' % n in piece for n in range(4)] == [True] * 4
+        reader.pieces.clear()
+        broker.publish(Update(session, "news", {"number": 5}))
+        began = loop.time()
+        await workspace.runtime.store.write([AppendEvent(session, TERMINAL, {"seq": 1}, "r")])
+        await asyncio.sleep(SETTLE)
+        ((at, piece),) = reader.pieces
+        assert (at, b'"number":5}' in piece, b"run_complete" in piece) == (began, True, True)
+        reader.leave()
+        await reading
+        await workspaces.close()
+
+    run(main(), max_steps=50_000)
+
+
+class Counting(Reader):
+    """A reader that notes each piece, and when it came."""
+
+    def __init__(self, workspace: Workspace, delays: list[float]) -> None:
+        super().__init__(workspace, delays)
+        self.pieces: list[tuple[float, bytes]] = []
+
+    async def _send(self, message: Message) -> None:
+        if message.get("body"):
+            self.pieces.append((asyncio.get_running_loop().time(), message["body"]))
+        await super()._send(message)
+
+
+class Noting:
+    """A transport that notes what is written."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_is_written_in_one_turn_of_the_loop_is_one_call_of_the_system() -> None:
+    async def main() -> None:
+        transport = Noting()
+        corked = Corked(transport, asyncio.get_running_loop())
+        corked.write(b"head")
+        corked.write(b"body")
+        assert (transport.written, corked.get_write_buffer_size()) == ([], 8)
+        await asyncio.sleep(0)
+        assert (transport.written, corked.get_write_buffer_size()) == ([b"headbody"], 0)
+        corked.write(b"a")
+        corked.write(b"x" * (SMALL + 1))
+        assert transport.written[1:] == [b"a" + b"x" * (SMALL + 1)], "whether there is room is known at once"
+        corked.write(b"last")
+        corked.close()
+        assert (transport.written[2:], transport.closed) == ([b"last"], True)
+        await asyncio.sleep(0)
+        assert len(transport.written) == 3
+
+    asyncio.run(main())
