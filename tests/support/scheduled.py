@@ -200,8 +200,8 @@ class World(Watch):
             self._look_for_timers()
         await asyncio.sleep(REST)
         self.at_rest()
-        if any(self.session(name).wished_hold for name in SESSIONS) and not self.runtime.closing:
-            await self._resume()
+        while any(self.session(name).wished_hold for name in SESSIONS) and not self.runtime.closing:
+            await self._resume()  # whereupon a client that has waited for a turn may hold again, once
         await self._end()
 
     async def _resume(self) -> None:
