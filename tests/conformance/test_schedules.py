@@ -63,7 +63,7 @@ A, B = accept(run_id=True), accept()
     ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 481),
     ([A, A, clear_queue("queued")], Memory, 3, 98),
     ([A, close(), cancel(), cancel()], Memory, 2, 1311),
-    ([A, cancel()], File, 2, 440),
+    ([A, cancel()], File, 2, 437),
     ([close(), cancel(), cancel()], File, 2, 21),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_keeps_every_promise(
@@ -93,8 +93,8 @@ def test_what_is_accepted_while_the_server_closes_does_not_run(
 @pytest.mark.rule("R16c")
 @pytest.mark.parametrize(("clients", "store", "schedules"), [
     ([accept(turn="ignores a stop"), cancel("asked")], Memory, 44),
-    ([accept(turn="ignores a stop"), cancel("asked")], File, 87),
-    ([accept(turn="stops late"), cancel("asked")], File, 79),
+    ([accept(turn="ignores a stop"), cancel("asked")], File, 86),
+    ([accept(turn="stops late"), cancel("asked")], File, 78),
     ([B, cancel("active")], File, 51),  # who watches is told of the cancel, too
     ([B, B, cancel("step")], File, 96),
 ], ids=str)
@@ -130,8 +130,8 @@ INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode
     ([A, hold(), REJECT], Memory, 2, 21),
     ([A, B, hold("active"), close("hold")], Memory, 2, 71),
     ([A, revoke("active", of=1)], File, 1, 31),
-    ([A, A, replace_text("queued", of=2), watch()], File, 1, 144),
-    ([A, INTERRUPT, watch()], File, 1, 143),
+    ([A, A, replace_text("queued", of=2), watch()], File, 1, 114),
+    ([A, INTERRUPT, watch()], File, 1, 108),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_of_the_familys_calls_keeps_every_promise(
     clients: list[Do], store: type[Store], preemptions: int | None, schedules: int,
