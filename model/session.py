@@ -235,6 +235,8 @@ class Step:
 
     def fire(self, prompt: Prompt, trigger: Trigger) -> None:
         row = self.row(prompt, trigger)
+        if row is None and not isinstance(trigger, Trigger):
+            raise TypeError(f"fire takes a Trigger, not {trigger!r}; they are {', '.join(map(str, Trigger))}")
         if row is None:
             raise IllegalTrigger(prompt.label, prompt.state, trigger, filter(partial(self.holds, prompt), Guard))
         self.put(prompt._replace(state=row.dest, outcome=row.outcome))

@@ -36,6 +36,8 @@ def test_an_illegal_trigger_says_what_the_guards_answered() -> None:
     assert (step.session, step.rows, step.effects) == (session, [], [])
     assert "A is accepted with guards [none]:" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE, []))
     assert "A is accepted: no row" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE))
+    with pytest.raises(TypeError, match=r"^fire takes a Trigger, not 'start'; they are Trigger\.ENTER, "):
+        step.fire(prompt, "start")  # type: ignore[arg-type]
 
 
 def test_finished_prompts_retire_and_the_others_stay() -> None:
