@@ -299,6 +299,8 @@ class Prompt:
     """How often its text was replaced."""
     front: int = 0
     """Its place: of two that are queued the higher front is ahead; of the same front, the lower seq."""
+    node: str = ""
+    """Of one that is active in a cluster: the node that runs it."""
 
 
 EFFECTS = ("canceled", "asked", "none")
@@ -385,6 +387,16 @@ class Called:
     held: bool = False
     """The call has held the session."""
     client_id: str = ""
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """A node of a cluster has taken a session over from one that is gone: what was active there has ended with an
+    error, and what waits goes on here."""
+
+    session_id: str
+    node: str
+    gone: str
 
 
 @dataclass(frozen=True)

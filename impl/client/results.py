@@ -13,7 +13,7 @@ from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.wire import RunComplete
 
 from .. import wire
-from ..wire import AgentEvent, Called, Gap, Json, Prompt, Session
+from ..wire import AgentEvent, Called, Gap, Json, Prompt, Session, TakenOver
 from .errors import BadAnswer
 
 T = TypeVar("T")
@@ -97,11 +97,11 @@ def read_end(data: Json) -> RunComplete:
     return end if end.outcome else replace(end, outcome=other.value)
 
 
-Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Called | Gap | Json
+Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Called | TakenOver | Gap | Json
 
 PAYLOADS: Mapping[str, type[Payload]] = {
     "message": Message, "session": Session, "agent_event": AgentEvent, "prompt": Prompt, "call": Called,
-    "gap": Gap}
+    "taken_over": TakenOver, "gap": Gap}
 
 
 @dataclass(frozen=True)

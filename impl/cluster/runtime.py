@@ -13,17 +13,17 @@ in the same step; the step after which nothing is left to do releases it.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import time
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from cancelmark.model.effects import End
 from cancelmark.model.lifecycle import Feature, Outcome, State
 from cancelmark.model.session import PLAIN
 
 from ..models import Attachment
-from ..runtime import Closing, Moved, NoSession, RunIdInUse
+from ..runtime import Closing, NoSession, RunIdInUse
 from ..runtime.lane import NOTHING, Lane, LaneStep
 from ..runtime.messages import wire_part
 from ..runtime.refusals import Refusal
@@ -35,32 +35,9 @@ from ..runtime.writer import Commit
 from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, PromptRecord, Refused, Snapshot, StoreError
 from ..store.postgres import ClosingSession, PostgresStore
 from .lane import SharedLane
+from .repeating import CALLS, PAUSE, Stale, repeated
 
 log = logging.getLogger("cancelmark.cluster")
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-PAUSE = 0.002  # seconds before a call is made again
-
-CALLS = {"cancel", "clear_queue", "revoke", "stop", "hold", "resume", "replace", "next"}
-
-
-class Stale(Refusal):
-    """Others have written to the session meanwhile: the call is made again."""
-
-
-def repeated(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """The call is made again until no other node comes in between."""
-    async def repeat(*args: P.args, **kwargs: P.kwargs) -> T:
-        while True:
-            try:
-                return await call(*args, **kwargs)
-            except (Stale, Moved):
-                await asyncio.sleep(PAUSE)
-
-    return repeat
-
 
 class SharedRuntime(Runtime):
     """Runs the prompts of the sessions that this node owns, and takes calls for all. `tell` is called when other nodes
@@ -72,6 +49,7 @@ class SharedRuntime(Runtime):
     def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tell_others = tell
+        self.node: Callable[[], str] = lambda: ""  # how this server is called
         self.draining = False
         self.recovered = 0  # sessions of others that this node has taken over
 
@@ -193,6 +171,10 @@ class SharedRuntime(Runtime):
     def is_working(self) -> bool:
         """Whether a session is this node's, or is about to be."""
         return any(lane.working or lane.epoch is not None for lane in self._lanes.values())
+
+    def _node_of(self, prompt: Prompt) -> str:
+        lane = self._lanes.get(prompt.session.id)
+        return self.node() if lane and lane.epoch is not None else ""
 
     # --- looking at what is stored
 

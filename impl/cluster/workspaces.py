@@ -19,6 +19,7 @@ from ..store import SessionRecord, StoreError
 from ..store.index import Record
 from ..store.places import Places
 from ..store.postgres import Database, PostgresStore
+from .mirror import Mirror, name_node
 from .node import Lease, Node, Work
 from .runtime import SharedRuntime
 
@@ -33,6 +34,13 @@ class SharedWorkspace(Workspace):
 
     runtime: SharedRuntime
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.mirror = Mirror(self.runtime.store, self.runtime.broker, self._add)
+
+    async def find_owner(self, session_id: str) -> str:
+        return await self.mirror.find_owner(session_id)
+
     async def look(self, session_id: str | None = None) -> None:
         if session_id is None or session_id not in self._sessions:
             for session in await self.runtime.store.sessions():
@@ -42,11 +50,14 @@ class SharedWorkspace(Workspace):
         elif session_id in self._sessions:
             await self.runtime.look(session_id)
 
-    def _add(self, session: SessionRecord) -> None:
-        if session.id not in self._sessions:
+    def _add(self, session: SessionRecord) -> bool:
+        """Takes in a session, and says whether it was not known."""
+        is_new = session.id not in self._sessions
+        if is_new:
             self._places[session.id] = len(self._order)
             self._order.append(session.id)
         self._sessions[session.id] = session
+        return is_new
 
     async def hear(self) -> None:
         """Asks how far the log has come: a client may have seen events of which this node has not heard."""
@@ -111,6 +122,7 @@ class SharedWorkspaces(Workspaces):
         known = await self._find_record(record.id)
         assert known is not None
         runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol, tell=self.node.tell)
+        runtime.node = lambda: name_node(self.node.id, self.node.url)
         await runtime.start()
         places = Places(await store.lives(), known.log)
         return SharedWorkspace(known, runtime, places, await store.sessions(), self.grace, self.queue, self._left,
@@ -207,6 +219,9 @@ class SharedWorkspaces(Workspaces):
 
     async def _look(self, work: list[Work]) -> None:
         """Looks at the sessions that are this node's or nobody's, and at how far the logs have come."""
+        for workspace in self:
+            assert isinstance(workspace, SharedWorkspace)
+            await workspace.mirror.look()
         await self._hear_of_events()
         for one in work:
             try:

@@ -349,10 +349,15 @@ class Dispatcher:
         if self.broker.watched:
             text, version, front = run.shown if (run := self._runs.get(prompt.seq)) else show(prompt)
             told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
-                    "attachments": list_names(prompt.attachments), "version": version, "front": front}
+                    "attachments": list_names(prompt.attachments), "version": version, "front": front,
+                    "node": self._node_of(prompt) if state is State.ACTIVE else ""}
             self.broker.publish(Update(prompt.session.id, STATE, {
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
+
+    def _node_of(self, prompt: Prompt) -> str:
+        """The name of the server that runs it, where there are several."""
+        return ""
 
     def _tell_call(self, lane: Lane, name: str, by: str, seq: int = 0, held: bool = False) -> None:
         """Shows those who watch what was called, now that it is durable: with the mark as it is then."""

@@ -185,6 +185,10 @@ class Workspace:
     async def look(self, session_id: str | None = None) -> None:
         """Hears of what other servers have done in the session, or in all. A server that is alone knows."""
 
+    async def find_owner(self, session_id: str) -> str:
+        """The name of the server that runs the session's turns, where there are several."""
+        return ""
+
     async def hear(self) -> None:
         """Asks how far the log of events has come. A server that is alone knows."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.lifecycle import Feature, State
 
 from .. import wire
 from ..models import Attachment
@@ -238,22 +238,24 @@ async def list_prompts(site: Site, request: Request) -> Answer:
     page, store = read_page(request, RECENT), workspace.runtime.store
     if (run_id := request.query_params.get("run_id")) is not None:
         found = await store.prompt(run_id) if store.is_storable(run_id) else None
-        return answer([describe_prompt(found)] if found and found.session_id == session.id else [])
+        node = await workspace.find_owner(session.id) if found else ""
+        return answer([describe_prompt(found, node)] if found and found.session_id == session.id else [])
     recent = await store.prompts(session.id, PIECE, before=seq_of(page.before))
     waiting = {prompt.seq: prompt for prompt in recent if not prompt.outcome}
     unfinished, listing = list(waiting.values()), Listing()
+    node = await workspace.find_owner(session.id) if waiting else ""
     number, earlier = 0, None
     async for prompt in done_before(store, session.id, [prompt for prompt in recent if prompt.outcome]):
         if number == page.limit or listing.full:
             earlier = str(prompt.seq + 1)
             break
         while unfinished and unfinished[-1].seq > prompt.seq:
-            await listing.add(describe_prompt(unfinished.pop()))
+            await listing.add(describe_prompt(unfinished.pop(), node))
         if prompt.seq not in waiting:  # done since they were read
             await listing.add(describe_prompt(prompt))
             number += 1
     for prompt in reversed(unfinished):
-        await listing.add(describe_prompt(prompt))
+        await listing.add(describe_prompt(prompt, node))
     return listing.answer(page, earlier)
 
 
@@ -358,7 +360,8 @@ def describe_agent(workspace: Workspace) -> wire.Agent:
                       runtime.model.provider)
 
 
-def describe_prompt(prompt: PromptRecord) -> wire.Prompt:
+def describe_prompt(prompt: PromptRecord, node: str = "") -> wire.Prompt:
     return wire.Prompt(prompt.seq, prompt.session_id, prompt.state.value, prompt.text, prompt.run_id or "",
                        prompt.outcome.value if prompt.outcome else "", tuple(list_names(prompt.attachments)),
-                       version=prompt.traits.version, front=prompt.traits.front)
+                       version=prompt.traits.version, front=prompt.traits.front,
+                       node=node if prompt.state is State.ACTIVE else "")

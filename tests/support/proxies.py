@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 SIZE = 65_536
+ACCEPT = b'[["accept",'  # how the operations of such a step begin
 
 
 class Proxy:
@@ -13,6 +14,7 @@ class Proxy:
         self._target = (host, port)
         self.port = 0
         self.refuses = self.hides = False
+        self.accepts = 0  # requests to accept a prompt that were passed on
         self.requests, self.answers = asyncio.Event(), asyncio.Event()
         self.requests.set()
         self.answers.set()
@@ -78,5 +80,6 @@ class Proxy:
         with suppress(OSError):
             while data := await source.read(SIZE):
                 await gate.wait()
+                self.accepts += gate is self.requests and ACCEPT in data
                 sink.write(data)
                 await sink.drain()

@@ -226,6 +226,8 @@ async def serving(
         database = shared_server().url(shared_server().new_database())
     options: dict[str, Any] = {"grace": grace, "stop": stop, "queue": queue, "limit": workspaces,
                                "retention": retention}
+    listener = bind("127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     all_workspaces: Workspaces
     if database is None:
         all_workspaces = Workspaces(model or server.model, directory, **options)
@@ -233,11 +235,9 @@ async def serving(
         from cancelmark.impl.cluster.node import Lease
         from cancelmark.impl.cluster.workspaces import SharedWorkspaces
 
-        all_workspaces = SharedWorkspaces(model or server.model, database, lease=lease or Lease(2.0, 0.1),
-                                          wake_ups=wake_ups, **options)
+        all_workspaces = SharedWorkspaces(model or server.model, database, url=server.url,
+                                          lease=lease or Lease(2.0, 0.1), wake_ups=wake_ups, **options)
     server.site = site = Site(all_workspaces, limits or Limits())
-    listener = bind("127.0.0.1", 0)
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     await all_workspaces.start()
     app = application(site, hosts=None if hosts is None else list(hosts), token=token)
     async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections) as running:

@@ -176,8 +176,11 @@ class Chaos:
         member.proxy.heal()
 
     async def lose_answers(self, member: Member) -> None:
-        """What is asked is done, and nobody hears of it."""
+        """What is asked is done, and nobody hears of it: at least one prompt that is accepted, if any comes."""
         member.proxy.answers.clear()
+        before, last = member.proxy.accepts, time.monotonic() + 2 * self.lease
+        while member.proxy.accepts == before and time.monotonic() < last:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(self.random.uniform(0.05, 0.5))
         member.proxy.cut()
         member.proxy.heal()
@@ -220,7 +223,7 @@ class Chaos:
         known: list[int] = []
         while time.monotonic() < end:
             rounds = self.random.choice([0, 0, 1, 3, 8, 1_000_000])
-            text, named = f"work {rounds} {uuid4().hex[:12]}", self.random.random() < 0.7
+            text, named = f"work {rounds} {uuid4().hex[:12]}", self.random.random() < 0.5
             body = {"session_id": session, "prompt": text, **({"run_id": text[-12:]} if named else {})}
             self.told.posts += 1
             answer = await self.ask("agent", body, times=None if named else 1)

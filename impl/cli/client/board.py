@@ -43,6 +43,7 @@ class Card:
     since: float = field(default_factory=monotonic)  # when it came to its state
     version: int = 0
     front: int = 0
+    node: str = ""  # that runs it, in a cluster
 
     @property
     def done(self) -> bool:
@@ -70,6 +71,7 @@ class Board:
         self.held: set[str] = set()  # sessions
         self.marks: dict[str, int] = {}  # of sessions, where a cancel has reached somebody
         self.cards: dict[int, Card] = {}  # by seq
+        self.taken_over: dict[str, str] = {}  # sessions: by whom, and from whom
 
     def fill(self, sessions: Iterable["Session"], prompts: Iterable["Prompt"]) -> None:
         """Takes over how things are."""
@@ -80,7 +82,7 @@ class Board:
 
     def take(self, notice: "Notice") -> Card | None:
         """Takes over what has happened, and returns the prompt that it happened to."""
-        from ...client import Called, Message, Prompt, RunComplete, Session
+        from ...client import Called, Message, Prompt, RunComplete, Session, TakenOver
 
         match notice.payload:
             case Session() as session:
@@ -89,6 +91,8 @@ class Board:
                 self._raise_mark(session_id, mark)
             case Prompt() as prompt:
                 return self._move(prompt)
+            case TakenOver() as taken:
+                self.taken_over[taken.session_id] = line(f"{taken.node} took over from {taken.gone}")
             case RunComplete(seq=seq) as end if seq in self.cards:
                 return self._end(end)
             case Message(role="assistant", seq=seq, text=text) if seq in self.cards:
@@ -119,7 +123,7 @@ class Board:
             card = replace(card, state=prompt.state, outcome=prompt.outcome, since=monotonic())
         if prompt.version > card.version:
             card = replace(card, text=text)
-        card = replace(card, version=max(prompt.version, card.version), front=prompt.front)
+        card = replace(card, version=max(prompt.version, card.version), front=prompt.front, node=prompt.node)
         been = {prompt.state, ACTIVE} if prompt.outcome == Outcome.END_TURN.value else {prompt.state}
         self.cards[card.seq] = card = replace(card, been=card.been | been)
         self._forget()
@@ -170,7 +174,9 @@ def sort_cards(cards: Iterable[Card]) -> list[Card]:
 
 
 def tell_place(prompt: "Card | Prompt") -> str:
-    """What is unusual about a prompt that waits."""
+    """What is unusual about a prompt that waits, and where one runs that does not."""
+    if prompt.state == ACTIVE and prompt.node:
+        return f"(at {prompt.node}) "
     waits = prompt.state in (INITIAL.value, State.QUEUED.value)
     return ("(to the front) " if prompt.front and waits else "") + ("(edited) " if prompt.version and waits else "")
 
@@ -184,7 +190,8 @@ def _sessions(board: Board, cards: list[Card], width: int, wide: bool, unicode: 
     for session in dict.fromkeys(card.session_id for card in sorted(cards, key=lambda card: card.seq)):
         held = ("  held", "yellow") if session in board.held else ""
         mark = f"  mark {'≤' if unicode else '<='} {board.marks[session]}" if session in board.marks else ""
-        yield Text.assemble(" ", (board.title(session), "bold"), held, (mark, "dark_orange"))
+        taken = f"  {board.taken_over[session]}" if session in board.taken_over else ""
+        yield Text.assemble(" ", (board.title(session), "bold"), held, (mark, "dark_orange"), (taken, "red"))
         for card in cards:
             if card.session_id == session:
                 yield _row(card, width, wide, unicode)

@@ -148,7 +148,7 @@ class Lines(View):
         self._troubled = trouble is not None
 
     def tell(self, notice: "Notice") -> str:
-        from ...client import AgentEvent, Called, Message, Prompt, RunComplete, Session
+        from ...client import AgentEvent, Called, Message, Prompt, RunComplete, Session, TakenOver
         from .board import tell_place
 
         title = self._board.title
@@ -156,6 +156,8 @@ class Lines(View):
             case Prompt() as prompt:
                 return line(f"{title(prompt.session_id)} #{prompt.seq} {prompt.state} {prompt.outcome} "
                             f"{tell_place(prompt)}{prompt.text}")
+            case TakenOver() as taken:
+                return line(f"{title(taken.session_id)} {taken.node} took over from {taken.gone}")
             case RunComplete() as end:
                 told = end.error or end.text
                 return line(f"{title(end.session_id)} #{end.seq} ended {end.outcome} {end.run_id} {told}")

@@ -74,6 +74,7 @@ function happen({ id, data }) {
   else if (type === "message") board.showMessage(payload);
   else if (type === "session" && verb !== "deleted") board.showSession(payload);
   else if (type === "call") board.showCall(payload);
+  else if (type === "taken_over") board.showTakenOver(payload);
   const toldElsewhere = type === "message" || (type === "session" && verb === "updated") // by the call that held it
     || (type === "prompt" && payload.state === "done" && payload.outcome !== "folded"); // by its run_complete
   if (!toldElsewhere || $("every-update").checked) board.showEvent(id, type, payload);

@@ -170,6 +170,8 @@ function fillCard(prompt) {
   card.querySelector(".run-id").title = run_id ?? "";
   put("outcome", outcome ? say(outcome) : stopping ? "stopping" : "");
   put("edited", version && waits(prompt) ? "edited" : "");
+  put("node", prompt.state === "active" && prompt.node ? `at ${prompt.node}` : "");
+  card.querySelector(".node").hidden = !card.querySelector(".node").textContent;
   put("text", text);
   put("answer", answer);
   if (prompt.state !== "queued") put("place", "");
@@ -225,6 +227,12 @@ export function showCall(call) {
   summarize(session);
 }
 
+/** Says that a session goes on at another node, since its own is gone. */
+export function showTakenOver({ session_id, node, gone }) {
+  const title = sessions.get(session_id)?.lane.querySelector("h2").textContent ?? "a session";
+  announce(`${node} took ${title} over from ${gone}`);
+}
+
 const who = ({ client_id: id }) => (id === place.client ? "you" : id ? `client ${id.slice(0, 4)}` : "somebody");
 
 export function showEvent(id, type, payload) {
@@ -253,6 +261,8 @@ function describe(type, payload, how) {
       return describeCall(payload);
     case "prompt":
       return `${number}${say(payload.outcome) || (payload.stopping ? "asked to stop" : SAID[payload.state])}`;
+    case "taken_over":
+      return `${payload.node} took over from ${payload.gone}`;
     case "message":
       return `${number}${payload.role} ${payload.parts.find((p) => p.type === "finish")?.data.reason ?? "…"}`;
     default:

@@ -180,6 +180,51 @@ def test_every_call_of_the_family_is_taken_at_any_node() -> None:
     play(story)
 
 
+def test_whoever_watches_at_another_node_sees_states_messages_and_who_runs_it() -> None:
+    async def story(a: Node, b: Node) -> None:
+        gate = a[0].holds("one")
+        async with b[1].watching() as watch:
+            session = await a[1].new_session("made at a")
+            await a[1].send("one", "r1", session)
+            await watch.until(lambda w: any(p["state"] == "active" for p in w.of("prompt")))
+            (active,) = [p for p in watch.of("prompt") if p["state"] == "active"]
+            listed = await b[1].get("prompts", session)
+            assert active["node"] == listed[0]["node"]
+            assert a[0].url.endswith(active["node"].partition("#")[0])
+            assert [s["title"] for s in watch.of("session")] == ["made at a"]
+            gate.open()
+            await watch.end("r1")
+            await a[1].send("two", "r2", session)
+            await watch.end("r2")
+            types = [(e["type"], e["payload"]["payload"].get("run_id")) for e in watch.seen]
+            spoken = [(m["role"], m["seq"], m["run_id"]) for m in watch.of("message")]
+        assert {("user", 1, "r1"), ("assistant", 1, "r1")} <= set(spoken)
+        for run_id in ("r1", "r2"):  # no message after the end (R29d)
+            assert ("message", run_id) not in types[types.index(("run_complete", run_id)):]
+        assert not any("node" in p for p in await b[1].get("prompts", session))
+
+    play(story)
+
+
+def test_a_failover_is_seen_at_every_node_with_who_took_over_from_whom() -> None:
+    async def story(a: Node, b: Node, c: Node) -> None:
+        await run_at(a, "one", "r1")
+        await c[1].send("two", "r2")
+        (running,) = [p["node"] for p in await c[1].get("prompts") if p["state"] == "active"]
+        async with b[1].watching() as at_b, c[1].watching() as at_c:
+            await c[0].site.workspaces.database.fetch(  # type: ignore[attr-defined]
+                "UPDATE cancelmark.nodes SET dead = true WHERE url = %s", a[0].url)
+            for watch in (at_b, at_c):
+                assert (await watch.end("r1"))["outcome"] == "error"
+                await watch.until(lambda w: w.of("taken_over"))
+            (told,) = {tuple(sorted(one.items())) for watch in (at_b, at_c) for one in watch.of("taken_over")}
+        taken = dict(told)
+        assert (taken["session_id"], taken["gone"]) == (c[1].session, running)
+        assert taken["node"] not in (running, "unknown")
+
+    play(story, 3)
+
+
 def test_a_node_that_closes_hands_its_sessions_over() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")

@@ -1,0 +1,139 @@
+"""What other nodes do in a workspace, shown to those who watch it here: states of prompts, messages as they are saved,
+and sessions that were taken over from a node that is gone.
+
+Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`); an
+update of another node is made of what that node has written, each time that this node looks. A message is shown only
+before the end of its prompt is (R29d): one whose end was heard of first is there to be read.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from cancelmark.model.lifecycle import State
+
+from .. import wire
+from ..runtime.dispatcher import SESSION, SHOWN
+from ..runtime.events import Broker, Update
+from ..runtime.messages import list_names, wire_message
+from ..runtime.run import STATE
+from ..store import Message, PromptRecord, SessionRecord
+from ..store.postgres import PostgresStore
+
+OVERLAP = "2 seconds"  # between two looks: a step is dated before it is committed
+FINISHED, LAST = 8, 12  # prompts that are done, and messages, that are looked at in a session that has changed
+REMEMBERED = 4096  # things that were shown
+
+CHANGED = f"""
+SELECT clock_timestamp() - interval '{OVERLAP}', s.id, s.title, s.mark, s.created_at, s.held, s.version, s.owner, n.url
+FROM cancelmark.sessions s LEFT JOIN cancelmark.nodes n ON n.id = s.owner
+WHERE s.workspace_id = %s AND s.id IN (
+    SELECT session_id FROM cancelmark.steps WHERE workspace_id = %s AND made_at > %s
+    UNION SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND owner IS NOT NULL)
+"""
+TAKEN_OVER = """
+SELECT t.session_id, t.version, t.node, n.url, before.node, gone.url
+FROM cancelmark.steps t LEFT JOIN cancelmark.nodes n ON n.id = t.node
+LEFT JOIN cancelmark.steps before ON before.workspace_id = t.workspace_id AND before.session_id = t.session_id
+    AND before.epoch = t.epoch - 1 AND before.claim <> ''
+LEFT JOIN cancelmark.nodes gone ON gone.id = before.node
+WHERE t.workspace_id = %s AND t.made_at > %s AND t.claim = 'recover'
+ORDER BY t.made_at
+"""
+OWNER = """
+SELECT n.id, n.url FROM cancelmark.sessions s JOIN cancelmark.nodes n ON n.id = s.owner
+WHERE s.workspace_id = %s AND s.id = %s
+"""
+
+
+def name_node(id: UUID | None, url: str | None) -> str:
+    """A node as people tell it from others: where it listens, and which of its lives it is."""
+    return f"{urlsplit(url or '').netloc or 'node'}#{str(id)[:4]}" if id else "unknown"
+
+
+class Mirror:
+    """One workspace of one node. `add` takes in a session, and says whether it was not known."""
+
+    def __init__(self, store: PostgresStore, broker: Broker, add: Callable[[SessionRecord], bool]) -> None:
+        self._store, self._broker, self._add = store, broker, add
+        self._since: datetime | None = None  # by the clock of the database
+        self._versions: dict[str, int] = {}
+        self._held: dict[str, bool] = {}
+        self._shown: OrderedDict[Any, Any] = OrderedDict()  # what was told of prompts and messages
+
+    async def find_owner(self, session_id: str) -> str:
+        rows = await self._store.database.fetch(OWNER, self._store.workspace, session_id)
+        return name_node(*rows[0]) if rows else ""
+
+    async def look(self) -> None:
+        """Shows what others have done since the last look. Whoever begins to watch asks how things are."""
+        if not self._broker.watched:
+            self._since = None
+            return
+        database, workspace, latest = self._store.database, self._store.workspace, self._broker.latest
+        since = self._since or (await database.fetch("SELECT clock_timestamp()"))[0][0]
+        rows = await database.fetch(CHANGED, workspace, workspace, since, workspace)
+        self._show_taken_over(await database.fetch(TAKEN_OVER, workspace, since))
+        for _, *record, held, version, owner, url in rows:
+            if owner != database.node:
+                self._show_session(SessionRecord(*record), held)
+                await self._look_at(record[0], version, name_node(owner, url) if owner else "", latest)
+        self._since = rows[0][0] if rows else since
+        while len(self._shown) > REMEMBERED:
+            self._shown.popitem(last=False)
+
+    async def _look_at(self, session_id: str, version: int, node: str, latest: int) -> None:
+        """Shows what has become of a session that another node runs, or nobody."""
+        if version == self._versions.get(session_id) and not node:
+            return
+        prompts = await self._store.prompts(session_id, FINISHED)
+        messages = await self._store.messages(session_id, last=LAST)
+        ends = {event.payload["seq"]: event.id for event in await self._store.events(
+            latest, session=session_id, terminal=True)}
+        self._versions[session_id] = version
+        for prompt in prompts:
+            key = (session_id, prompt.seq)
+            if prompt.state is not State.DONE or key in self._shown or prompt.seq in ends:  # else it is long done
+                self._show(key, _describe(prompt, node))
+        if self._broker.latest <= max([latest, *ends.values()]):  # else the end of a prompt may have been heard of
+            self._show_messages(messages, {p.seq: p for p in prompts if p.state is not State.DONE
+                                           or ends.get(p.seq, 0) > self._broker.latest})
+
+    def _show_session(self, session: SessionRecord, held: bool) -> None:
+        told = {"id": session.id, "title": session.title, "created_at": session.created_at}
+        if self._add(session):
+            self._broker.publish(Update(session.id, SESSION, told))
+        if self._held.setdefault(session.id, held) is not held:
+            self._held[session.id] = held
+            self._broker.publish(Update(session.id, SESSION, {**told, "held": held}))
+
+    def _show_messages(self, messages: Iterable[Message], prompts: dict[int, PromptRecord]) -> None:
+        for message in messages:
+            seq = message.id.removeprefix("p").partition("-")[0]
+            if seq.isdecimal() and (prompt := prompts.get(int(seq))):
+                self._show(message.id, Update(message.session_id, "message", {
+                    **wire_message(message), "seq": prompt.seq}, prompt.run_id))
+
+    def _show_taken_over(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        for session_id, version, id, url, gone, gone_url in rows:
+            told = wire.TakenOver(session_id, name_node(id, url), name_node(gone, gone_url))
+            self._show((session_id, "version", version), Update(session_id, "taken_over", wire.to_json(told)))
+
+    def _show(self, key: Any, update: Update) -> None:
+        """Shows it, unless just that was shown of it before."""
+        if self._shown.get(key) != update.payload:
+            self._shown[key] = update.payload
+            self._shown.move_to_end(key)
+            self._broker.publish(update)
+
+
+def _describe(prompt: PromptRecord, node: str) -> Update:
+    told = {"run_id": prompt.run_id, "outcome": prompt.outcome and prompt.outcome.value,
+            "attachments": list_names(prompt.attachments), "version": prompt.traits.version,
+            "front": prompt.traits.front, "node": node if prompt.state is State.ACTIVE else ""}
+    return Update(prompt.session_id, STATE, {
+        "seq": prompt.seq, "session_id": prompt.session_id, "text": prompt.text[:SHOWN], "state": prompt.state.value,
+        **{name: value for name, value in told.items() if value}}, prompt.run_id)
