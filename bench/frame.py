@@ -28,6 +28,7 @@ SUBJECTS: Mapping[str, str] = {
     "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
     "store": "The store: durable acceptances a second",
     "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
+    "cluster": "Several servers on one PostgreSQL: acceptance, cancels across nodes, and failover",
     "beside": "The server beside an earlier version of it: prompts a second, and from a cancel to the end",
     "growth": "Growth: with the database, with what a crash has left, and with those who watch",
     "long": "A long session over HTTP: what a prompt takes after many others, and how long anybody else waits",

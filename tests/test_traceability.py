@@ -54,6 +54,7 @@ def project(directory: Path, *, protocol: str = PROTOCOL, test: str = "", module
     """A project with another specification, or with one test and one module of the runtime only."""
     (directory / "specs").mkdir()
     (directory / "specs" / "protocol.md").write_text(protocol)
+    (directory / "specs" / "cluster.md").symlink_to(ROOT / "specs" / "cluster.md")
     for room in ("model", "conformance"):
         (directory / room).symlink_to(ROOT / room)
     for name, file, text in (("tests", "test_it.py", test), ("impl", "it.py", module)):

@@ -46,7 +46,7 @@ class SharedLane(Lane):
         return super().take_again(step)
 
     def needs_owner(self) -> bool:
-        """Whether somebody has something to do in it: a prompt runs, is still to enter, or is next."""
+        """Whether somebody has something to do in it: a prompt runs, is still to enter, or is next (C7b)."""
         prompts = self.session.prompts.values()
         return bool(prompts) and (not self.session.held or any(p.state is not State.QUEUED for p in prompts))
 

@@ -140,6 +140,7 @@ class Node:
                 await asyncio.sleep(min(self.lease.beat, 0.2))
 
     async def _beat(self) -> None:
+        """Renews the lease of this node. If it is dead to the others, it goes on as another (C5b, C5c)."""
         sent = asyncio.get_running_loop().time()
         rows = await self.database.fetch(BEAT, self.lease.length, self.draining, self.id, deadline=self.lease.length)
         if rows:
@@ -152,21 +153,29 @@ class Node:
         await self._enroll()
 
     async def _look_for_ever(self) -> None:
+        """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
+            began = loop.time()
             try:
-                buried = await self.database.fetch(BURY, self.id, self.lease.length)
-                for (id,) in buried:
-                    self.buried += 1
-                    log.warning("a node is dead", extra={"node": str(id)})
+                if began >= due:  # whoever was woken has something else to do
+                    due = began + self.lease.poll
+                    await self._bury()
                 await self._look([Work(*row) for row in await self.database.fetch(WORK, self.id)])
             except StoreError as error:
                 log.warning("nothing is seen: %s", error)
             except Exception as error:  # one session that fails must not keep the node from looking at the others
                 log.error("a look failed", exc_info=error)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self.lease.poll):
+                async with asyncio.timeout(max(due - loop.time(), 0.1 * self.lease.poll)):
                     await self._awake.wait()
             self._awake.clear()
+
+    async def _bury(self) -> None:
+        for (id,) in await self.database.fetch(BURY, self.id, self.lease.length):
+            self.buried += 1
+            log.warning("a node is dead", extra={"node": str(id)})
 
     async def _tell_for_ever(self) -> None:
         while True:

@@ -40,8 +40,8 @@ from .repeating import CALLS, PAUSE, Stale, repeated
 log = logging.getLogger("cancelmark.cluster")
 
 class SharedRuntime(Runtime):
-    """Runs the prompts of the sessions that this node owns, and takes calls for all. `tell` is called when other nodes
-    should look."""
+    """Runs the prompts of the sessions that this node owns, and takes calls for all (C1a). `tell` is called when other
+    nodes should look."""
 
     store: PostgresStore
     interrupted = "interrupted: the server that ran it is gone"
@@ -117,7 +117,7 @@ class SharedRuntime(Runtime):
                 return None
 
     def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None) -> Handle:
-        """The prompt is accepted: this node takes it in if it owns the session, and else the owner does."""
+        """The prompt is accepted: this node takes it in if it owns the session, and else the owner does (C1b)."""
         lane.version = answer.version
         self._counter.latest = max(self._counter.latest, accepted.seq)
         claimed = answer.epoch is not None and not lane.owned
@@ -357,7 +357,7 @@ class SharedRuntime(Runtime):
     # --- sessions of others
 
     async def claim(self, session_id: str) -> None:
-        """Takes over a session that was handed over, or whose owner is dead."""
+        """Takes over a session that was handed over, or whose owner is dead (C4d)."""
         if self.draining:
             return
         lane = self._lanes.get(session_id) or self._lanes.setdefault(session_id, await self._load_lane(session_id))
@@ -388,7 +388,7 @@ class SharedRuntime(Runtime):
             self._look_all(lane)
 
     async def _recover(self, lane: SharedLane, snapshot: Snapshot) -> None:
-        """Its owner is dead: what was active ends with an error."""
+        """Its owner is dead: what was active ends with an error (C4b)."""
         session = lane.session
         session.down = True  # calls wait
         answer: Answer | None = None
@@ -432,7 +432,7 @@ class SharedRuntime(Runtime):
 
     async def close(self, deadline: float | None = None) -> None:
         """Hands its sessions over: starts nothing more, lets turns end until the deadline, ends the others as
-        interrupted, and closes the store. Prompts that wait go on at another node."""
+        interrupted, and closes the store. Prompts that wait go on at another node (C7a)."""
         if self._close is None:
             self._close = asyncio.ensure_future(self._hand_over(self.grace if deadline is None else deadline))
         await asyncio.shield(self._close)

@@ -60,7 +60,7 @@ class SharedWorkspace(Workspace):
         return is_new
 
     async def hear(self) -> None:
-        """Asks how far the log has come: a client may have seen events of which this node has not heard."""
+        """Asks how far the log has come: a client may have seen events of which this node has not heard (C8b)."""
         self.runtime.store.hear(await self.runtime.store.latest_event())
 
     def wanted(self) -> bool:
@@ -219,15 +219,15 @@ class SharedWorkspaces(Workspaces):
 
     async def _look(self, work: list[Work]) -> None:
         """Looks at the sessions that are this node's or nobody's, and at how far the logs have come."""
-        for workspace in self:
-            assert isinstance(workspace, SharedWorkspace)
-            await workspace.mirror.look()
-        await self._hear_of_events()
         for one in work:
             try:
                 await self._look_at(one)
             except (StoreError, NoSession, Unknown) as error:
                 log.warning("a session cannot be looked at: %s", error, extra={"session": one.session})
+        for workspace in self:
+            assert isinstance(workspace, SharedWorkspace)
+            await workspace.mirror.look()  # before ends are heard of: no message comes after its end
+        await self._hear_of_events()
 
     async def _look_at(self, one: Work) -> None:
         workspace = self._open.get(str(one.workspace))

@@ -1,4 +1,4 @@
-"""Which clause of specs/protocol.md is carried by what: by the model, by the runtime, and by the tests.
+"""Which clause of specs/protocol.md and specs/cluster.md is carried by what: by the model, the runtime and the tests.
 
 The model carries clauses as data (rows, actions, properties, the wire), and where it is machinery that carries one, in
 a docstring. The runtime carries them in docstrings: `(R12a, R12b)` says that what is documented there makes those
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cancelmark.model import wire
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.delivery import LOGGED
 from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.lifecycle import ROWS
@@ -20,10 +21,10 @@ from cancelmark.model.properties import FAMILY_PROPERTIES
 from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.views.pages.tables import table
 
-CLAUSE = r"R\d+[a-z]?"
+CLAUSE = r"[RC]\d+[a-z]?"
 _CITED = re.compile(rf"\(({CLAUSE}(?:,\s+{CLAUSE})*)\)")  # a long list goes over several lines
-_RULE = re.compile(r"^\*\*(R\d+) ([^*]+)\.\*\*(.*?)(?=^\*\*R|^#|^!\[|^<!--|\Z)", re.MULTILINE | re.DOTALL)
-_LETTERED = re.compile(r"^- \*\*(R\d+[a-z])\*\* (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
+_RULE = re.compile(r"^\*\*([RC]\d+) ([^*]+)\.\*\*(.*?)(?=^\*\*[RC]|^#|^!\[|^<!--|\Z)", re.MULTILINE | re.DOTALL)
+_LETTERED = re.compile(r"^- \*\*([RC]\d+[a-z])\*\* (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def in_model(root: Path) -> Carried:
     ]
     for name, clauses in said:
         yield from ((clause, name) for clause in clauses)
+    yield from ((flaw.clause, f"flaw {flaw.name}") for flaw in ALL_FLAWS)
     yield from in_docstrings(root, "model")
     yield from ((clause, f"conformance.{name}") for clause, name in in_docstrings(root, "conformance"))
 
@@ -127,7 +129,8 @@ class Traceability:
 
 def traced(root: Path) -> Traceability:
     """The traceability of the project at `root`."""
-    known = rules((root / "specs" / "protocol.md").read_text(encoding="utf-8"))
+    known = [rule for name in ("protocol.md", "cluster.md") if (page := root / "specs" / name).exists()
+             for rule in rules(page.read_text(encoding="utf-8"))]
     clauses = {clause for rule in known for clause in rule.clauses}
     columns = {"model": in_model(root), "runtime": in_docstrings(root, "impl"), "tests": in_tests(root)}
     found: dict[str, dict[str, list[str]]] = {column: {} for column in columns}
@@ -147,12 +150,12 @@ def page(trace: Traceability) -> str:
     tests = {test for carried in trace.carriers["tests"].values() for test in carried}
     return f"""# Traceability
 
-Each clause of [protocol.md](protocol.md), what carries it in the model and in the runtime, and the tests that would
-fail if it were broken: {clauses} clauses of {len(trace.rules)} rules, {len(tests)} tests. A test fails when a clause
-lacks one of the three, and when something cites a clause that does not exist.
+Each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), what carries it in the model and in the runtime,
+and the tests that would fail if it were broken: {clauses} clauses of {len(trace.rules)} rules, {len(tests)} tests. A
+test fails when a clause lacks one of the three, and when something cites a clause that does not exist.
 
-The model carries clauses as data (rows, actions, properties, the wire) or in docstrings, the runtime in docstrings, the
-tests by `@pytest.mark.rule`.
+The model carries clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, the runtime in
+docstrings, the tests by `@pytest.mark.rule`.
 
 """ + "\n".join(_section(trace, rule) for rule in trace.rules)
 

@@ -36,7 +36,7 @@ class ClusterBehaviour(Sending):
     # --- clients' calls, at any node
 
     def call(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """Any node takes any call: it reads, computes and sends."""
+        """Any node takes any call: it reads, computes and sends (C1a)."""
         if cluster.nodes[i].draining:
             return
         row = cluster.row

@@ -1,14 +1,16 @@
 """The one statement with which a step is committed. It compares and writes; what a step is made of, a node computes.
 
 **In one statement**, since a node that hangs between two would hold a lock for as long as it hangs. Each statement in
-the function sees what was committed before the session was locked (READ COMMITTED).
+the function sees what was committed before the session was locked (READ COMMITTED). Run ids, and whether the session is
+closing, are judged here, and a seq is taken here (C1c, C1d).
 
 **Three comparisons**, under the lock of the session's row: whether the step was kept before (`dup`), whether the node
-still owns the session (`lost`), and whether the session is what the step was computed on (`stale`). Two more belong to
-a claim: a session is free, or its owner is dead (else `held`).
+still owns the session (`lost`), and whether the session is what the step was computed on (`stale`). What a turn says is
+written by the same statement (C2a, C2b, C3a, C3b, C3c). Two more belong to a claim, which begins an epoch: a session is
+free, or its owner is dead (else `held`) (C4a, C4c).
 
 **Places** are taken from the workspace's counter at the end. Its lock lasts to the commit, so that places are in the
-order of commits and have no gap. Locks are always taken in one order: workspace, sessions, counter.
+order of commits and have no gap (C8a). Locks are always taken in one order: workspace, sessions, counter.
 """
 
 REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index

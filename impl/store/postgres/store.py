@@ -156,7 +156,8 @@ class PostgresStore(Store):
                 return Lost()
 
     async def _try(self, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The answer to the steps. They are repeated under their id until it comes, or patience is over."""
+        """The answer to the steps. They are repeated under their id until it comes, or patience is over; then nobody is
+        told that they failed (C2b, C2c)."""
         loop = asyncio.get_running_loop()
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
@@ -325,7 +326,7 @@ class PostgresStore(Store):
         return lambda: discard(self._listeners, listener)
 
     def hear(self, latest: int) -> None:
-        """The log has come to that place: by a commit of this node, or of another."""
+        """The log has come to that place: by a commit of this node, or of another. Nothing else publishes (C2d)."""
         for listener in self._listeners:
             listener(latest)
 

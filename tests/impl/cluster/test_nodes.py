@@ -72,6 +72,7 @@ def ends(place: Place) -> Awaitable[list[tuple[str, str]]]:
     return read()
 
 
+@pytest.mark.rule("C6")
 @pytest.mark.parametrize("wake_ups", ["", None], ids=["wake-ups", "polling"])
 def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) -> None:
     async def story(a: Node, b: Node) -> None:
@@ -90,6 +91,7 @@ def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) ->
     play(story, wake_ups=wake_ups)
 
 
+@pytest.mark.rule("C1b")
 def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
@@ -104,6 +106,7 @@ def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
     play(story)
 
 
+@pytest.mark.rule("C2a")
 def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
     """Whoever was told that a prompt is accepted, at whatever node, can cancel it at any other."""
     async def story(a: Node, b: Node, c: Node) -> None:
@@ -118,6 +121,7 @@ def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
     play(story, 3)
 
 
+@pytest.mark.rule("C1c")
 def test_a_run_id_is_known_at_every_node() -> None:
     async def story(a: Node, b: Node) -> None:
         seq = await a[1].send("one", "r1")
@@ -139,6 +143,7 @@ def test_an_agent_that_one_node_has_made_ready_is_ready_at_all() -> None:
     play(story)
 
 
+@pytest.mark.rule("C8b")
 def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
     async def story(a: Node, b: Node) -> None:
         async with a[1].watching() as first:
@@ -155,6 +160,7 @@ def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
     play(story, wake_ups=None)
 
 
+@pytest.mark.rule("C1a")
 def test_every_call_of_the_family_is_taken_at_any_node() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
@@ -176,6 +182,25 @@ def test_every_call_of_the_family_is_taken_at_any_node() -> None:
             await watch.end("r3")
             assert [run for run, _ in watch.ends()] == ["r4", "r3"]
         assert (await there.get("prompts"))[2]["text"] == "changed"
+
+    play(story)
+
+
+@pytest.mark.rule("C7b")
+def test_a_held_session_with_nothing_active_has_no_owner_and_goes_on_where_it_is_resumed() -> None:
+    async def story(a: Node, b: Node) -> None:
+        gate = a[0].holds("one")
+        await a[1].send("one", "r1")
+        await a[1].send("two", "r2")
+        await a[1].until(lambda prompts: [p["state"] for p in prompts] == ["active", "queued"])
+        await a[1].do("hold")
+        gate.open()
+        await b[1].until(lambda prompts: [p["state"] for p in prompts] == ["done", "queued"])
+        owners = await a[0].site.workspaces.database.fetch(  # type: ignore[attr-defined]
+            "SELECT owner FROM cancelmark.sessions WHERE id = %s", a[1].session)
+        assert owners == [(None,)]
+        await b[1].do("resume")
+        await a[1].until(lambda prompts: [p["state"] for p in prompts] == ["done", "done"])
 
     play(story)
 
@@ -225,6 +250,7 @@ def test_a_failover_is_seen_at_every_node_with_who_took_over_from_whom() -> None
     play(story, 3)
 
 
+@pytest.mark.rule("C4d", "C7a")
 def test_a_node_that_closes_hands_its_sessions_over() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
@@ -240,6 +266,7 @@ def test_a_node_that_closes_hands_its_sessions_over() -> None:
     play(story)
 
 
+@pytest.mark.rule("C2d", "C5c")
 def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another_name() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")

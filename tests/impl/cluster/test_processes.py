@@ -57,6 +57,7 @@ async def start_turn(place: Place, text: str = LONG) -> None:
 Node = tuple[Process, Place]
 
 
+@pytest.mark.rule("C4b")
 def test_what_a_killed_node_ran_ends_with_an_error_and_the_rest_goes_on_elsewhere(tmp_path: Path) -> None:
     async def story(a: Node, b: Node) -> None:
         await start_turn(a[1])
@@ -73,6 +74,7 @@ def test_what_a_killed_node_ran_ends_with_an_error_and_the_rest_goes_on_elsewher
     play(tmp_path, 2, story)
 
 
+@pytest.mark.rule("C5a")
 def test_a_node_that_wakes_after_its_lease_writes_nothing_more(tmp_path: Path) -> None:
     async def story(a: Node, b: Node) -> None:
         await start_turn(a[1])
@@ -106,6 +108,7 @@ def test_a_node_that_is_asked_to_go_hands_over_and_exits_cleanly(tmp_path: Path)
     play(tmp_path, 2, story)
 
 
+@pytest.mark.rule("C2c")
 def test_while_the_database_is_away_nothing_is_taken_and_nothing_is_lost(tmp_path: Path) -> None:
     server = PostgresServer()
     try:

@@ -118,6 +118,7 @@ def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work(pl
     play(story, 2)
 
 
+@pytest.mark.rule("C3a", "C3b", "C4a", "C4c")
 def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that(play: Play) -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
@@ -158,6 +159,7 @@ def test_who_releases_a_session_is_its_owner_no_more(play: Play) -> None:
 
 # --- seqs, places, ids
 
+@pytest.mark.rule("C1d")
 def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed(play: Play) -> None:
     async def story(a: PostgresStore) -> None:
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT))).seqs
@@ -169,6 +171,7 @@ def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed(p
     play(story)
 
 
+@pytest.mark.rule("C8a")
 def test_places_have_no_gap_whoever_writes_and_whatever_is_refused(play: Play) -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:
         await a.write([NewSession(name) for name in "tuvw"])
@@ -190,6 +193,7 @@ def test_places_have_no_gap_whoever_writes_and_whatever_is_refused(play: Play) -
     play(story, 2)
 
 
+@pytest.mark.rule("C2b")
 def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -> None:
     """Whoever commits hears of a connection that broke. The same steps come again, and are there once."""
     async def story(a: PostgresStore) -> None:
@@ -211,6 +215,7 @@ def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -
     play(story)
 
 
+@pytest.mark.rule("C1c")
 def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then(play: Play) -> None:
     async def story(a: PostgresStore) -> None:
         await a.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", a.workspace)
@@ -248,6 +253,7 @@ async def age(store: PostgresStore, **by: int) -> None:
                                    " WHERE id = %s", hours, store.database.node)
 
 
+@pytest.mark.rule("C5b")
 def test_a_beat_renews_the_lease_of_its_own_node_and_a_dead_one_has_none(play: Play) -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:
         for store in (a, b):
@@ -304,6 +310,7 @@ def test_a_node_sees_what_is_its_own_what_nobody_has_and_what_the_dead_have_left
     play(story, 2)
 
 
+@pytest.mark.rule("C3c")
 @pytest.mark.parametrize("release", ["idle", "handover"])
 def test_a_session_is_given_up_in_the_epoch_of_its_owner_only(play: Play, release: str) -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:

@@ -1,0 +1,191 @@
+"""Several servers on one PostgreSQL: what acceptance costs beside a bare INSERT and beside SQLite, how soon a cancel at
+one node ends a turn at another, and how long a failover takes.
+
+The database is an instance of its own that waits for the disk at each commit. A bare INSERT is one statement of its own
+transaction, through the same pool of connections. What is compared is measured by turns in the same minute.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter
+from uuid import uuid4
+
+from cancelmark.impl.store import AcceptPrompt, Committed, NewSession, Steps
+
+from .postgres import find_tool, instance, new_database
+from .report import Goal, Report, Table
+from .server import Connection, acceptance, opened, post, prompts, server
+from .setting import Setting
+
+CALLERS = (16, 64)
+COMMITS = 1500  # of each kind in a round
+SLICE = 250  # of one kind at a time
+CANCELS, FAILOVERS = 8, 1  # in a round
+LEASE, POLL = 2.0, 0.5  # seconds
+ABSENT = "There is no PostgreSQL on this machine (Debian: apt install postgresql)."
+
+JOURNAL = "acceptances a second at the journal, a workspace each, beside single-row commits by as many connections"
+HTTP = "accepted prompts a second over HTTP, beside the same server on SQLite"
+POLLED = "from a cancel at one node to the end at another, without wake-ups, in poll intervals"
+WOKEN = "from a cancel at one node to the end at another, with wake-ups, in single-row commits"
+FAILOVER = "from the death of a node to the end of what it ran, less lease and poll"
+
+
+async def compare_commits(url: str, callers: int) -> tuple[float, float]:
+    """Commits a second: bare rows, and acceptances, each caller in a workspace of its own."""
+    from cancelmark.impl.store.postgres import Database, PostgresStore
+
+    database = Database(url, callers)
+    await database.open()
+    await database.fetch("CREATE TABLE IF NOT EXISTS public.bare (id text PRIMARY KEY, session_id text, body text)")
+    stores = [PostgresStore(database, uuid4()) for _ in range(callers)]
+    versions = [0] * callers
+    for store in stores:
+        await store.make(f"/bench/{store.workspace}", "log")
+        await store.write([NewSession("s")])
+
+    async def insert(caller: int) -> None:
+        await database.fetch("INSERT INTO public.bare VALUES (%s, %s, %s)", uuid4().hex, "s", "a prompt")
+
+    async def accept(caller: int) -> None:
+        steps = Steps(uuid4().hex, "s", versions[caller], [AcceptPrompt(0, "s", "a prompt", uuid4().hex)])
+        answer = await stores[caller].commit(steps)
+        assert isinstance(answer, Committed)
+        versions[caller] = answer.version
+
+    async def take(commit: Callable[[int], Awaitable[None]]) -> float:
+        waiting = iter(range(SLICE))
+
+        async def work(caller: int) -> None:
+            for _ in waiting:
+                await commit(caller)
+
+        began = perf_counter()
+        await asyncio.gather(*map(work, range(callers)))
+        return perf_counter() - began
+
+    bare = accepted = 0.0
+    for _ in range(COMMITS // SLICE):
+        bare += await take(insert)
+        accepted += await take(accept)
+    await database.close()
+    return COMMITS / bare, COMMITS / accepted
+
+
+@contextmanager
+def node(url: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A server of the cluster: its port, and its process."""
+    with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as own:
+        command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir", own,
+                   "--database", url, "--lease", str(LEASE), "--poll", str(POLL), "--log-level", "error", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                yield int(process.stdout.readline().split(":")[2].split("/")[0]), process
+            finally:
+                process.kill()
+
+
+async def cancel_elsewhere(here: int, there: int) -> list[float]:
+    """Seconds from cancels at one node to the ends at the node that runs the turns."""
+    times = []
+    async with asyncio.timeout(300), Connection.to(here) as one, Connection.to(there) as runs, \
+            Connection.to(there) as watching:
+        workspace, sessions = await opened(runs, CANCELS)
+        await watching.watch(workspace)
+        ends = watching.ends()
+        for request in prompts(workspace, sessions, uuid4().hex, "slow: " + "word " * 400, CANCELS):
+            await runs.call(request)
+        for session in sessions:
+            await asyncio.sleep(POLL / 3)  # at another point between two looks each time
+            seen = asyncio.ensure_future(anext(ends))
+            began = perf_counter()
+            await one.call(post(f"/v1/workspaces/{workspace}/agent/sessions/{session}/cancel"))
+            end = await seen
+            times.append(perf_counter() - began)
+            assert (end["session_id"], end["outcome"]) == (session, "canceled")
+    return times
+
+
+async def fail_over(here: int, there: int, process: int) -> float:
+    """Seconds from the death of the node that runs a turn to the end of it at another."""
+    async with asyncio.timeout(120), Connection.to(here) as one, Connection.to(there) as runs:
+        workspace, sessions = await opened(runs, 1)
+        await one.watch(workspace)
+        ends = one.ends()
+        for request in prompts(workspace, sessions, uuid4().hex, "slow: " + "word " * 400, 1):
+            await runs.call(request)
+        await asyncio.sleep(2 * POLL + LEASE)  # whoever buries has to have lived for as long as a lease
+        began = perf_counter()
+        os.kill(process, signal.SIGKILL)
+        end = await anext(ends)
+        assert end["outcome"] == "error"
+        return perf_counter() - began
+
+
+async def time_commit(url: str) -> float:
+    """Seconds that one bare INSERT takes, at the median."""
+    from cancelmark.impl.store.postgres import Database
+
+    database = Database(url, 1)
+    await database.open()
+    times = []
+    for _ in range(100):
+        began = perf_counter()
+        await database.fetch("INSERT INTO public.bare VALUES (%s, %s, %s)", uuid4().hex, "s", "a prompt")
+        times.append(perf_counter() - began)
+    await database.close()
+    return median(times)
+
+
+def measure(setting: Setting) -> Report:
+    """Everything that was promised of several servers."""
+    if find_tool("postgres") is None:
+        return Report([], [Goal(JOURNAL, (), "at least", 0.4, why=ABSENT), Goal(HTTP, (), "at least", 0.7, why=ABSENT),
+                           Goal(POLLED, (), "at most", 1, why=ABSENT), Goal(WOKEN, (), "at most", 3, why=ABSENT),
+                           Goal(FAILOVER, (), "at most", 1, " s", ABSENT)])
+    commits: list[tuple[object, ...]] = []
+    accepted: list[tuple[object, ...]] = []
+    delays: list[tuple[object, ...]] = []
+    journal: dict[int, list[float]] = {callers: [] for callers in CALLERS}
+    over_http, polled, woken, failovers = list[float](), list[float](), list[float](), list[float]()
+    for n in range(1, setting.rounds + 1):
+        with instance() as postgres:
+            url = new_database(postgres)
+            for callers in CALLERS:
+                bare, steps = asyncio.run(compare_commits(url, callers))
+                journal[callers].append(steps / bare)
+                commits.append((n, callers, bare, steps, steps / bare))
+            with server() as port:
+                _, alone = asyncio.run(acceptance(port, "queued", busy=True))
+            with server("--database", new_database(postgres)) as port:
+                _, shared = asyncio.run(acceptance(port, "queued", busy=True))
+            over_http.append(shared / alone)
+            accepted.append((n, alone, shared, shared / alone))
+            commit = asyncio.run(time_commit(url))
+            with node(url, "--wake-ups", "none") as (here, _), node(url, "--wake-ups", "none") as (there, _):
+                polled.append(max(asyncio.run(cancel_elsewhere(here, there))) / POLL)
+            with node(url) as (here, _), node(url) as (there, running):
+                woken.append(median(asyncio.run(cancel_elsewhere(here, there))) / commit)
+                failovers.append(asyncio.run(fail_over(here, there, running.pid)) - LEASE - POLL)
+            delays.append((n, commit * 1000, polled[-1] * POLL * 1000, woken[-1] * commit * 1000,
+                           (failovers[-1] + LEASE + POLL) * 1000))
+    return Report(
+        [Table(f"Commits a second, {COMMITS:,} of each kind", ("round", "connections", "bare rows", "acceptances",
+                                                               "ratio"), commits),
+         Table("Prompts accepted a second over HTTP", ("round", "SQLite", "PostgreSQL", "ratio"), accepted),
+         Table(f"Milliseconds; lease {LEASE:g} s, poll {POLL:g} s", (
+             "round", "one bare commit", "cancel to end, polling (slowest)", "with wake-ups (median)", "failover"),
+               delays)],
+        [*(Goal(f"{JOURNAL} ({callers})", tuple(ratios), "at least", 0.4) for callers, ratios in journal.items()),
+         Goal(HTTP, tuple(over_http), "at least", 0.7, why=(
+             "A prompt takes two commits of its session, one after the other: it is accepted, and it enters. SQLite "
+             "writes those of all sessions with one fsync.")), Goal(POLLED, tuple(polled), "at most", 1),
+         Goal(WOKEN, tuple(woken), "at most", 3), Goal(FAILOVER, tuple(failovers), "at most", 1, " s")])
