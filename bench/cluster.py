@@ -163,9 +163,9 @@ def measure(setting: Setting) -> Report:
                 bare, steps = asyncio.run(compare_commits(url, callers))
                 journal[callers].append(steps / bare)
                 commits.append((n, callers, bare, steps, steps / bare))
-            with server() as port:
+            with server() as (port, _):
                 _, alone = asyncio.run(acceptance(port, "queued", busy=True))
-            with server("--database", new_database(postgres)) as port:
+            with server("--database", new_database(postgres)) as (port, _):
                 _, shared = asyncio.run(acceptance(port, "queued", busy=True))
             over_http.append(shared / alone)
             accepted.append((n, alone, shared, shared / alone))
