@@ -154,28 +154,21 @@ class Node:
 
     async def _look_for_ever(self) -> None:
         """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""
-        loop = asyncio.get_running_loop()
-        due = loop.time()
         while True:
-            began = loop.time()
             try:
-                if began >= due:  # whoever was woken has something else to do
-                    due = began + self.lease.poll
-                    await self._bury()
+                buried = await self.database.fetch(BURY, self.id, self.lease.length)
+                for (id,) in buried:
+                    self.buried += 1
+                    log.warning("a node is dead", extra={"node": str(id)})
                 await self._look([Work(*row) for row in await self.database.fetch(WORK, self.id)])
             except StoreError as error:
                 log.warning("nothing is seen: %s", error)
             except Exception as error:  # one session that fails must not keep the node from looking at the others
                 log.error("a look failed", exc_info=error)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(due - loop.time(), 0.1 * self.lease.poll)):
+                async with asyncio.timeout(self.lease.poll):
                     await self._awake.wait()
             self._awake.clear()
-
-    async def _bury(self) -> None:
-        for (id,) in await self.database.fetch(BURY, self.id, self.lease.length):
-            self.buried += 1
-            log.warning("a node is dead", extra={"node": str(id)})
 
     async def _tell_for_ever(self) -> None:
         while True:

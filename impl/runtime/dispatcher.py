@@ -276,8 +276,10 @@ class Dispatcher:
     async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
         """The session is not what the steps were taken on: loads it, and takes again what waits in the lane."""
         records = [(run, await self.store.prompt(run.prompt.seq)) for run in self._missing_in(snapshot)]
+        if lane.stuck:  # it was lost meanwhile, and nothing of it counts
+            return
         for run, record in records:
-            if record and record.outcome:
+            if record and record.outcome and self._runs.get(run.prompt.seq) is run:
                 self._leave_ended(run, record.outcome)
         lane.reload(snapshot, [run.prompt for run in self._missing_in(snapshot)])  # no other step comes in between
         for prompt in lane.session.prompts.values():

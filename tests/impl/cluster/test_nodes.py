@@ -10,7 +10,9 @@ from support.journals import AUDIT, judge
 from support.postgres import Bouncer, shared_server
 from support.servers import Place, Server, serving
 
+from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Lease
+from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.store import Answer, Steps
 from cancelmark.impl.store.postgres import PostgresStore
 
@@ -391,5 +393,28 @@ def test_a_cancel_that_comes_while_its_session_is_being_recovered_is_written(mon
         with psycopg.connect(node.database.address, autocommit=True) as connection:
             connection.execute(AUDIT.encode())
             assert not judge(connection)
+
+    play(story)
+
+
+def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        runtime = next(iter(a[0].site.workspaces)).runtime
+        assert isinstance(runtime, SharedRuntime)
+        lane = runtime._lanes[a[1].session]
+        assert isinstance(lane, SharedLane)
+        snapshot = await runtime.store.load(a[1].session)
+        read = PostgresStore.prompt
+
+        async def lose_meanwhile(self: PostgresStore, key: str | int) -> object:
+            found = await read(self, key)
+            runtime._lose(lane)
+            return found
+
+        monkeypatch.setattr(PostgresStore, "prompt", lose_meanwhile)
+        await runtime._take_all_again(lane, snapshot._replace(prompts=()))
+        assert not runtime._runs
+        assert a[1].session not in runtime._lanes
 
     play(story)

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-INTERVALS = {"1 day": 86_400, "1 hour": 3_600}
+INTERVALS = {"2 seconds": 2.0, "1 day": 86_400, "1 hour": 3_600}
 
 _WORDS: Sequence[tuple[str, str]] = (
     (r"cancelmark\.", ""),
