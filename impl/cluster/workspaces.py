@@ -219,6 +219,7 @@ class SharedWorkspaces(Workspaces):
 
     async def _look(self, work: list[Work]) -> None:
         """Looks at the sessions that are this node's or nobody's, and at how far the logs have come."""
+        await self._hear_of_events()
         for one in work:
             try:
                 await self._look_at(one)
@@ -226,8 +227,7 @@ class SharedWorkspaces(Workspaces):
                 log.warning("a session cannot be looked at: %s", error, extra={"session": one.session})
         for workspace in self:
             assert isinstance(workspace, SharedWorkspace)
-            await workspace.mirror.look()  # before ends are heard of: no message comes after its end
-        await self._hear_of_events()
+            await workspace.mirror.look()
 
     async def _look_at(self, one: Work) -> None:
         workspace = self._open.get(str(one.workspace))
@@ -263,6 +263,8 @@ class SharedWorkspaces(Workspaces):
             store = workspace.runtime.store
             assert isinstance(store, PostgresStore)
             if latest > workspace.runtime.broker.latest:
+                assert isinstance(workspace, SharedWorkspace)
+                await workspace.mirror.look()  # before its end is heard of: no message comes after that
                 store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
             if known != workspace.log and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
