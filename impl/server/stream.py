@@ -155,11 +155,14 @@ class EventStream:
         self._encoder.keen += 1
         try:
             async with asyncio.timeout(self._heartbeat):
-                self._add_notice(told, watch, await anext(watch))
+                first = await anext(watch)
+            self._add_notice(told, watch, first)
             if (pause := self._encoder.keen * GATHER) > NOTICEABLE:
                 await asyncio.sleep(min(pause, MOST))
             else:
-                await watch.settle(SETTLE)
+                if not isinstance(first, Event):
+                    await watch.settle(SETTLE)
+                await asyncio.sleep(0)  # what is told of an event in the same breath goes with it
             while len(told) < TOGETHER and (notice := await watch.take()):
                 self._add_notice(told, watch, notice)
         except TimeoutError:

@@ -119,6 +119,14 @@ def test_updates_that_come_close_together_are_sent_together_and_an_event_is_not_
         await asyncio.sleep(SETTLE)
         ((at, piece),) = reader.pieces
         assert (at, b'"number":5}' in piece, b"run_complete" in piece) == (began, True, True)
+        await asyncio.sleep(1)
+        reader.pieces.clear()
+        began = loop.time()
+        await workspace.runtime.store.write([AppendEvent(session, TERMINAL, {"seq": 2}, "r")])
+        broker.publish(Update(session, "news", {"number": 6}))  # as a state is told right after the end
+        await asyncio.sleep(SETTLE)
+        ((at, piece),) = reader.pieces
+        assert (at, b"run_complete" in piece, b'"number":6}' in piece) == (began, True, True)
         reader.leave()
         await reading
         await workspaces.close()
