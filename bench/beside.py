@@ -21,7 +21,7 @@ SECONDS = 3.0  # for each rate
 OURS = "now"
 
 WHY = ("Most of a prompt's processor time is Python: HTTP and its parsing, the steps of asyncio between sockets, the "
-       "store's thread and the turn; the disk is waited for four times.")
+       "store's thread and the turn; the disk is waited for three times.")
 GOALS = (  # what, which figure, relation, limit
     ("completed prompts a second, one session", "one session: prompts/s", "at least", 3.5),
     (f"completed prompts a second, {WORKSPACES} workspaces", "workspaces: prompts/s", "at least", 3.3),
