@@ -24,9 +24,9 @@ from cancelmark.model.session import PLAIN
 
 from ..models import Attachment
 from ..runtime import Closing, NoSession, RunIdInUse
-from ..runtime.lane import NOTHING, Lane, LaneStep
+from ..runtime.lane import Lane, LaneStep
 from ..runtime.messages import wire_part
-from ..runtime.refusals import Refusal
+from ..runtime.refusals import PAUSE, Refusal, Stale
 from ..runtime.run import Handle, Run
 from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
@@ -35,7 +35,7 @@ from ..runtime.writer import Commit
 from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, PromptRecord, Refused, Snapshot, StoreError
 from ..store.postgres import ClosingSession, PostgresStore
 from .lane import SharedLane
-from .repeating import CALLS, PAUSE, Stale, repeated
+from .repeating import CALLS, repeated
 
 log = logging.getLogger("cancelmark.cluster")
 
@@ -290,13 +290,7 @@ class SharedRuntime(Runtime):
         if called and lane.epoch is None:
             return self._make_again(lane, step)
         again = super()._take_again(lane, step)  # a turn that a call has stopped needs that call before its end
-        return self._make_again(lane, step) if called and not again.effects.action else again
-
-    def _make_again(self, lane: Lane, step: LaneStep) -> LaneStep:
-        """Nothing comes of the step: whoever has called calls again."""
-        assert step.done is not None
-        step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
-        return LaneStep.of(NOTHING, lane.session)
+        return self._make_again(lane, step) if called and again.done and not again.effects.action else again
 
     async def _find_prompt(self, lane: Lane, key: int | str) -> Prompt | PromptRecord:
         found = await super()._find_prompt(lane, key)

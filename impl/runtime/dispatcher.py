@@ -29,9 +29,9 @@ from ..models import Model
 from ..store import Answer, Committed, Conflict, Json, Lost, Message, Operation, Snapshot, Store, StoreError
 from .conversation import Memory
 from .events import Broker, Update
-from .lane import Lane, LaneStep
+from .lane import NOTHING, Lane, LaneStep
 from .messages import canceled_messages, list_names, wire_message
-from .refusals import TOO_LATE, Moved, Refusal, Stuck
+from .refusals import TOO_LATE, Moved, Refusal, Stale, Stuck
 from .result import Result
 from .run import CALL, STATE, Run, show
 from .session import Effects, Prompt
@@ -44,6 +44,7 @@ log = logging.getLogger("cancelmark")
 
 SHOWN = 280  # characters of a prompt that an update of its state carries
 SESSION = "session"  # the type of an update that tells of a session
+NAMED = {"revoke", "replace", "next"}  # calls on one prompt
 EVERYWHERE = {"", *(action.name for action in ACTIONS if action.everywhere)}  # and what is no action at all
 
 Ready = Callable[[str], Awaitable[None]]
@@ -300,6 +301,8 @@ class Dispatcher:
 
     def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
         effects = lane.take_again(step)
+        if step.done and not effects.action and (step.effects is NOTHING or step.effects.action in NAMED):
+            return self._make_again(lane, step)
         if not effects.action and step.effects.action == "requeue":
             prompt = step.effects.prompt and lane.session.prompts.get(step.effects.prompt.seq)
             if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
@@ -308,6 +311,12 @@ class Dispatcher:
                 self._close_run(run, run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
         return LaneStep.of(effects, lane.session, step.done)
+
+    def _make_again(self, lane: Lane, step: LaneStep) -> LaneStep:
+        """Nothing comes of the step: whoever has called calls again."""
+        assert step.done is not None
+        step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
+        return LaneStep.of(NOTHING, lane.session)
 
     def _leave_ended(self, run: Run, outcome: Outcome) -> None:
         """Tells how a prompt ended that others have ended."""

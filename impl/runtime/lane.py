@@ -7,8 +7,9 @@ the version that the store last answered with. If the store has another one by n
 loaded from the snapshot that came with the answer, and what waits in the lane is asked for again, in order. So a
 requeue of a prompt that was canceled meanwhile becomes its end, a step folds what may still be folded, and an end that
 somebody else has written is not written again. A cancel reaches no further the second time than the first, and a stop
-nobody else. A clear_queue drops what it finds queued when it is committed: nobody has its answer before, so for every
-caller it came after those.
+nobody else. A caller is told what was committed: a call on one prompt that cannot be taken again as it was, and one
+that was refused, is made again from its beginning. A clear_queue drops what it finds queued when it is committed:
+nobody has its answer before, so for every caller it came after those.
 
 **Rejected:** taking steps only when they are committed. A queue of intents that nobody has applied cannot tell its
 caller what a step will do, and everything that asks the session (who is active, what is queued) would have to wait for
@@ -149,6 +150,8 @@ class Lane:
         prompt = session.prompts.get(first.prompt.seq)
         if prompt is None or not session.can(first.action, prompt, first.variant):
             return NOTHING
+        if first.replaced and prompt.version != first.changed[0][1].version:
+            return NOTHING  # the caller may have asked for the version before
         if first.replaced:
             return session.replace(prompt, first.replaced[0])
         return session.take(first.action, prompt, first.variant)

@@ -1,6 +1,16 @@
 """Why a runtime does not do what it is asked for."""
 
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
 from cancelmark.model.lifecycle import Outcome, State
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PAUSE = 0.002  # seconds before a call is made again
 
 
 class Refusal(Exception):
@@ -49,6 +59,26 @@ class Stuck(Refusal):
 
 class Moved(Refusal):
     """The session belongs to another server by now."""
+
+
+class Stale(Refusal):
+    """Others have written to the session meanwhile: the call is made again."""
+
+
+def repeated_on(*refusals: type[Refusal]) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
+    """The call is made again until it is not refused so."""
+    def decorate(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        @wraps(call)
+        async def repeat(*args: P.args, **kwargs: P.kwargs) -> T:
+            while True:
+                try:
+                    return await call(*args, **kwargs)
+                except refusals:
+                    await asyncio.sleep(PAUSE)
+
+        return repeat
+
+    return decorate
 
 
 TOO_LATE = Closing("the server has closed and could not write this; a restart ends it")

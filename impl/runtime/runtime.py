@@ -27,7 +27,9 @@ from .refusals import (
     OtherVersion,
     Refusal,
     RunIdInUse,
+    Stale,
     TooLate,
+    repeated_on,
 )
 from .run import Handle, Run
 from .session import Counter, Effects, Prompt, Session
@@ -224,6 +226,7 @@ class Runtime(Dispatcher):
         """The seq up to which a cancel has reached, as it is journaled."""
         return self._find_lane(session_id).mark
 
+    @repeated_on(Stale)
     async def revoke(self, session_id: str, key: int | str, *, by: str = "") -> wire.Revoked:
         """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.
         Raises `NoPrompt` if there is none (R30a, R30b)."""
@@ -233,14 +236,14 @@ class Runtime(Dispatcher):
         if isinstance(found, PromptRecord):
             return wire.Revoked(found.seq, "none", found.state.value, found.text,
                                 found.outcome.value if found.outcome else "", found.into or 0)
-        effects = lane.session.take("revoke", found)
-        effect = "asked" if found.state is State.ACTIVE else "canceled"
-        told = wire.Revoked(found.seq, effect, found.state.value, found.text,
-                            found.outcome.value if found.outcome else "")
-        await self._carry_out(lane, effects)
+        effects = await self._carry_out(lane, lane.session.take("revoke", found))
+        assert effects.prompt is not None
+        assert effects.after is not None
         self._tell_call(lane, "revoke", by, found.seq)
-        return told
+        return wire.Revoked(found.seq, "asked" if effects.after is State.ACTIVE else "canceled", effects.after.value,
+                            effects.prompt.text, Outcome.CANCELED.value if effects.after is State.DONE else "")
 
+    @repeated_on(Stale)
     async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None, by: str = "") -> wire.Stopped:
         """Cancels the prompt in front, and keeps the queue; with `hold`, holds the session in the same step. With `seq`
         nothing is done unless that prompt is in front: only so can it be repeated (R31a, R31b, R31c)."""
@@ -249,11 +252,10 @@ class Runtime(Dispatcher):
         session = lane.session
         front, before = next(iter(session.active), None) if hold else session.in_front(), session.held
         if seq is not None and (front is None or front.seq != seq):
-            told, effects = wire.Stopped(0, session.held), NOTHING
-        else:
-            effects = session.take("stop", None, HOLD if hold else None)
-            told = wire.Stopped(front.seq if front else 0, session.held)
-        await self._carry_out(lane, effects)
+            await self._carry_out(lane, NOTHING)
+            return wire.Stopped(0, before)
+        effects = await self._carry_out(lane, session.take("stop", None, HOLD if hold else None))
+        told = wire.Stopped(front.seq if front else 0, hold or (effects.held if effects.action else before))
         if told.stopped or told.held is not before:
             self._tell_call(lane, "stop", by, told.stopped, hold)
         return told
@@ -277,6 +279,7 @@ class Runtime(Dispatcher):
             self._tell_call(lane, action, by, held=told.held)
         return told
 
+    @repeated_on(Stale)
     async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None, *, by: str = "",
                       ) -> wire.Replaced:
         """Gives a prompt that has not begun another text. The text that it has already is no change, and is taken in
@@ -299,7 +302,7 @@ class Runtime(Dispatcher):
                 refusal = self._too_late(found)
             else:
                 effects = lane.session.replace(found, text)
-                version = found.version
+                version += 1
                 if run := self._runs.get(found.seq):
                     run.forget_message()
         await self._carry_out(lane, effects)
@@ -309,6 +312,7 @@ class Runtime(Dispatcher):
             self._tell_call(lane, "replace", by, found.seq)
         return wire.Replaced(found.seq, version)
 
+    @repeated_on(Stale)
     async def next(self, session_id: str, key: int | str, *, by: str = "") -> wire.Placed:
         """Moves a prompt that waits ahead of all others. Raises `TooLate` (R34a, R34b)."""
         self._refuse_without(Feature.NEXT)

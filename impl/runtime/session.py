@@ -36,7 +36,7 @@ class Refused(Exception):
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "begun", "changed", "held", "mark", "moved", "prompt", "replaced", "variant")
+    __slots__ = ("action", "after", "begun", "changed", "held", "mark", "moved", "prompt", "replaced", "variant")
 
     def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
@@ -46,6 +46,7 @@ class Effects(list[Effect]):
         self.replaced: tuple[str, str] | None = None  # of a replace: the new text, and the digest of the one before
         self.mark = 0  # the session's, after it
         self.held = False
+        self.after = prompt.state if prompt else None  # the state of its prompt
 
 
 class Counter:
@@ -225,6 +226,8 @@ class Session:
             self.mark, self.down, self.memory, self.held = mark, down, memory, held
             raise
         effects.mark, effects.held = self.mark, self.held
+        if prompt:
+            effects.after = prompt.state
         return effects
 
     def _put_back(self, effects: Effects) -> None:
