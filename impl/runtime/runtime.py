@@ -178,7 +178,8 @@ class Runtime(Dispatcher):
         if mode is Feature.INTERRUPT:
             return Traits(urgent=True, front=session.next_front)
         if lane.accepting or not session.is_idle():
-            raise Busy(f"session {session.id} is {'held' if session.held else 'busy'}; wait, or let the prompt queue")
+            why = "held; resume it" if session.held else "busy; wait"
+            raise Busy(f"session {session.id} is {why}, or let the prompt queue")
         return PLAIN
 
     def _admit(self, lane: Lane, accepted: AcceptPrompt, after: int, mode: Feature | None,

@@ -129,7 +129,13 @@ def tell_late(error: "Refusal") -> str:
     told = error.told
     if told.code == "other_version":
         return "was edited by somebody else meanwhile; look at it again"
-    return f"does not wait any more: it is {(told.outcome or told.state).replace('_', ' ')}"
+    return tell_state(told.state, told.outcome)
+
+
+def tell_state(state: str, outcome: str) -> str:
+    if state == "accepted":
+        return "is still on its way into the queue; try again"
+    return f"does not wait any more: it is {(outcome or state).replace('_', ' ')}"
 
 
 async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
@@ -142,7 +148,8 @@ async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
     try:
         prompt = next((p for p in await place.client.waiting(*where) if p.seq == seq), None)
         if prompt is None:
-            return True, "does not wait in this session"
+            known = next((p for p in await place.client.prompts(*where) if p.seq == seq), None)
+            return True, tell_state(known.state, known.outcome) if known else "does not wait in this session"
         text = ask_editor(prompt.text)
         if text == prompt.text:
             return False, "is as it was"

@@ -116,6 +116,7 @@ def test_a_session_that_somebody_else_holds_stays_held_after_an_edit(
         monkeypatch.setenv("EDITOR", editor)
         assert says in user.refused("queue", "edit", user.seq("another"))
         user.does("queue", "clear")
+    assert user.does("queue", "edit", seq, code=1) == f"prompt #{seq} does not wait any more: it is canceled\n"
     assert user.does("queue", "edit", "99999", code=1) == "prompt #99999 does not wait in this session\n"
     assert "has no prompt 99999" in user.refused("queue", "drop", "99999")
     user.does("cancel")
@@ -148,7 +149,10 @@ def test_one_run_is_canceled_and_no_other(user: User) -> None:
 def test_send_now_interrupts_and_if_idle_refuses(user: User) -> None:
     user.does("send", "--run-id", "story", "a long story")
     user.does("send", "fast: later")
-    assert "is busy" in user.refused("send", "--if-idle", "not now")
+    assert "is busy; wait" in user.refused("send", "--if-idle", "not now")
+    user.does("hold")
+    assert "is held; resume it" in user.refused("send", "--if-idle", "not now")
+    user.does("resume")
     assert "urgent" in user.does("run", "--now", "fast: urgent")
     assert user.tells("cancel", "--run", "story", code=1)["outcome"] == "canceled"
 
