@@ -99,7 +99,7 @@ class Node:
         return self.beaten + self.lease.length - asyncio.get_running_loop().time()
 
     async def start(self) -> None:
-        await self._enroll()
+        await self._enroll(self.id)
         loops = [self._beat_for_ever(), self._look_for_ever(), self._tell_for_ever(), self._prune_for_ever()]
         if self._direct:
             loops.append(self._listen_for_ever(self._direct))
@@ -123,12 +123,14 @@ class Node:
         if self.others:
             self._news.set()
 
-    async def _enroll(self) -> None:
+    async def _enroll(self, id: UUID) -> None:
+        """Takes a place among the nodes under that name, which is this node's once the database knows it: nobody could
+        bury an owner that it does not know."""
         sent = asyncio.get_running_loop().time()
         await self.database.fetch(
             "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
-            " clock_timestamp() + make_interval(secs => %s), false, false)", self.id, self.url, self.lease.length)
-        self.beaten = sent
+            " clock_timestamp() + make_interval(secs => %s), false, false)", id, self.url, self.lease.length)
+        self.beaten, self.database.node = sent, id
 
     async def _beat_for_ever(self) -> None:
         while True:
@@ -147,10 +149,9 @@ class Node:
             self.beaten, self.others = sent, rows[0][0] - 1
             return
         log.error("this node was declared dead; it goes on under another name", extra={"node": str(self.id)})
+        await self._enroll(uuid4())
+        self._die()  # in the same breath: under its old name it would see its sessions, and run them again
         self.deaths += 1
-        self._die()
-        self.database.node = uuid4()
-        await self._enroll()
 
     async def _look_for_ever(self) -> None:
         """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""

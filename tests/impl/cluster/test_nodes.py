@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -12,9 +13,11 @@ from support.servers import Place, Server, serving
 
 from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Lease
+from cancelmark.impl.cluster.node import Node as ClusterNode
 from cancelmark.impl.cluster.runtime import SharedRuntime
-from cancelmark.impl.store import Answer, Steps
+from cancelmark.impl.store import Answer, Steps, StoreError
 from cancelmark.impl.store.postgres import PostgresStore
+from cancelmark.model.lifecycle import Outcome
 
 
 @asynccontextmanager
@@ -291,6 +294,33 @@ def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another
     play(story)
 
 
+@pytest.mark.rule("C5c")
+def test_a_node_that_cannot_take_its_place_again_owns_nothing_under_a_name_that_nobody_knows(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(a: Node, b: Node) -> None:
+        node, gate = a[0].site.workspaces.node, a[0].holds("one")
+        enroll, sent, enrolled = ClusterNode._enroll, list[asyncio.Task[object]](), asyncio.Event()
+
+        async def fail_at_first(self: ClusterNode, *name: UUID) -> None:
+            if not sent:
+                sent.append(asyncio.ensure_future(a[1].send("one", "r1")))
+                await asyncio.wait(sent, timeout=1.0)  # it is taken, or waits for a name that counts
+                raise StoreError("the database", "away", "try again")
+            await enroll(self, *name)
+            enrolled.set()
+
+        monkeypatch.setattr(ClusterNode, "_enroll", fail_at_first)
+        async with b[1].watching() as watch:
+            await node.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", node.id)
+            await enrolled.wait()
+            await sent[0]
+            gate.open()
+            assert (await watch.end("r1"))["outcome"] == "end_turn"
+        assert node.deaths == 1
+
+    play(story)
+
+
 def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again() -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
@@ -410,7 +440,8 @@ def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypat
         async def lose_meanwhile(self: PostgresStore, key: str | int) -> object:
             found = await read(self, key)
             runtime._lose(lane)
-            return found
+            assert found is not None
+            return found._replace(outcome=Outcome.ERROR)  # by its new owner
 
         monkeypatch.setattr(PostgresStore, "prompt", lose_meanwhile)
         await runtime._take_all_again(lane, snapshot._replace(prompts=()))

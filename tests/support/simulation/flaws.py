@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from cancelmark.impl.cluster import node as nodes
 from cancelmark.impl.cluster.lane import SharedLane
@@ -281,12 +281,12 @@ async def hear_nothing(self: SharedWorkspace) -> None:
     """Where a subscriber goes on is judged by what this node has heard of."""
 
 
-async def enroll_again(self: Node) -> None:
-    self.beaten = asyncio.get_running_loop().time()
-    await self.database.fetch("DELETE FROM cancelmark.nodes WHERE id = %s", self.id)
+async def enroll_again(self: Node, id: UUID) -> None:
+    self.beaten, self.database.node = asyncio.get_running_loop().time(), id
+    await self.database.fetch("DELETE FROM cancelmark.nodes WHERE id = %s", id)
     await self.database.fetch(
         "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
-        " clock_timestamp() + make_interval(secs => %s), false, false)", self.id, self.url, self.lease.length)
+        " clock_timestamp() + make_interval(secs => %s), false, false)", id, self.url, self.lease.length)
 
 
 ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
