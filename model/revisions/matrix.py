@@ -42,7 +42,7 @@ INSIDE: tuple[Variant, ...] = ("in process",)
 
 PROFILES: tuple[Profile, ...] = (
     Profile(Bounds(2, cancels=1), ANY, "two prompts of any kind and a cancel"),
-    Profile(Bounds(2, clears=1), NAMED, "two prompts with run ids and a clear_queue"),
+    Profile(Bounds(2, cancels=1, clears=1), NAMED, "two prompts with run ids, a cancel and a clear_queue"),
     Profile(Bounds(3), NAMED, "three prompts with run ids: order, and who is active"),
     Profile(Bounds(2, requeues=1), NAMED, "two prompts with run ids, and a turn that goes on after a summary"),
     Profile(Bounds(1, cancels=1, requeues=1), NAMED, "a turn that goes on after a summary, and a cancel"),

@@ -23,7 +23,7 @@ class R4(R3):
     """The merged pull request."""
 
     name = "r4"
-    title = "merged: run ids end on their own, fallback event, shutdown"
+    title = "merged: run ids are never folded, and get ends of their own; shutdown"
 
     CALLS: ClassVar[tuple[str, ...]] = ("cancel", "clear_queue", "close")
     LATER: ClassVar[dict[str, str]] = {"clear_queue": "clear_rest", "close": "close_rest"}

@@ -1,4 +1,4 @@
-"""The family on the page: its calls, which property each adds or rewords, and every set of them.
+"""The family on the page: its calls, which property each adds or rewords, and what was searched.
 
 Nothing is searched here: the figures are those of specs/family.md, as `make specs` has taken them along.
 """
@@ -6,26 +6,22 @@ Nothing is searched here: the figures are those of specs/family.md, as `make spe
 import re
 from collections.abc import Iterable
 from html import escape
-from itertools import combinations
 
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Property
-from cancelmark.views.pages.family import name_features
 
-from .reading import cite, specification
+from .reading import bounds_text, cite, read_bounds, specification
 from .tables import draw_table
 
 CALLS = {
     Feature.REVOKE: ("Cancel one prompt.", "R30"),
-    Feature.STOP: ("Cancel what runs, and keep the queue; or hold the queue in the same step.", "R31"),
+    Feature.STOP: ("Cancel what runs, and keep the queue. A stop can hold the session too.", "R31"),
     Feature.HOLD: ("Nothing that waits starts until a resume. What runs goes on.", "R32"),
     Feature.REPLACE: ("Give a prompt that has not begun another text.", "R33"),
     Feature.NEXT: ("Move a waiting prompt to the front.", "R34"),
     Feature.REJECT: ("Accept a prompt only if the session is idle.", "R35"),
     Feature.INTERRUPT: ("Accept a prompt, put it to the front, and stop what runs.", "R35"),
 }
-ACROSS, DOWN = (Feature.REVOKE, Feature.STOP, Feature.HOLD), (
-    Feature.REPLACE, Feature.NEXT, Feature.REJECT, Feature.INTERRUPT)
 
 
 def family() -> str:
@@ -38,12 +34,20 @@ def family() -> str:
             "actions-table")
         + f'<details class="more"><summary>Which properties change</summary>{draw_properties()}</details>'
         + draw_wording()
-        + f'<details class="more"><summary>All {len(told["sets"])} sets of calls, with the states of each '
-        f"search</summary>{draw_sets(told['sets'])}</details>"
         + '<details class="more"><summary>What known servers do, and what they give up</summary>'
+        "<p>Judged by the words of the reference, which know none of these calls.</p>"
         + draw_policies(told["policies"]) + "</details>"
-        + f'<p class="note">{len(mistakes)} tempting mistakes were searched too, such as “{escape(mistakes[0])}”. '
-        "Each breaks a property. Numbers in brackets count steps. All figures here are committed with the project.</p>")
+        + f'<p class="note">{len(mistakes)} tempting mistakes in these calls were searched too, such as '
+        f"“{escape(mistakes[0])}”. Each breaks a property. These figures are committed with the project: "
+        "<code>specs/family.md</code>.</p>")
+
+
+def searched_sets() -> dict[str, str]:
+    """How many sets of calls were searched, within which bounds, and how many states they have."""
+    told = specification()["family"]
+    states = sorted(int(states.replace(",", "")) for states in told["sets"].values())
+    return {"sets": str(len(told["sets"])), "family_bounds": bounds_text(read_bounds(told["bounds"])),
+            "family_states": f"{states[0]:,} to {states[-1]:,}"}
 
 
 def draw_properties() -> str:
@@ -67,27 +71,11 @@ def draw_wording() -> str:
     return f'<details class="more"><summary>How the {len(reworded)} reworded ones read</summary>{table}</details>'
 
 
-def sets_of(features: Iterable[Feature]) -> list[tuple[Feature, ...]]:
-    """Every set, the smaller ones first."""
-    features = tuple(features)
-    return [found for size in range(len(features) + 1) for found in combinations(features, size)]
-
-
-def draw_sets(states: dict[str, str]) -> str:
-    """A table of all sets: some features across, the others down, and in each cell how many states were searched."""
-    def name(features: Iterable[Feature]) -> str:
-        return " ".join(f.value for f in features) or "–"
-
-    return draw_table("States of every set", ("with", *map(name, sets_of(ACROSS))), (
-        (name(down), *(states[name_features((*across, *down))] for across in sets_of(ACROSS)))
-        for down in sets_of(DOWN)), "counts", right=range(1, 9))
-
-
 def draw_policies(policies: Iterable[list[str]]) -> str:
     """What known servers answer to two questions, and what each answer gives up."""
     def given_up(text: str) -> str:
         found = re.findall(r"\*\*([\w-]+)\*\* \((\d+)\): ([^<]+)", text)
-        return ", ".join(f'<span title="{escape(trace)}"><code>{id}</code> ({steps})</span>'
+        return ", ".join(f'<span title="{escape(trace)}"><code>{id}</code> ✗ {steps}</span>'
                          for id, steps, trace in found) or "nothing"
 
     def question(text: str) -> str:

@@ -13,7 +13,7 @@ from cancelmark.views.states.session import session_graph
 from . import reading, sections
 from .cluster import cluster, searched_bounds, searched_states
 from .dressing import asset, dress_page
-from .family import family
+from .family import family, searched_sets
 from .findings import Findings
 from .payload import graphs, make_payload
 
@@ -39,6 +39,7 @@ def page(found: Findings) -> str:
     parts = {
         "verdict": sections.verdict(found),
         "lifecycle": reading.draw_lifecycle(REFERENCE.rows),
+        "arrows": reading.arrow_words(),
         "rows": sections.rows_table(REFERENCE.rows),
         "session": inline(render_svg(session_graph())),
         "why": reading.why(found),
@@ -51,7 +52,7 @@ def page(found: Findings) -> str:
         "flaw_count": str(len(FLAWS)),
         "flaws": sections.flaws(found),
         "whatif": sections.whatif(found),
-        "family": family(), "sets": str(len(reading.specification()["family"]["sets"])),
+        "family": family(), **searched_sets(),
         "cluster": cluster(), "cluster_states": searched_states(), "cluster_flaws": str(len(ALL_FLAWS)),
         "cluster_properties": str(len((*CLUSTER_PROPERTIES, *LOG_PROPERTIES))), "cluster_bounds": searched_bounds(),
         "figures": sections.figures(found),
@@ -59,6 +60,6 @@ def page(found: Findings) -> str:
         "glossary": reading.glossary(),
         **sections.limits(found),
     }
-    template = re.sub(r"\[(R\d+[a-z]?)\]", lambda rule: reading.cite(rule[1]), asset("page.html"))
+    template = re.sub(r"\[(R\d+[a-z]?)\]", lambda rule: reading.cite(rule[1]), reading.explain(asset("page.html")))
     body = reading.fill(template, parts)
     return dress_page("Cancelmark: the review", body, make_payload(found), graphs(found), NAV)

@@ -10,7 +10,7 @@ from cancelmark.model.revisions.matrix import JUDGED
 
 from .findings import REF, REVISIONS, Findings
 from .graphs import PackedGraph
-from .whatif import CHANGES, POLICIES
+from .whatif import CHANGES, INSTEAD, POLICIES
 
 SENTENCES = {p.id: p.sentence for p in JUDGED}
 SESSIONS = "sessions"  # the reference with two of them
@@ -47,7 +47,8 @@ def make_payload(found: Findings) -> dict[str, object]:
 def _placed(name: str) -> dict[str, object]:
     """In which group of the menu a protocol stands, and how the command line plays it."""
     if name in CHANGES:
-        kind = "One call more" if CHANGES[name] in POLICIES else "What if …"
+        kind = ("One call more" if CHANGES[name] in POLICIES else
+                "In place of the mark" if CHANGES[name] in INSTEAD else "What if …")
         return {"group": kind, "play": CHANGES[name].play}
     if name in (LOGGED.name, LOSSY.name):
         return {"group": "Delivery of events", "play": None}

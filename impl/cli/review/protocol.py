@@ -21,7 +21,7 @@ from .dressing import asset, dress_page
 from .findings import CHECKED, REF
 from .graphs import PackedGraph, pack_graph
 from .payload import SENTENCES, ShownTrace
-from .sections import bounds_text, rows_table
+from .sections import rows_table
 from .tables import draw_table
 from .whatif import walks_in
 
@@ -95,7 +95,7 @@ def page(found: Reviewed) -> str:
         "traces": _traces(found, set(walked)), "differences": _differences(found),
         "lifecycle": reading.draw_lifecycle(protocol.rows),
         "session": inline(render_svg(session_graph(protocol))), "rows": rows_table(protocol.rows),
-        "glossary": reading.glossary(),
+        "arrows": reading.arrow_words(), "glossary": reading.glossary(),
     }
     payload = {
         "protocols": [{"id": OWN, "title": protocol.name, "group": "Reviewed", "play": None},
@@ -114,7 +114,8 @@ def _shown(protocol: Protocol, id: str, walk: list[int]) -> ShownTrace:
 
 def _verdict(found: Reviewed) -> str:
     states = sum(result.states for result in found.results.values())
-    searched = "; ".join(f"{bounds_text(bounds)}: {result.states:,} states" for bounds, result in found.results.items())
+    searched = "; ".join(f"{reading.bounds_text(bounds)}: {result.states:,} states"
+                         for bounds, result in found.results.items())
     if not found.problems:
         return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><p>Every property held in {states:,} '
                 f"states. Searched: {searched}.</p></div>")
@@ -160,7 +161,7 @@ def _differences(found: Reviewed) -> str:
     only = "".join(f"<p>Only {name} has {escape(', '.join(actions))}.</p>" for name, actions in
                    zip(("the reference", found.protocol.name), compared.only) if actions)
     if not compared.differences:
-        return only + f"<p>No action behaves otherwise than in the reference within {bounds_text(BOUNDS)}.</p>"
+        return only + f"<p>No action behaves otherwise than in the reference within {reading.bounds_text(BOUNDS)}.</p>"
     return only + draw_table("Where it departs", ("call", "after", "the reference", escape(found.protocol.name)), (
         (f"<code>{escape(d.call)}</code>", escape(" · ".join(calls(d.histories[0])) or "the start"),
          *(escape(tell_step(history, step)) for history, step in zip(d.histories, d.steps)))

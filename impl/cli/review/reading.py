@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from cancelmark.model.lifecycle import Row
+from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
 from cancelmark.views.drawing.render import inline, render_svg
 from cancelmark.views.states.lifecycle import brief_label, brief_lifecycle_graph
@@ -27,8 +28,7 @@ GLOSSARY = {
     "accept": "The server takes a prompt, gives it a seq, and tells the client so. The prompt has not entered yet.",
     "enter": "An accepted prompt becomes active, queued, or canceled on entry.",
     "seq": "The number of a prompt in the order of acceptance: A is 1, B is 2, and so on.",
-    "mark": "A number that a session keeps: the highest seq that a cancel has reached. The mark only rises. "
-            "“Mark ≤ A”: it covers A and all that was accepted before A.",
+    "mark": "A number that a session keeps: the highest seq that a cancel has reached. The mark only rises.",
     "covered": "A cancel has reached the prompt: its seq is at or below the mark.",
     "busy": "The session has an active prompt, or the server is down.",
     "run id": "A name that a client gives its prompt, in order to wait for the end of exactly this prompt.",
@@ -54,10 +54,9 @@ CHECKING = {
     "step": "One action, taken as a whole. Of a turn: the moment at which it takes in queued prompts.",
     "bounds": "How much may happen in a search: so many prompts, cancels, crashes.",
     "reference": "The protocol that this page is about.",
-    "safety, liveness": "Safety: nothing bad ever happens. Liveness: what must happen does happen at last.",
     "subscriber": "A client that watches the events of the server.",
-    "at rest (quiescence)": "The server and the turns have nothing left to do by themselves.",
-    "counterexample": "Steps that lead to a broken property. The page always shows a shortest one.",
+    "quiescence": "The server is at rest: it and its turns have nothing left to do by themselves.",
+    "counterexample": "Steps that lead to a broken property. The page shows a shortest one within the bounds.",
 }
 FAMILY = {
     "family": "The reference with more calls, each of which can be left out.",
@@ -73,13 +72,13 @@ SEVERAL = {
     "place": "The number of an event in the log, from which a subscriber goes on.",
 }
 ORIGINAL = {
-    "r0 … r4": "The original server as it was, and after each of four repairs. r4 was merged.",
     "goroutine": "A thread of the original server, which was written in Go. Each posted prompt runs in one.",
     "registered": "The original's note of whose turn runs in a session, by which a cancel finds the turn.",
     "reservation": "The original's count of prompts that were posted and have not entered yet.",
     "in process": "A prompt from inside the server, such as of a sub-agent. In the original it has no number.",
     "pop, look, clean up …": "Steps of the original between two locks. Other goroutines may come in between.",
 }
+ALL_WORDS = GLOSSARY | ACTING | CHECKING | FAMILY | SEVERAL | ORIGINAL
 
 
 @cache
@@ -109,6 +108,39 @@ def cite(text: str) -> str:
     return _CITED.sub(link, escape(text, quote=False))
 
 
+def explain(text: str) -> str:
+    """HTML in which `[[word]]` and `[[shown|word]]` are links to what the word means, with that as a hint."""
+    def link(found: re.Match[str]) -> str:
+        shown, _, word = found[1].partition("|")
+        return (f'<a class="word" href="#{_word_id(word or shown)}" title="{escape(ALL_WORDS[word or shown])}">'
+                f"{shown}</a>")
+
+    return re.sub(r"\[\[([^\]]+)\]\]", link, text)
+
+
+def explain_sentence(sentence: str) -> str:
+    """A sentence of the model as HTML, in which the words that the page has not used yet are explained."""
+    return explain(re.sub(r"\b(quiescence|subscriber|clear_queue|run id|close)\b", r"[[\1]]", escape(sentence)))
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """`3 prompts, 2 cancels, 1 crash`."""
+    def part(name: str, n: int) -> str:
+        one = {"crashes": "crash", "closes": "close"}.get(name, name.removesuffix("s"))
+        return f"{n} {one if n == 1 else name}"
+
+    return ", ".join(part(name, n) for name, n in vars(bounds).items() if n > (name == "sessions"))
+
+
+def read_bounds(text: str) -> Bounds:
+    """Bounds as the specification writes them: `prompts=3 cancels=2`."""
+    return Bounds(**{name: int(n) for name, n in (part.split("=") for part in text.split())})
+
+
+def _word_id(word: str) -> str:
+    return "word-" + re.sub(r"\W+", "-", word).strip("-")
+
+
 def _shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else text[:most].rsplit(" ", 1)[0] + " …"
 
@@ -123,7 +155,9 @@ def draw_lifecycle(rows: Sequence[Row]) -> str:
     picture = inline(render_svg(brief_lifecycle_graph(rows)))
     for label, group in groupby(sorted(rows, key=brief_label), key=brief_label):
         ids = sorted({row.rule.split(",")[0] for row in group if row.rule})
-        hint = escape(" ".join(f"{id}: {_shortened(clauses().get(id, ''))}" for id in ids))
+        word = label.split(" ")[0].rstrip(":")
+        hints = [f"{word}: {ALL_WORDS[word]}"] if word in ALL_WORDS else []
+        hint = escape(" ".join([*hints, *(f"{id}: {_shortened(clauses().get(id, ''))}" for id in ids)]))
         words = re.escape(f"> {escape(label)} </text>")
         if ids:
             link = f'<a href="#rule-{ids[0]}" aria-label="{escape(label)}: {ids[0]}"><title>{hint}</title>'
@@ -163,18 +197,25 @@ def unpromised() -> str:
             f"{listed(items[FIRST:])}</details>")
 
 
+def _list_words(entries: dict[str, str]) -> str:
+    items = "".join(f'<div id="{_word_id(word)}"><dt>{escape(word)}</dt><dd>{escape(says)}</dd></div>'
+                    for word, says in entries.items())
+    return f'<dl class="glossary">{items}</dl>'
+
+
+def _fold_words(title: str, entries: dict[str, str]) -> str:
+    return f'<details class="more"><summary>{title}</summary>{_list_words(entries)}</details>'
+
+
+def arrow_words() -> str:
+    return _fold_words("The words on the arrows", ACTING)
+
+
 def glossary() -> str:
-    def words(entries: dict[str, str]) -> str:
-        items = "".join(f"<div><dt>{escape(word)}</dt><dd>{escape(says)}</dd></div>"
-                        for word, says in entries.items())
-        return f'<dl class="glossary">{items}</dl>'
-
-    def folded(title: str, entries: dict[str, str]) -> str:
-        return f'<details class="more"><summary>{title}</summary>{words(entries)}</details>'
-
-    parts = {"Words on arrows": ACTING, "Words of the check and of this page": CHECKING, "Words of the family": FAMILY,
+    """Every word that is not explained under the life of a prompt."""
+    parts = {"Words of the check and of this page": CHECKING, "Words of the family": FAMILY,
              "Words of several servers": SEVERAL, "Words of the original": ORIGINAL}
-    return words(GLOSSARY) + "".join(folded(title, entries) for title, entries in parts.items())
+    return _list_words(GLOSSARY) + "".join(_fold_words(title, entries) for title, entries in parts.items())
 
 
 # --- why it works
@@ -193,8 +234,8 @@ SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-c
 LESSONS = {
     "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",
     "counter": "A counter says how many a cancel was for, and not which. A later prompt can use up a count too.",
-    "list": "A list on disk is right too, but it grows, and has to be cleaned up. In memory, as here, a crash loses "
-            "it. The mark is one number, on disk before the cancel is answered.",
+    "list": "A list says for whom, and is right. Here it is in memory, and a crash loses it; so it would a mark. "
+            "The mark is on disk before the cancel is answered, and is one number, where a list grows.",
 }
 
 
@@ -228,17 +269,22 @@ def _instead(found: Findings, change: Change) -> str:
 
 
 def others() -> str:
-    """What two other tools say, as committed with the project."""
+    """What was found in other ways, as committed with the project."""
     spec = specification()
     widest = max(spec["spin"], key=lambda row: int(row["states"]))
+    bounds = bounds_text(read_bounds(widest["bounds"]))
+    sentences = spec["proof"]["invariant"]
+    listed = "".join(f"<li>{escape(says)}</li>" for says in sentences.values())
     return f"""<div class="others">
-<article><h3>A proof, for any number of prompts</h3><p>A solver (z3) was asked {spec['proof']['questions']} questions
-and answered each as it must. They show that the {len(spec['proof']['invariant'])} sentences hold at the start
-and survive every action, and that the properties follow, with any of <a href="#family">the family’s calls</a> or none.
-Delivery is not part of it. <code>cancelmark prove</code> asks again.</p></article>
+<article><h3>A proof, for any number of prompts</h3><p>An invariant of {len(sentences)} sentences holds at the start and
+stays true whatever happens next, and the properties follow from it, with any of
+<a href="#family">the family’s calls</a> or none. The solver z3 settled this in {spec['proof']['questions']} questions;
+<code>cancelmark prove</code> asks them again. Delivery is not part of it.</p>
+<details class="more"><summary>The invariant</summary><ul class="unchecked">{listed}</ul></details></article>
 <article><h3>A second model, in another language</h3><p>SPIN searched a model that was written apart, in Promela, from
 the rules alone. In {len(spec['spin'])} searches it counted the same states and the same edges as this project’s
-explorer, and every property held. The largest, of {widest['states']:,} states, has more prompts and no crash
-({widest['bounds'].replace('=', ' ')}); this page does not repeat it.</p></article>
-</div><p class="note">These two were not run for this page. Their figures are committed with the project, and its tests
-run both again.</p>"""
+explorer, and every property held. The largest has {widest['states']:,} states ({bounds}).</p></article>
+<article><h3>The server itself</h3><p>In tests Cancelmark’s server takes every step of the model, is killed and started
+again, and is judged by the kit. All {len(FLAWS_BY_NAME)} flaws were put into it, one at a time, and random tests find
+each: <code>docs/trust.md</code>.</p></article>
+</div><p class="note">None of this was run for this page: the figures are committed with the project.</p>"""

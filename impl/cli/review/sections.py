@@ -17,7 +17,7 @@ from cancelmark.views.drawing.theme import PROMPT_LOOKS
 
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
 from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces
-from .reading import cite
+from .reading import bounds_text, cite, explain, explain_sentence
 from .tables import draw_table
 from .whatif import CHANGES, INSTEAD, SEEDED_CHANGES
 
@@ -38,8 +38,9 @@ def verdict(found: Findings) -> str:
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
     reach = ('<a href="#holds">Within bounds</a> every order of events was tried. For any number of prompts there is '
-             '<a href="#checked-by-others">a proof</a> of all but delivery. Every prompt ends once callers stop '
-             "calling and turns end.")
+             '<a href="#checked-by-others">a proof</a> of all but delivery. Delivery, by which clients see “exactly '
+             f"one”, rests on a search of {found.delivered[LOGGED.name].searched} states. Every prompt ends once "
+             "callers stop calling and turns end.")
     return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><dl>{items}</dl></div>'
             f'<p class="note">{reach}</p>')
 
@@ -62,27 +63,34 @@ def judge_property(found: Findings, property: Property) -> Judged:
     return Judged("violated" if broken else "holds", widest.states, widest.bounds)
 
 
+HOLDS = '<span class="says good">✓<span class="unseen"> holds</span></span>'
+DELIVERED = (f"of a model of delivery alone, within {DELIVERY_BOUNDS.prompts} prompts and a subscriber that goes away "
+             "once")
+
+
 def properties(found: Findings) -> str:
     """The properties, by the search that judged them."""
     searches: dict[Judged, list[Property]] = {}
     for p in JUDGED:
         searches.setdefault(judge_property(found, p)._replace(verdict=""), []).append(p)
-    headings = ("property", "what it says", "kind", "rules", "verdict")
+    headings = ("property", "what it says", "rules", "holds")
     head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     body = ""
     for (_, states, bounds), judged_by_it in searches.items():
-        body += (f'<tbody><tr class="search"><th colspan="5" scope="rowgroup"><strong>{states:,} states</strong> '
-                 f"within {bounds_text(bounds)}</th></tr>")
+        within = DELIVERED if bounds is DELIVERY_BOUNDS else f"within {bounds_text(bounds)}"
+        body += (f'<tbody><tr class="search"><th colspan="{len(headings)}" scope="rowgroup"><strong>{states:,} '
+                 f"states</strong> {within}</th></tr>")
         for p in judged_by_it:
             good = judge_property(found, p).verdict == "holds"
-            says = '<span class="says good">✓ holds</span>' if good else '<span class="says bad">✗ violated</span>'
-            body += (f'<tr><th scope="row"><code>{p.id}</code></th><td>{escape(p.sentence)}</td>'
-                     f'<td data-head="kind">{p.kind.value}</td><td data-head="rules">{cite(", ".join(p.clauses))}</td>'
-                     f"<td>{says}</td></tr>")
+            says = HOLDS if good else '<span class="says bad">✗ violated</span>'
+            body += (f'<tr><th scope="row"><code>{p.id}</code></th><td>{explain_sentence(p.sentence)}</td>'
+                     f'<td data-head="rules">{cite(", ".join(p.clauses))}</td><td>{says}</td></tr>')
         body += "</tbody>"
     widest = found.checked[CHECKED[0]]
-    reach = (f"{widest.possible - len(widest.unmet)} of {widest.possible} rows, outcomes and actions happen somewhere "
-             "in the largest search, so nothing holds merely because it is impossible.")
+    happen = f"{widest.possible - len(widest.unmet)} of the" if widest.unmet else "All"
+    reach = (f"{happen} {widest.possible} rows, outcomes and actions happen in the largest search: no property holds "
+             'because its case never comes. And each check can fail: some change under <a href="#whatif">What if …</a> '
+             'breaks it, and <a href="#history">r0–r4</a> break delivery.')
     traces = "".join(
         f'<details open><summary>{id} is violated within {bounds_text(c.bounds)}</summary><pre tabindex="0">'
         f"{escape(text)}</pre></details>" for c in found.checked.values() for id, text in c.traces.items())
@@ -90,18 +98,10 @@ def properties(found: Findings) -> str:
             f'<thead><tr>{head}</tr></thead>{body}</table><p class="note">{reach}</p>{traces}')
 
 
-def bounds_text(bounds: Bounds) -> str:
-    """`3 prompts, 2 cancels, 1 crash`."""
-    def part(name: str, n: int) -> str:
-        one = {"crashes": "crash", "closes": "close"}.get(name, name.removesuffix("s"))
-        return f"{n} {one if n == 1 else name}"
-
-    return ", ".join(part(name, n) for name, n in vars(bounds).items() if n > (name == "sessions"))
-
-
 # --- guarantees
 
-FIRST = 4  # examples that are not folded
+REPEATED = "cancel-on-entry"  # the mark has been shown to do so
+FIRST = 3  # examples that are not folded
 
 
 def guarantees(found: Findings) -> str:
@@ -112,7 +112,7 @@ def guarantees(found: Findings) -> str:
                 f'<div class="sequence still" data-draw="example/{e.name}" tabindex="0" role="group" '
                 f'aria-label="{escape(e.title)}, as a sequence diagram"></div></article>')
 
-    shown = [article(e) for e in EXAMPLES if f"example/{e.name}" in drawn]
+    shown = [article(e) for e in EXAMPLES if f"example/{e.name}" in drawn and e.name != REPEATED]
     return (f'<div class="stories-grid">{"".join(shown[:FIRST])}</div>'
             f'<details class="more"><summary>{len(shown) - FIRST} more</summary>'
             f'<div class="stories-grid">{"".join(shown[FIRST:])}</div></details>')
@@ -124,9 +124,9 @@ def matrix(found: Findings) -> str:
     def cell(name: str, property: str) -> str:
         says, _, steps = found.chapters[name].cells[property].partition(" ")
         if says == "holds":
-            return '<span class="says good">✓<span class="unseen"> holds</span></span>'
+            return HOLDS
         if says == "–":
-            return '<span class="says none" title="what it speaks of is not there">–</span>'
+            return '<span class="says none" title="not modelled there">–</span>'
         trace = f"{name}/{property}"
         if trace not in known:
             return f'<span class="says bad">✗ {steps}</span>'
@@ -140,19 +140,21 @@ def matrix(found: Findings) -> str:
         for p in JUDGED), "matrix")
     revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.column.title)} <span>{c.column.states:,} states</span>"
                         "</dd></div>" for c in found.chapters.values())
-    legend = ('<p class="note">–: the property cannot fail there. A revision takes many more steps than the reference, '
-              "one for each lock. So here all, ref too, are searched within smaller bounds.</p>")
-    return f'{table}{legend}<dl class="revisions">{revisions}</dl>'
+    lead = ('<h3>Which properties break</h3><p class="note">A number says after how many steps: choose it to see them. '
+            "–: nothing is known, because r0–r4 are modelled without crashes and with one session, r0–r3 without a "
+            f"{explain('[[close]]')}, and r0 cancels nothing on entry. All, ref too, are searched within smaller "
+            "bounds than above.</p>")
+    return f'{lead}{table}<dl class="revisions">{revisions}</dl>'
 
 
 STORY = (
     "r0 gave prompts no number and took no lock. A cancel looked for prompts that run or are queued, and missed those "
     "that had not entered. Prompts ran side by side, stayed in the queue, or ended without an event.",
-    "r1 remembered a cancel by a flag, r2–r4 by a mark. But a mark needs a number on every prompt: prompts from inside "
-    "the process had none, and a turn that went on after a summary lost its own. And handoff and clear_queue were "
-    "several steps each: other calls came in between.",
+    "r1 remembered a cancel by a flag, r2–r4 by a mark. But a mark needs a number on every prompt: [[prompts from "
+    "inside the process|in process]] had none, and a [[requeued|requeue]] turn lost its own. And [[handoff]] and "
+    "[[clear_queue]] were several steps each: other calls came in between.",
     "r4 still leaves the queue behind a turn that ends in an error, lets clear_queue end a prompt that then runs, and "
-    "holds an end back until all turns queued behind it have ended.",
+    "publishes the end of a prompt only after all turns that were queued behind it.",
     "The reference adds: a seq on every prompt, one atomic step for each action, and the end written in the step in "
     "which the prompt is done.",
 )
@@ -161,7 +163,7 @@ TOLD = "queue-stranded-by-error"  # the flaw of the merged version that is easie
 
 def story() -> str:
     """What was wrong, and what the reference adds."""
-    lines = "".join(f"<p>{escape(line)}</p>" for line in STORY)
+    lines = "".join(f"<p>{explain(escape(line))}</p>" for line in STORY)
     return (f'<h3>What was wrong</h3><div class="story">{lines}</div><button type="button" data-show="flaw/{TOLD}">'
             f"See {REVISIONS[-1]} leave a prompt in the queue</button>")
 
@@ -181,11 +183,11 @@ def ladder() -> str:
         now = flaws_of(name)
         first = name == REVISIONS[0]
         repaired = "–" if first else links(was - now) if name != REF else f"all {len(was)}"
-        new = f"the {len(now)} that it began with" if first else links(now - was)
+        new = f"its first {len(now)}" if first else links(now - was)
         rows.append((name, str(len(now)), str(len(now - was)) if not first else "–", repaired, new))
         was = now
     returned = [flaw.name for flaw in FLAWS if ", " in flaw.where]
-    again = f"{', '.join(returned)} was repaired and came back, so it counts as new twice." if returned else ""
+    again = f"{', '.join(returned)} was repaired and came back." if returned else ""
     last = REVISIONS[-1]
     merged, before = flaws_of(last), set[str]().union(*map(flaws_of, REVISIONS[:-1]))
     return ("<h3>The repair ladder</h3><p class=\"note\">"
@@ -205,12 +207,11 @@ def flaws(found: Findings) -> str:
     def article(flaw: Flaw) -> str:
         trace = drawn.get(f"flaw/{flaw.name}")
         show = "" if trace is None else (
-            f'<button type="button" data-show="flaw/{flaw.name}">Show the {len(trace.path)} steps'
+            f'<button type="button" data-show="flaw/{flaw.name}">{len(trace.path)} steps'
             f'<span class="unseen"> of {flaw.name}</span></button>')
-        repaired = f" <span>repaired in {flaw.repaired}</span>" if flaw.repaired else ""
         still = " data-still" if last in flaw.revisions else ""
         return (f'<article id="flaw-{flaw.name}"{still}><h4>{flaw.name}</h4><p class="says-it">{escape(flaw.says)}</p>'
-                f'<p class="tags"><span>in {flaw.where}</span>{repaired}</p>'
+                f'<p class="tags"><span>in {flaw.where}</span></p>'
                 f'<p class="told" data-told="flaw/{flaw.name}"></p>{show}</article>')
 
     order = [p.id for p in JUDGED]
@@ -235,8 +236,9 @@ def whatif(found: Findings) -> str:
         cells = [f'<button type="button" class="fails" data-show="{id}/{p}">{p} <span aria-hidden="true">✗</span> '
                  f'{len(walk)}<span class="unseen"> steps</span></button>' if f"{id}/{p}" in known else
                  f'<span class="says bad">{p} ✗</span>' for p, walk in result.broken.items()]
-        cells += [f'<span class="says none">{escape(goal)} never happens</span>' for goal in result.unmet]
-        return " ".join(cells) or '<span class="says good">✓ holds</span>'
+        also = "" if result.broken else "no property, but "
+        cells += [f'<span class="says none">{also}{escape(goal)} never happens</span>' for goal in result.unmet]
+        return " ".join(cells) or HOLDS
 
     def rows(ids: Iterable[str]) -> Iterable[Sequence[str]]:
         return ((f'<a href="#play/{id}/">{escape(CHANGES[id].title)}</a>', broken(id)) for id in ids)
@@ -260,7 +262,6 @@ def rows_table(rows: Iterable[Row]) -> str:
 def figures(found: Findings) -> str:
     widest = found.checked[CHECKED[0]]
     series = {name: [found.checked[b].states for b in bounds] for name, bounds in GROWTH.items()}
-    most = max(found.checked.values(), key=lambda c: c.states)
     legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in PROMPT_LOOKS)
     depth = columns("States by depth", widest.levels, "steps from the start", "states")
     doing = shares("What prompts are doing, by depth", [level.prompts for level in found.levels], [*PROMPT_LOOKS],
@@ -268,13 +269,12 @@ def figures(found: Findings) -> str:
     grows = growth("States by the number of prompts", series, "prompts", "states")
     return f"""<details class="more"><summary>{len(found.checked)} searches of the reference, drawn</summary>
 <div class="plots">
-<figure>{inline(depth)}<figcaption>States by depth: {widest.states:,} within {bounds_text(widest.bounds)}.</figcaption>
+<figure>{inline(depth)}<figcaption>States by depth, of the largest search: {widest.states:,}.</figcaption>
 </figure>
 <figure>{inline(doing)}<figcaption>What prompts are doing, by depth, in the
 {sum(level.states for level in found.levels):,} states within {bounds_text(LEVELS_PROFILE.bounds)}.
 <ul class="legend">{legend}</ul></figcaption></figure>
-<figure>{inline(grows)}<figcaption>Growth with the bound, on a scale of powers of ten; the largest
-search here has {most.states:,} states.</figcaption></figure>
+<figure>{inline(grows)}<figcaption>Growth with the bound, by powers of ten.</figcaption></figure>
 </div></details>"""
 
 

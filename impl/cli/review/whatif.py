@@ -37,7 +37,7 @@ INSTEAD = (
 )
 SEEDED_CHANGES = tuple(
     Change(slug, bug.name, bug.protocol, bug.bounds, f"seeded:{slug}")
-    for slug, bug in zip(SEEDED, BUGS) if bug.bounds.sessions == 1)
+    for slug, bug in zip(SEEDED, BUGS))
 
 
 def _policy(feature: Feature) -> Change:
@@ -76,7 +76,7 @@ def limit_actions(protocol: Protocol, bounds: Bounds) -> Protocol:
 def walks_in(protocol: Protocol, trace: Trace) -> bool:
     """Whether the trace can be walked step by step: a page forgets prompts that are done, and some bugs do not."""
     try:
-        graph_of(protocol, [], [trace])
+        graph_of(protocol, [], [trace], len(trace.start.sessions))
     except LookupError:
         return False
     return True
@@ -88,6 +88,6 @@ def search_protocol(id: str, protocol: Protocol, bounds: Bounds) -> Changed:
     result = explore_fully(protocol, bounds)
     told = {name: trace for name, trace in result.violations.items() if trace.loop is None and walks_in(within, trace)}
     everything = Profile(bounds, protocol.action("accept").variants, "what was searched")
-    graph, walks = pack_graph(within, [everything], list(told.values()))
+    graph, walks = pack_graph(within, [everything], list(told.values()), bounds.sessions)
     broken: dict[str, list[int]] = {name: [] for name in result.violations} | dict(zip(told, walks))
     return Changed(id, result.states, result.verdict, broken, result.unmet, graph)

@@ -11,6 +11,7 @@ import pytest
 from support.reviewing import Review, steps_by_state
 
 from cancelmark.impl.cli.main import main
+from cancelmark.impl.cli.protocols import known_protocols
 from cancelmark.impl.cli.review import command, findings
 from cancelmark.impl.cli.review.cluster import DRAWN
 from cancelmark.impl.cli.review.page import NAV
@@ -93,10 +94,9 @@ def test_the_page_says_why_the_mark_works_and_what_others_found(review: Review) 
 
 def test_every_change_breaks_what_its_bug_declares(review: Review) -> None:
     for bug in BUGS:
-        slug = next((id for id, change in CHANGES.items() if change.title == bug.name), None)
-        if slug:
-            assert set(review.found.changed[slug].broken) == bug.breaks, bug.name
-            assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
+        slug = next(id for id, change in CHANGES.items() if change.title == bug.name)
+        assert set(review.found.changed[slug].broken) == bug.breaks, bug.name
+        assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
 
 
 def test_every_link_of_the_navigation_is_named_like_the_heading_that_it_leads_to(review: Review) -> None:
@@ -110,6 +110,7 @@ def test_every_link_of_the_navigation_is_named_like_the_heading_that_it_leads_to
 def test_the_page_qualifies_what_it_says_first(review: Review) -> None:
     hero = re.sub(r"<[^>]+>", "", review.html.partition('<section class="hero"')[2].partition("</section>")[0])
     for words in ("joins the running turn, and ends with it", "Within bounds", "all but delivery",
+                  "rests on a search of 45 states",
                   "once callers stop calling and turns end", "merged into an agent server written in Go"):
         assert words in hero
 
@@ -122,7 +123,19 @@ def test_the_history_tells_what_was_wrong_with_a_flaw_of_the_merged_version(revi
         assert any(line.startswith(name) or f" {name}" in line for line in STORY)
     ladder = [{f.name for f in FLAWS if name in f.revisions} for name in findings.REVISIONS]
     counted = len(ladder[0]) + sum(len(now - was) for was, now in pairwise(ladder))
-    assert (counted > len(FLAWS)) == ("came back, so it counts as new twice" in section)
+    assert (counted > len(FLAWS)) == (" was repaired and came back" in section)
+
+
+def test_no_flaw_is_shorter_than_the_counterexample_of_its_property(review: Review) -> None:
+    for name, (_, walk) in review.found.flaws.items():
+        flaw = FLAWS_BY_NAME[name]
+        assert len(walk) >= int(review.found.chapters[flaw.latest].cells[flaw.breaks].split()[1]), name
+
+
+def test_every_property_is_seen_to_break_on_the_page(review: Review) -> None:
+    broken = set[str]().union(*(changed.broken for changed in review.found.changed.values()))
+    assert broken == {p.id for p in PROPERTIES}
+    assert review.found.chapters["r4"].cells["delivery"].startswith("fails")
 
 
 def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -> None:
@@ -132,8 +145,9 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
     assert f"all {len(told['sets'])} sets of them were searched" in section
     for p in PROPERTIES:
         assert (escape(p.in_family or p.sentence) + "</td>" in section) == bool(p.reworded_for)
-    for states in told["sets"].values():
-        assert f">{states}</td>" in section
+    states = sorted(int(states.replace(",", "")) for states in told["sets"].values())
+    assert f"({states[0]:,} to {states[-1]:,} states)" in section
+    assert "within 2 prompts, 1 cancel, 1 revoke, 1 stop, 1 hold, 1 replace, 1 next" in section
     matrix = section.partition("family-matrix")[2].partition("</table>")[0]
     for p in (*FAMILY_PROPERTIES, *PROPERTIES):
         features = re.findall(rf">{p.id}</code></th>(.*?)</tr>", matrix)
@@ -313,7 +327,7 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
     review: Review, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
     bug = next(b for b in BUGS if "no-poisoning" in b.breaks)
-    monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
+    monkeypatch.setitem(known_protocols(), "ref", bug.protocol)
     bounds = Bounds(2, cancels=1, clears=1)
     checked = {**review.found.checked, bounds: findings.check(bounds)}
     found = replace(review.found, checked=checked)
@@ -330,7 +344,7 @@ def test_a_broken_reference_has_its_counterexample_in_the_matrix(
     review: Review, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bug = next(b for b in BUGS if "no-poisoning" in b.breaks)
-    monkeypatch.setitem(findings.PROTOCOLS, "ref", bug.protocol)
+    monkeypatch.setitem(known_protocols(), "ref", bug.protocol)
     monkeypatch.setattr(findings, "EXAMPLES", ())
     chapters = {**review.found.chapters, "ref": findings.chapter("ref")}
     found = replace(review.found, chapters=chapters)

@@ -80,6 +80,9 @@ function changesOf(moment, before) {
   return found;
 }
 
+// “≤ A”, as the model says it, covers A and all before A.
+function markText(mark) { return mark.replace("≤", "up to"); }
+
 function factOf(moment, session, name) {
   const found = moment.sessions[session].facts.find(([key]) => key === name);
   return found ? found[1] : "";
@@ -109,7 +112,7 @@ function strip(moment, before, lanes, width) {
     const lane = lanes.find((other) => other.label === label && other.session === session);
     drawn.push(chip(lane, (middle += below), cell.text.replace(/_/g, " "), cell.kind));
   }
-  for (const { lane, mark } of marks) drawn.push(chip(lane, (middle += below), `mark ${mark}`, "mark"));
+  for (const { lane, mark } of marks) drawn.push(chip(lane, (middle += below), `mark ${markText(mark)}`, "mark"));
   return svg("svg", { class: "cancelmark strip", width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, ...drawn);
 }
 

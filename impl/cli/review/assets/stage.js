@@ -6,7 +6,16 @@ function drawStage(root, walk, payload) {
   drawBoard(part("board"), moment, walk.moments[walk.at - 1]);
   part("session").replaceChildren(...moment.sessions.map((session, i) => drawSession(session, walk.graph.sessions > 1 ? i + 1 : null)));
   part("events").replaceChildren(...drawEvents(walk));
-  if (part("properties")) part("properties").replaceChildren(...walk.graph.properties.map((id) => drawProperty(walk, id, payload)));
+  if (part("properties")) drawProperties(part, walk, payload);
+}
+
+// Folded as long as nothing is broken.
+function drawProperties(part, walk, payload) {
+  const { properties } = walk.graph;
+  const broken = walk.now.brokenSoFar.length;
+  part("properties").replaceChildren(...properties.map((id) => drawProperty(walk, id, payload)));
+  part("kept").textContent = broken ? `${broken} of ${properties.length} broken` : `None of ${properties.length} broken`;
+  if (broken) part("all").open = true;
 }
 
 function drawSession({ facts, prompts }, number) {
@@ -20,7 +29,7 @@ function drawSession({ facts, prompts }, number) {
 }
 
 function drawFact(name, value) {
-  return name === "mark" && value !== "–" ? html("span", { class: "pill mark" }, value) : value;
+  return name === "mark" && value !== "–" ? html("span", { class: "pill mark" }, markText(value)) : value;
 }
 
 function drawPrompt(label, cell) {
