@@ -327,9 +327,10 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
     review: Review, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:
     bug = next(b for b in BUGS if "no-poisoning" in b.breaks)
-    monkeypatch.setitem(known_protocols(), "ref", bug.protocol)
     bounds = Bounds(2, cancels=1, clears=1)
-    checked = {**review.found.checked, bounds: findings.check(bounds)}
+    with monkeypatch.context() as patch:
+        patch.setitem(known_protocols(), "ref", bug.protocol)
+        checked = {**review.found.checked, bounds: findings.check(bounds)}
     found = replace(review.found, checked=checked)
     monkeypatch.setattr(command, "find_out", lambda workers: found)
     path = tmp_path / "broken.html"
