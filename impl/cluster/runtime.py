@@ -187,17 +187,15 @@ class SharedRuntime(Runtime):
             await self._see_if_free(snapshot)
 
     async def _reach(self, session_id: str) -> Lane:
-        lane = self._lanes.get(session_id)
-        if lane is None:
-            lane = await self._load_lane(session_id)
-            return self._lanes.setdefault(session_id, lane)
+        known = self._lanes.get(session_id)
+        lane = known or await self._load_lane(session_id)
         assert isinstance(lane, SharedLane)
         while lane.session.down:  # it is being recovered here
             await lane.take()
             self._rest(lane)
         if lane.stuck:
             raise lane.stuck
-        if not lane.working:  # else its commit compares
+        if known and not lane.working:  # else its commit compares
             async with self._taken(lane):
                 await self._see(lane, await self._load(session_id))
         return self._lanes.get(session_id) or await self._reach(session_id)
@@ -208,12 +206,16 @@ class SharedRuntime(Runtime):
         except LookupError:
             raise NoSession(f"there is no session {session_id}; create it first") from None
 
-    async def _load_lane(self, session_id: str) -> SharedLane:
+    async def _load_lane(self, session_id: str) -> Lane:
+        """The lane of a session that this node does not know. Who comes second takes the lane of who came first: a turn
+        that is asked to stop in one lane could not end in another."""
+        snapshot = await self._load(session_id)
+        if known := self._lanes.get(session_id):
+            return known
         lane = SharedLane(Session(session_id, self._counter, protocol=self.protocol), self.broker)
-        lane.reload(await self._load(session_id), [])
-        if lane.owned:
-            self._lanes[session_id] = lane
-            self._look_all(lane)
+        self._lanes[session_id] = lane
+        lane.reload(snapshot, [])
+        self._look_all(lane)
         return lane
 
     @asynccontextmanager
@@ -354,7 +356,7 @@ class SharedRuntime(Runtime):
         """Takes over a session that was handed over, or whose owner is dead (C4d)."""
         if self.draining:
             return
-        lane = self._lanes.get(session_id) or self._lanes.setdefault(session_id, await self._load_lane(session_id))
+        lane = self._lanes.get(session_id) or await self._load_lane(session_id)
         assert isinstance(lane, SharedLane)
         if lane.owned or lane.stuck:
             return

@@ -15,7 +15,7 @@ from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
 from cancelmark.impl.cluster.runtime import SharedRuntime
-from cancelmark.impl.store import Answer, Steps, StoreError
+from cancelmark.impl.store import Answer, Snapshot, Steps, StoreError
 from cancelmark.impl.store.postgres import PostgresStore
 from cancelmark.model.lifecycle import Outcome
 
@@ -449,3 +449,40 @@ def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypat
         assert a[1].session not in runtime._lanes
 
     play(story)
+
+
+def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls at a node that does not know the session: the second reads what the first has made the node's own."""
+    load = PostgresStore.load
+    first, both, runs = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def load_late(self: PostgresStore, session_id: str) -> Snapshot:
+        if not first.is_set():
+            first.set()
+            await both.wait()
+        elif not both.is_set():
+            both.set()
+            await runs.wait()
+        return await load(self, session_id)
+
+    async def story(a: Node, b: Node) -> None:
+        session = await a[1].new_session()
+        await b[1].get("prompts")  # the workspace is open there
+        runtime = b[0].site.workspaces.get(b[1].id).runtime
+        assert session not in runtime._lanes
+        b[0].holds("one")
+        monkeypatch.setattr(PostgresStore, "load", load_late)
+        accepting = asyncio.ensure_future(runtime.accept(session, "one", "r1"))
+        await first.wait()
+        canceling = asyncio.ensure_future(runtime.cancel(session))
+        await accepting
+        while not any(run.turn for run in runtime._runs.values()):
+            await asyncio.sleep(0.01)
+        runs.set()
+        await canceling
+        assert both.is_set()
+        await b[1].until(lambda prompts: [p.get("outcome") for p in prompts] == ["canceled"], session=session)
+        await a[1].send("two", "r2", session)
+        await b[1].until(lambda prompts: prompts[-1].get("outcome") == "end_turn", session=session)
+
+    play(story, lease=Lease(60.0, 30.0), wake_ups=None)
