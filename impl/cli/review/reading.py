@@ -234,8 +234,9 @@ SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-c
 LESSONS = {
     "flag": "A flag says that a cancel came, and not for whom. The first prompt that enters uses it up.",
     "counter": "A counter says how many a cancel was for, and not which. A later prompt can use up a count too.",
-    "list": "A list says for whom, and is right. Here it is in memory, and a crash loses it; so it would a mark. "
-            "The mark is on disk before the cancel is answered, and is one number, where a list grows.",
+    "list": "A list says for whom, and is right. But this list is in memory, and a crash loses it, as a crash would "
+            "lose a mark in memory. The mark is on disk before the cancel is answered, and is one number, where a list "
+            "grows.",
 }
 
 

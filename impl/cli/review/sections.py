@@ -38,8 +38,8 @@ def verdict(found: Findings) -> str:
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
     reach = ('<a href="#holds">Within bounds</a> every order of events was tried. For any number of prompts there is '
-             '<a href="#checked-by-others">a proof</a> of all but delivery. Delivery, by which clients see “exactly '
-             f"one”, rests on a search of {found.delivered[LOGGED.name].searched} states. Every prompt ends once "
+             '<a href="#checked-by-others">a proof</a> of all but delivery. Delivery, which brings each event to '
+             f"each client once, was searched: {found.delivered[LOGGED.name].searched} states. Every prompt ends once "
              "callers stop calling and turns end.")
     return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><dl>{items}</dl></div>'
             f'<p class="note">{reach}</p>')
@@ -141,7 +141,7 @@ def matrix(found: Findings) -> str:
     revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.column.title)} <span>{c.column.states:,} states</span>"
                         "</dd></div>" for c in found.chapters.values())
     lead = ('<h3>Which properties break</h3><p class="note">A number says after how many steps: choose it to see them. '
-            "–: nothing is known, because r0–r4 are modelled without crashes and with one session, r0–r3 without a "
+            "–: not asked. The models of r0–r4 have no crash and one session, those of r0–r3 no "
             f"{explain('[[close]]')}, and r0 cancels nothing on entry. All, ref too, are searched within smaller "
             "bounds than above.</p>")
     return f'{lead}{table}<dl class="revisions">{revisions}</dl>'
