@@ -13,7 +13,7 @@ from cancelmark.model.session import PLAIN, Traits
 
 from .. import wire
 from ..models import Attachment, Model
-from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store
+from ..store import AcceptPrompt, MemoryStore, NewSession, PromptRecord, Refused, Store, StoreError
 from .dispatcher import Dispatcher, Ready
 from .events import Broker
 from .lane import NOTHING, Lane, restore
@@ -341,7 +341,12 @@ class Runtime(Dispatcher):
             if prompt is not None:
                 return prompt
             storable = key < 2**63 if isinstance(key, int) else self.store.is_storable(key)
-            record = await self.store.prompt(key) if storable else None
+            try:
+                record = await self.store.prompt(key) if storable else None
+            except StoreError:
+                if self._over.is_set():  # it has closed while news was waited for
+                    self._refuse_if_closing()
+                raise
             if record is None or record.session_id != lane.session.id:
                 raise NoPrompt(f"session {lane.session.id} has no prompt {key!r:.80}")
             if record.outcome:

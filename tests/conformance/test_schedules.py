@@ -1,7 +1,7 @@
 """The whole runtime under schedules that Hypothesis chooses: any clients, any order of whatever is ready to run."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 from support.flawed_family import FLAWS, Flaw
@@ -27,7 +27,7 @@ from support.scheduled import (
     watch,
 )
 
-from cancelmark.conformance.schedule import Choose
+from cancelmark.conformance.schedule import Choose, fifo
 from cancelmark.impl.store import Store
 from cancelmark.model.protocol import FAMILY
 
@@ -44,6 +44,7 @@ def test_no_schedule_breaks_a_promise(clients: list[Do], choose: Choose, store: 
 
 @settings(max_examples=effort(FAMILY_SCHEDULES), deadline=None)
 @given(FAMILY_CLIENTS, CHOICES, STORE, st.sampled_from([WITH_FAMILY, WITH_FAMILY, Parts(FAMILY, ready=True)]))
+@example([accept(), accept(), close("accept"), revoke("queued", of=2)], fifo, File, WITH_FAMILY)
 def test_no_schedule_of_the_familys_calls_breaks_a_promise(
     clients: list[Do], choose: Choose, store: type[Store], parts: Parts,
 ) -> None:
