@@ -456,9 +456,8 @@ class SharedRuntime(Runtime):
 
     async def _interrupt(self, run: Run) -> None:
         """Ends a turn that has not ended by itself, once its task has."""
-        turn = run.turn
-        assert turn is not None
-        if turn.abandoned or run.prompt.state is not State.ACTIVE:
+        turn = run.turn  # None: it has ended meanwhile
+        if turn is None or turn.abandoned or run.prompt.state is not State.ACTIVE:
             return
         await turn.look_back()
         task, result = run.task, turn.end(Outcome.ERROR, self.interrupted)

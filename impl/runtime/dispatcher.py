@@ -349,11 +349,12 @@ class Dispatcher:
 
     def _show_records(self, steps: Iterable[LaneStep]) -> None:
         """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
-        for effect in (effect for step in steps for effect in step.effects):
-            if isinstance(effect, Record):
-                run = self._runs[effect.seq]
-                for message in canceled_messages(run.message, effect.seq):
-                    run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
+        for step in steps:
+            for effect in step.effects:
+                if isinstance(effect, Record):
+                    run = self._runs[effect.seq]
+                    for message in canceled_messages(run.message, effect.seq):
+                        run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
 
     def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
         """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
@@ -418,19 +419,19 @@ class Dispatcher:
     def _make_turn(self, lane: Lane, run: Run) -> Turn:
         prompt, session = run.prompt, lane.session
         history = partial(self.store.messages, session.id)
-
-        async def follow_ups() -> tuple[list[Message], asyncio.CancelledError | None]:
-            if not session.can("step", run.prompt):
-                return [], None
-            folding = self._begin_to_carry_out(lane, session.take("step", run.prompt))
-            canceled = await outlast(folding)
-            guests = [self._runs.get(e.seq) for e in folding.result() if isinstance(e, Fold)]
-            return [guest.message for guest in guests if guest], canceled  # who is not there ended with its host
-
         return Turn(
             seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
             history=history, recall=partial(self._memory.recall, session.id, history), say=partial(self._say, lane),
-            follow_ups=follow_ups, feed=run.feed, goes_on=run.goes_on)
+            follow_ups=partial(self._take_in, lane, run), feed=run.feed, goes_on=run.goes_on)
+
+    async def _take_in(self, lane: Lane, run: Run) -> tuple[Sequence[Message], asyncio.CancelledError | None]:
+        """The messages of the prompts that fold into the turn now, and the request to cancel that came meanwhile."""
+        if not lane.session.can("step", run.prompt):
+            return (), None
+        folding = self._begin_to_carry_out(lane, lane.session.take("step", run.prompt))
+        canceled = await outlast(folding)
+        guests = [self._runs.get(e.seq) for e in folding.result() if isinstance(e, Fold)]
+        return [guest.message for guest in guests if guest], canceled  # who is not there ended with its host
 
     def _begin_grace(self, run: Run) -> None:
         """Gives the turn its grace period, if it has not ended already."""
@@ -444,6 +445,7 @@ class Dispatcher:
             self._runs.pop(guest.prompt.seq, None)
             guest.over(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
         run.over(result)
+        run.turn = run.task = None  # which hold it in turn: nothing of them is left to the garbage collector
 
     # --- when it cannot go on
 
@@ -478,7 +480,7 @@ class Dispatcher:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Does the work in a task of its own, soon."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget_task)
         return task

@@ -4,6 +4,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from transitions import Machine, MachineError, Transition
+from transitions.core import Condition
 
 from cancelmark.model.actions import Answer
 from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Trigger
@@ -20,11 +21,26 @@ class Movable(Protocol):
     def session(self) -> Any: ...
 
 
-class Direct(Transition):
-    """A transition between states that have nothing to do when a prompt comes or goes: a third of the work."""
+class Question(Condition):
+    """A guard that is asked of the prompt alone."""
 
-    def _change_state(self, event_data: Any) -> None:
+    func: Any  # always a function, never the name of one
+
+    def check(self, event_data: Any) -> bool:
+        return bool(self.func(event_data.model) == self.target)
+
+
+class Direct(Transition):
+    """A transition that calls nobody back, between states that have nothing to do when a prompt comes or goes: its
+    guards, and the move. That is a third of the work."""
+
+    condition_cls = Question
+
+    def execute(self, event_data: Any) -> bool:
+        if not self._eval_conditions(event_data):
+            return False
         event_data.machine.set_state(self.dest, event_data.model)
+        return True
 
 
 class DirectMachine(Machine):

@@ -85,6 +85,8 @@ class Run:
     def result(self, outcome: Outcome) -> Result:
         """How the prompt ended, given the outcome of its row."""
         said = self.said or Result(self.prompt.session.id, self.prompt.run_id, outcome)
+        if said.outcome is outcome and (said.error is None or outcome is Outcome.ERROR):
+            return said
         return Result(said.session_id, said.run_id, outcome, said.text, said.message_id,
                       said.error if outcome is Outcome.ERROR else None)
 

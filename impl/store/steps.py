@@ -106,7 +106,8 @@ class Ledger:
             now = self._versions[session_id] = now + 1
         answer = Committed(now, events)
         if id:
-            self._remember({id: answer})
+            self._make_room()
+            self._kept[id] = answer
         return answer
 
     def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
@@ -122,7 +123,8 @@ class Ledger:
     def settle(self) -> None:
         """Everything that was added is durable."""
         self._versions.update(self._new_versions)
-        self._remember(self._new_kept)
+        self._make_room()
+        self._kept.update(self._new_kept)
         self.take_back()
 
     def take_back(self) -> None:
@@ -130,11 +132,10 @@ class Ledger:
         self._new_versions.clear()
         self._new_kept.clear()
 
-    def _remember(self, kept: Mapping[str, Committed]) -> None:
-        """The latest `REMEMBERED` at least, and at most twice as many."""
+    def _make_room(self) -> None:
+        """The latest `REMEMBERED` at least are kept, and at most twice as many."""
         if len(self._kept) >= REMEMBERED:
             self._older, self._kept = self._kept, {}
-        self._kept.update(kept)
 
     def _version(self, session_id: str) -> int:
         return self._new_versions.get(session_id, self._versions.get(session_id, 0))

@@ -94,7 +94,24 @@ def test_an_abandoned_turn_is_not_collected_before_it_has_cleaned_up() -> None:
             await runtime.cancel("s")
             assert (await handle).outcome is Outcome.CANCELED
             await until(lambda: hermit.times == 3)  # asked to stop, and abandoned
-            del handle  # which holds the turn
             hermit.wake()
 
     asyncio.run(main())
+
+
+def test_a_prompt_that_is_done_leaves_nothing_to_the_garbage_collector() -> None:
+    """What holds itself in a circle stays until a collection, and each of those looks at everything that is stored."""
+    async def main() -> int:
+        async with Runtime(ScriptedModel()) as runtime:
+            await runtime.create_session("s")
+            await (await runtime.accept("s", "the first"))
+            gc.collect()
+            gc.disable()
+            try:
+                for number in range(10):
+                    await (await runtime.accept("s", f"prompt {number}"))
+                return gc.collect()
+            finally:
+                gc.enable()
+
+    assert asyncio.run(main()) == 0
