@@ -185,8 +185,10 @@ class Runtime(Dispatcher):
     def _admit(self, lane: Lane, accepted: AcceptPrompt, after: int, mode: Feature | None,
                ) -> "tuple[Handle, asyncio.Future[Effects] | None]":
         """The prompt is journaled, and enters. One that has found the session idle is accepted, whoever came while it
-        was being journaled: it came before them. The future is there for one that has a place of its own: others may
-        have gone to the front meanwhile, so that its place is journaled again."""
+        was being journaled: it came before them. An interrupt keeps nobody from folding while it is being journaled:
+        the journal answers in order of seq, and its caller waits until then, so that for every client those who fold
+        came first. The future is there for one that has a place of its own: others may have gone to the front
+        meanwhile, so that its place is journaled again."""
         session = lane.session
         late = mode is Feature.REJECT and not session.is_idle()
         prompt, effects = session.accept(accepted.text, accepted.run_id, accepted.seq, None if late else mode)

@@ -15,6 +15,7 @@ from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime import runtime as runtime_module
 from cancelmark.impl.runtime.lane import Lane
 from cancelmark.impl.runtime.session import Session
+from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.store import Operation, ReplaceText
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.session import PLAIN, Traits
@@ -100,12 +101,46 @@ def every_revoke_says_canceled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Runtime, "revoke", revoked)
 
 
+def a_replace_names_another_version(patch: pytest.MonkeyPatch) -> None:
+    replaced = Runtime.replace
+
+    async def named(self: Runtime, *arguments: Any, **how: Any) -> wire.Replaced:
+        told = await replaced(self, *arguments, **how)
+        return replace(told, version=told.version + 1)
+
+    patch.setattr(Runtime, "replace", named)
+
+
+def a_post_is_refused_as_busy_by_itself(patch: pytest.MonkeyPatch) -> None:
+    """Whether the session is idle is asked before the run id is looked up."""
+    accept = Workspace.accept
+
+    async def accepted(self: Workspace, session_id: str, text: str, run_id: str | None, attachments: Any = (),
+                       mode: Feature | None = None) -> int:
+        if mode is Feature.REJECT:
+            self.runtime._look_before(self.runtime._lane(session_id), mode)
+        return await accept(self, session_id, text, run_id, attachments, mode)
+
+    patch.setattr(Workspace, "accept", accepted)
+
+
+def a_reject_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """A prompt that wants an idle session is accepted in any."""
+    look = Runtime._look_before
+    patch.setattr(Runtime, "_look_before", lambda self, lane, mode: (
+        PLAIN if mode is Feature.REJECT else look(self, lane, mode)))
+
+
 # What a client that calls at random must notice, and in which words.
 RANDOM: Mapping[Bug, str] = {
     recovery_forgets_the_hold: "starts, but|folded",
     a_stop_names_nobody: "ends canceled",
     a_stop_that_is_repeated_reaches_another: "another prompt than the one that was named",
     every_revoke_says_canceled: "ended otherwise",
+    a_replace_names_another_version: "that nobody was told|not of its version|another text than the latest",
+    a_replaced_text_is_lost: "not of its version|another text than the latest",
+    a_post_is_refused_as_busy_by_itself: "409",
+    a_reject_is_not_asked: "accepted in a busy one",
 }
 
 # What must be noticed after a kill that follows the answer to this call, and in which words.

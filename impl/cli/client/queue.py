@@ -133,8 +133,6 @@ def tell_late(error: "Refusal") -> str:
 
 
 def tell_state(state: str, outcome: str) -> str:
-    if state == "accepted":
-        return "is still on its way into the queue; try again"
     return f"does not wait any more: it is {(outcome or state).replace('_', ' ')}"
 
 
@@ -149,6 +147,8 @@ async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
         prompt = next((p for p in await place.client.waiting(*where) if p.seq == seq), None)
         if prompt is None:
             known = next((p for p in await place.client.prompts(*where) if p.seq == seq), None)
+            if known and known.state == "accepted":
+                return True, "is still on its way into the queue; try again"
             return True, tell_state(known.state, known.outcome) if known else "does not wait in this session"
         text = ask_editor(prompt.text)
         if text == prompt.text:

@@ -59,6 +59,9 @@ DO = st.one_of(
     st.tuples(st.just("again"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()),
     st.tuples(st.just("other"), A_CLIENT, A_SESSION, st.integers(0, 99), st.none()))
 
+CHANGE = st.tuples(st.sampled_from(["replace", "replace", "next", "revoke"]), A_CLIENT, A_SESSION, st.integers(0, 99),
+                   st.none())
+
 
 class Life:
     """One life of the server, and the connections of its clients."""
@@ -173,6 +176,26 @@ class Clients(RuleBasedStateMachine):
         self.life.run(self.together([self.do(*call) for call in calls]))
         self.look()
 
+    @rule(client=A_CLIENT, session=A_SESSION, changes=st.lists(CHANGE, min_size=1, max_size=3), crash=st.booleans())
+    def what_waits_is_changed(self, client: int, session: int, changes: Sequence[tuple[Any, ...]], crash: bool) -> None:
+        """In a session that is held, so that somebody waits; and what was changed may have to outlive a crash."""
+        self.life.run(self.do("hold", client, session, None, None))
+        self.life.run(self.do("accept", client, session, True, "speaks"))
+        self.life.run(self.together([self.do(*change) for change in changes]))
+        self.look()
+        self.the_server_crashes(crash)
+
+    @rule(kind=st.sampled_from(["reject", "reject", "interrupt", "accept"]), client=A_CLIENT, session=A_SESSION,
+          idle=st.booleans())
+    def an_answer_is_lost(self, kind: str, client: int, session: int, idle: bool) -> None:
+        """Whoever has posted posts again: in a session that was idle before, or as it happens to be."""
+        for call in ("cancel", "resume") if idle else ():
+            self.life.run(self.do(call, client, session, None, None))
+        self.rest()
+        self.life.run(self.do(kind, client, session, True, "speaks"))
+        self.life.run(self.do("again", client, session, -1, None))
+        self.look()
+
     @rule(client=A_CLIENT, calls=st.lists(DO, min_size=1, max_size=3))
     def a_client_is_away_meanwhile(self, client: int, calls: Sequence[tuple[Any, ...]]) -> None:
         self.life.run(self.leave(client))
@@ -227,11 +250,11 @@ class Clients(RuleBasedStateMachine):
             elif kind == "reject":
                 self.rejects.add(seq)
         elif kind in ("revoke", "replace", "next"):
-            if known := sorted(self.texts):
-                await self.change(kind, place, known[-3:][which % len(known[-3:])], begin)  # others are done, mostly
+            if self.texts:
+                await self.change(kind, place, self.choose(which), begin)
         elif kind == "stop one":
-            if known := sorted(self.texts):
-                await self.stop_one(place, known[-3:][which % len(known[-3:])], begin)
+            if self.texts:
+                await self.stop_one(place, self.choose(which), begin)
         elif kind in ("stop", "hold", "resume"):
             answer = await place.do(kind, self.sessions[session], {"hold": which} if kind == "stop" else None)
             assert answer.status_code == 200
@@ -251,6 +274,12 @@ class Clients(RuleBasedStateMachine):
                                       **self.modes[seq])
             assert answer.status_code == (202 if kind == "again" else 409)
             assert kind == "other" or answer.json()["seq"] == seq
+
+    def choose(self, which: int) -> int:
+        """A prompt that waits, as far as clients know; now and then one of the latest, which may run or be done."""
+        waiting = [seq for seq, prompt in sorted(self.prompts.items()) if not (prompt.starts or prompt.ends)]
+        among = waiting if waiting and which % 4 else sorted(self.texts)[-3:]
+        return among[which // 4 % len(among)]
 
     async def stop_one(self, place: Place, seq: int, begin: int) -> None:
         """A stop that names its prompt can be repeated: it reaches that one, or nobody."""
