@@ -165,7 +165,7 @@ class Lane:
             raise RuntimeError(f"{self.place.url}: {told}")
         return at - began
 
-    async def cancel(self, settle: float = 0.2) -> float:
+    async def cancel(self, settle: float = 0.1) -> float:
         """Cancels a prompt that runs, and returns how long the second subscriber waits for its end."""
         run_id = str(uuid4())
         end = self.place.watchers[1].hear(run_id)

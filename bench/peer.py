@@ -29,7 +29,7 @@ from .llm import serve
 from .report import Report, Table
 
 WORKSPACES = 16
-CANCELS = 12
+CANCELS = 36  # a round: what else the machine does reaches a few of them
 READERS = 100
 SAMPLES = 20  # prompts that all readers wait for
 
