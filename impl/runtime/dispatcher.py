@@ -17,6 +17,7 @@ goes on from what the journal has.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -109,6 +110,9 @@ class Dispatcher:
             return  # the event loop ends: for the prompt that is a crash
         except Exception as failed:  # it cannot even say how it ended
             result, messages = run.fail(f"{type(failed).__name__}: {failed}"), ()
+        while result is None and lane.may_stop(run.prompt) and not self._over.is_set():
+            with suppress(Refusal):  # what stops it was taken again
+                await self._carry_out(lane, NOTHING)
         if turn.abandoned:
             return
         if result is None and run.prompt.covered:
@@ -175,10 +179,11 @@ class Dispatcher:
             return
         lane.steps.append(LaneStep.of(effects, session, done))
         self._steps += 1
-        stopped = self._stop(effects)
         if lane.stuck or self._over.is_set():
             self._leave_behind(lane, lane.stuck or TOO_LATE)
-        elif not lane.working:
+            return
+        stopped = effects.action != "enter" and self._stop(effects)
+        if not lane.working:
             lane.working = True
             if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
                 self._spawn(self._drain_lane(lane))
@@ -186,8 +191,9 @@ class Dispatcher:
                 self._drain_lane_now(lane)
 
     def _stop(self, effects: Effects) -> bool:
-        """Asks the turn to stop, if there is one that the step stops. Its end is committed with the step or after it,
-        so that nobody sees more of this than of a crash (R16c)."""
+        """Asks the turn to stop, if there is one that the call stops. Its end is committed with the call or after it,
+        so that nobody sees more of this than of a crash (R16c). A call that is taken again still reaches that turn. The
+        entry of an interrupt may not, and asks when it is durable."""
         for effect in effects:
             if isinstance(effect, Stop) and (run := self._runs.get(effect.seq)) and run.turn:
                 run.turn.stop()
@@ -336,8 +342,7 @@ class Dispatcher:
         if prompt.state is State.ACTIVE and not lane.starts(prompt.seq):
             if run.turn is None:
                 self._start(lane, run)
-            elif prompt.covered and run.grace is None:
-                run.turn.stop()
+            elif prompt.covered and run.grace is None and not lane.may_stop(prompt):
                 self._begin_grace(run)
 
     def _lose(self, lane: Lane) -> None:
@@ -412,7 +417,7 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._end, lane, run, run.fail(run.trouble))
             return
         run.turn = self._make_turn(lane, run)
-        if run.prompt.covered:  # a cancel came between the step that started it and this one
+        if run.prompt.covered and not lane.may_stop(run.prompt):  # since the step that started it
             run.turn.stop()
         run.task = self._spawn(self._run(lane, run, run.turn))
 
@@ -434,8 +439,10 @@ class Dispatcher:
         return [guest.message for guest in guests if guest], canceled  # who is not there ended with its host
 
     def _begin_grace(self, run: Run) -> None:
-        """Gives the turn its grace period, if it has not ended already."""
+        """Asks the turn to stop, if nobody has, and gives it its grace period, if it has not ended already."""
         if run.prompt.state is State.ACTIVE:
+            if run.turn:
+                run.turn.stop()
             self._tell(run.prompt, State.ACTIVE, stopping=True)
             run.grace = asyncio.get_running_loop().call_later(self.grace, lambda: self._spawn(self._abandon(run)))
 

@@ -9,7 +9,8 @@ requeue of a prompt that was canceled meanwhile becomes its end, a step folds wh
 somebody else has written is not written again. A cancel reaches no further the second time than the first, and a stop
 nobody else. A caller is told what was committed: a call on one prompt that cannot be taken again as it was, and one
 that was refused, is made again from its beginning. A clear_queue drops what it finds queued when it is committed:
-nobody has its answer before, so for every caller it came after those.
+nobody has its answer before, so for every caller it came after those. A turn that a call has stopped is stopped by it
+the second time too; the entry of an interrupt may stop nobody then, so that its turn is asked when it is committed.
 
 **Rejected:** taking steps only when they are committed. A queue of intents that nobody has applied cannot tell its
 caller what a step will do, and everything that asks the session (who is active, what is queued) would have to wait for
@@ -23,7 +24,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from cancelmark.model.effects import End, Fold, Record, Start
+from cancelmark.model.effects import End, Fold, Record, Start, Stop
 from cancelmark.model.family import HOLD
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
 
@@ -160,6 +161,13 @@ class Lane:
         """Whether a stop that is taken again would reach nobody whom it did not reach at first (R31a)."""
         front = next(iter(self.session.active), None) if first.variant == HOLD else self.session.in_front()
         return front is None or front.seq in [prompt.seq for prompt, _ in first.changed]
+
+    def may_stop(self, prompt: Prompt) -> bool:
+        """Whether the entry of an interrupt that waits stops the prompt. Taken again, it may not: others have revoked
+        the interrupt, or hold the session."""
+        return prompt.covered and any(
+            isinstance(effect, Stop) and effect.seq == prompt.seq
+            for step in self.steps if step.effects.action == "enter" for effect in step.effects)
 
     def starts(self, seq: int) -> bool:
         """Whether a step that waits starts the prompt."""

@@ -96,7 +96,12 @@ class Turn:
             self._task = None
 
     def stop(self) -> None:
-        """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end."""
+        """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end. Who asks again
+        does not disturb it."""
+        if not self._stopping:
+            self._break_off()
+
+    def _break_off(self) -> None:
         self._stopping = True
         if self._task:  # canceled before it runs, it could not say how it ended
             self._task.cancel()
@@ -104,7 +109,7 @@ class Turn:
     def abandon(self) -> None:
         """From now on nothing that the turn does is written or shown (R24b)."""
         self.abandoned = True
-        self.stop()
+        self._break_off()
 
     @property
     def unwritten(self) -> tuple[Message, ...]:

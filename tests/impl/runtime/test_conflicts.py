@@ -511,6 +511,72 @@ def test_the_place_of_an_interrupt_is_in_front_of_all_also_after_a_conflict() ->
     assert store.conflicts == 1
 
 
+REVOKED_INTERRUPT = ChangePrompt(2, Traits(revoked=True, front=1, urgent=True))
+KEPT_OUT: dict[str, tuple[Operation, list[tuple[str, str]]]] = {
+    "revoked": (REVOKED_INTERRUPT, [("run-b", "canceled"), ("run-a", "end_turn")]),
+    "held": (HoldSession("s", held=True), [("run-a", "end_turn"), ("run-b", "end_turn")]),
+}
+
+
+@pytest.mark.rule("R12d")
+@pytest.mark.parametrize("case", KEPT_OUT)
+def test_an_interrupt_that_others_keep_out_stops_nobody(case: str) -> None:
+    """Its entry has not stopped what runs before that was written."""
+    written, ends = KEPT_OUT[case]
+    store = Shared(has(ChangePrompt, seq=1), written, times=1)
+
+    async def story(w: World) -> None:
+        _, gate = await w.active("a", "run-a")
+        await w.runtime.accept("s", "b", "run-b", (), Feature.INTERRUPT)
+        await until(lambda: store.conflicts == 1)
+        await until(lambda: w.states()[1:] in ([], [State.QUEUED]))
+        gate.open()
+        await until(lambda: ("run-a", "end_turn") in w.ends())
+        await w.runtime.resume("s")
+        await until(lambda: not w.runtime.is_busy())
+        assert w.ends() == ends
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
+@pytest.mark.rule("R10c")
+@pytest.mark.parametrize("others", [(), (REVOKED_INTERRUPT,)], ids=["stopped", "not stopped"])
+def test_a_turn_that_must_go_on_waits_until_it_is_known_whether_an_interrupt_stops_it(others: tuple[Operation, ...],
+                                                                                     ) -> None:
+    """The entry of the interrupt meets a conflict, of which it hears when the turn is summarized."""
+    class Slow(Shared):
+        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+            before = self.conflicts
+            answer = super().begin_commit(steps)
+            return asyncio.ensure_future(self._tell_late(answer)) if self.conflicts > before else answer
+
+        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
+            await go_on.wait()
+            return answer.result()
+
+    store = Slow(has(ChangePrompt, seq=1), *others, times=1)
+    go_on = asyncio.Event()
+
+    async def story(w: World) -> None:
+        w.plays("a", (Wait("a"), *fails(Failure.CONTEXT_TOO_LONG)), say("at last"))
+        first = await w.accept("a", "run-a")
+        await w.model.gate("a").reached()
+        second = asyncio.ensure_future(w.runtime.accept("s", "b", "run-b", (), Feature.INTERRUPT))
+        await until(lambda: store.conflicts == 1)
+        steps = w.runtime._lanes["s"].steps
+        waiting = len(steps)
+        w.model.gate("a").open()
+        await until(lambda: len(steps) > waiting)  # the turn has its summary
+        go_on.set()
+        assert (await first).outcome is (Outcome.END_TURN if others else Outcome.CANCELED)
+        assert (await (await second)).outcome is (Outcome.CANCELED if others else Outcome.END_TURN)
+        assert others == () or w.messages()[-1] == ("assistant", "end_turn")
+
+    play(store, story, protocol=FAMILY)
+    assert store.conflicts == 1
+
+
 def test_a_hold_that_another_has_made_is_kept() -> None:
     store = Shared(moves(State.DONE, Outcome.END_TURN), HoldSession("s", held=True), times=1)
 
