@@ -84,6 +84,49 @@ class StoppedGuests(Guests):
         await asyncio.sleep(60)
 
 
+class Calling(Folding):
+    """Its turns call tools. What a canceled turn has said stays in the conversation. A cancel is slow, as at another
+    server than that of the turn."""
+
+    folds = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.said: list[dict[str, object]] = []
+
+    async def cancel(self, session: str) -> None:
+        await asyncio.sleep(0.1)
+        if self.turn and not self.turn.done():
+            self.turn.cancel()
+            self.tell(Ended(self.waiting.pop(0).name, "canceled"))
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url, verify=False, timeout=None) as http:
+            self.said.append({"role": "user", "content": self.waiting[0].text})
+            while True:
+                answer = await http.post("chat/completions", json={"model": TURN, "messages": self.said})
+                self.said.append(said := answer.json()["choices"][0]["message"])
+                if not said.get("tool_calls"):
+                    self.tell(Ended(self.waiting.pop(0).name, "end_turn", said["content"]))
+                    return
+                self.said.append({"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "done"})
+                self.said += self.find_guests()
+
+    def find_guests(self) -> list[dict[str, object]]:
+        return []
+
+
+class LateCalling(Calling):
+    """A turn that was asked to stop goes on, and takes in who came after the cancel."""
+
+    async def cancel(self, session: str) -> None:
+        await asyncio.sleep(0.1)
+
+    def find_guests(self) -> list[dict[str, object]]:
+        guests, self.waiting[1:] = self.waiting[1:], []
+        return [{"role": "user", "content": guest.text} for guest in guests]
+
+
 def played(text: str, kind: type[Folding] = Folding) -> History:
     fake = FakeModel()
     stage = Outside(lambda: kind(fake.url), lambda: fake)
@@ -145,3 +188,18 @@ def test_who_may_have_been_taken_in_by_a_turn_that_was_stopped_before_it_asked_o
 def test_who_waits_for_a_turn_that_is_held_is_no_guest_and_is_owed_an_end() -> None:
     history = played("accept A; accept B anonymous; cancel", StoppedGuests)
     assert {c.guarantee for c in history.complaints if c.says.startswith("B ")} == {"some-terminal"}
+
+
+def test_who_comes_behind_the_tool_of_a_turn_that_has_ended_has_a_turn_of_its_own() -> None:
+    """The call comes when the cancel is on its way, and stays the last that was said."""
+    history = played("accept A; again + cancel; accept B anonymous; release", Calling)
+    lines = [line.text for line in history.observations]
+    assert lines.index("turn of A goes on") < lines.index("end of A: canceled") < lines.index("turn of B starts")
+    assert "end of B: end_turn" in lines
+    assert not history.complaints
+
+
+def test_who_comes_behind_the_tool_of_a_turn_that_a_cancel_has_reached_was_taken_in() -> None:
+    history = played("accept A; cancel; accept B anonymous; again", LateCalling)
+    assert "turn of A has B in it" in [line.text for line in history.observations]
+    assert "no-late-fold" in history.broken
