@@ -225,11 +225,14 @@ class Observer:
         return next((p.name for p in sorted(hosts, key=lambda p: not p.run_id)), None)
 
     def _is_over(self, name: str, texts: Sequence[str]) -> bool:
-        """Whether a turn that has called a tool is over, since its end was seen; or since it may have been canceled, and
-        one of the texts is that of a prompt with a run id, which no turn takes in: it is that prompt's turn."""
+        """Whether a turn that has called a tool is over: its end was seen, or it may have been canceled, and was broken
+        off, or one of the texts is that of a prompt with a run id, which no turn takes in."""
         p = self.history.find_prompt(name)
-        return p is not None and (bool(p.ends) or (self.history.reachable(p, "cancel", "shut") and any(
-            q is not p and q.run_id and q.name in text for q in self.history.prompts for text in texts)))
+        if p is None or p.ends or not self.history.reachable(p, "cancel", "shut"):
+            return bool(p and p.ends)
+        assert isinstance(self.steering, FakeModel)
+        return self.steering.turns_of(name)[-1].ending is Ending.CLOSED or any(
+            q is not p and q.run_id and q.name in text for q in self.history.prompts for text in texts)
 
     def _look_inside(self, p: Track) -> None:
         """Whether another's turn has taken it in. A language model outside hears only that its text is there, which it

@@ -5,7 +5,7 @@ import asyncio
 import httpx2 as httpx
 import pytest
 
-from cancelmark.conformance.adapter import Adapter, Ended, Sent
+from cancelmark.conformance.adapter import Adapter, Ended, Event, Sent
 from cancelmark.conformance.adapter.fake_llm import TURN, FakeModel
 from cancelmark.conformance.judging.history import History
 from cancelmark.conformance.playing.script import script
@@ -116,6 +116,13 @@ class Calling(Folding):
         return []
 
 
+class LateTold(Calling):
+    """Who watches elsewhere hears late of ends."""
+
+    def tell(self, event: Event) -> None:
+        asyncio.get_running_loop().call_later(0.2, super().tell, event)
+
+
 class LateCalling(Calling):
     """A turn that was asked to stop goes on, and takes in who came after the cancel."""
 
@@ -196,6 +203,13 @@ def test_who_comes_behind_the_tool_of_a_turn_that_has_ended_has_a_turn_of_its_ow
     lines = [line.text for line in history.observations]
     assert lines.index("turn of A goes on") < lines.index("end of A: canceled") < lines.index("turn of B starts")
     assert "end of B: end_turn" in lines
+    assert not history.complaints
+
+
+def test_who_comes_behind_the_tool_of_a_turn_that_was_broken_off_has_a_turn_of_its_own() -> None:
+    history = played("accept A; again + cancel, accept B anonymous; release", LateTold)
+    lines = [line.text for line in history.observations]
+    assert lines.index("turn of A is broken off") < lines.index("turn of B starts") < lines.index("end of A: canceled")
     assert not history.complaints
 
 
