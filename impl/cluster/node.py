@@ -137,8 +137,8 @@ class Node:
             try:
                 await self._beat()
                 await asyncio.sleep(self.lease.beat)
-            except StoreError as error:
-                log.warning("no beat: %s", error)
+            except Exception as error:  # whatever it is: a node that does not beat is dead, and would not hear of it
+                log.warning("no beat: %s", error, exc_info=None if isinstance(error, StoreError) else error)
                 await asyncio.sleep(min(self.lease.beat, 0.2))
 
     async def _beat(self) -> None:

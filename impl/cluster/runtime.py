@@ -45,13 +45,13 @@ class SharedRuntime(Runtime):
 
     store: PostgresStore
     interrupted = "interrupted: the server that ran it is gone"
+    until, remedy = "a node goes on with it", "ask again"
 
     def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tell_others = tell
         self.node: Callable[[], str] = lambda: ""  # how this server is called
-        self.draining = False
-        self.recovered = 0  # sessions of others that this node has taken over
+        self.draining, self.recovered = False, 0  # it leaves; sessions of others that it has taken over
 
     async def start(self) -> None:
         await self.broker.start()
@@ -105,12 +105,11 @@ class SharedRuntime(Runtime):
         commit = self._writer.begin(
             lane.session.id, lane.version, [accepted], lane.epoch, lane.claim,
             actions=[["accept", None, variant, lane.session.mark, lane.session.held]])
-        answer = await commit.answer
-        match answer:
+        match await commit.answer:
             case Conflict(snapshot):
                 await self._take_all_again(lane, snapshot)
                 return None
-            case Committed():
+            case Committed() as answer:
                 return self._place(lane, accepted._replace(seq=answer.seqs[0]), answer, mode)
             case _:
                 self._lose(lane)
@@ -157,8 +156,7 @@ class SharedRuntime(Runtime):
     def unfinished(self, session_id: str | None = None) -> int:
         if session_id is None:
             return len(self._runs) - sum(len(run.guests) for run in self._runs.values())
-        lane = self._lanes.get(session_id)
-        return len(lane.session.prompts) if lane else 0
+        return len(lane.session.prompts) if (lane := self._lanes.get(session_id)) else 0
 
     def is_behind(self, session_id: str, version: int) -> bool:
         """Whether this node has not seen what its session is."""
@@ -173,8 +171,7 @@ class SharedRuntime(Runtime):
         return any(lane.working or lane.epoch is not None for lane in self._lanes.values())
 
     def _node_of(self, prompt: Prompt) -> str:
-        lane = self._lanes.get(prompt.session.id)
-        return self.node() if lane and lane.epoch is not None else ""
+        return self.node() if (lane := self._lanes.get(prompt.session.id)) and lane.epoch is not None else ""
 
     # --- looking at what is stored
 
@@ -285,7 +282,12 @@ class SharedRuntime(Runtime):
         if lane.owned and (snapshot.epoch != lane.epoch or not snapshot.owned):
             self._lose(lane)
             return
-        await super()._take_all_again(lane, snapshot)
+        try:
+            await super()._take_all_again(lane, snapshot)
+        except StoreError:
+            raise
+        except Exception as error:  # it is loaded in part, whoever has asked for it
+            self._stand_still(lane, error)
 
     def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
         called = step.done is not None and step.effects.action in CALLS | {""}
@@ -383,9 +385,23 @@ class SharedRuntime(Runtime):
             log.info("session adopted", extra={"session": lane.session.id})
             self._look_all(lane)
 
+    async def give_up_stuck(self) -> None:
+        """Gives up the sessions with which this node could not go on, as if it had died: what was active ends with an
+        error, and any node goes on with the rest."""
+        for id, stuck in [(id, lane.stuck) for id, lane in self._lanes.items() if lane.stuck]:
+            snapshot = await self._load(id)
+            lane = self._lanes[id] = SharedLane(Session(id, self._counter, protocol=self.protocol), self.broker)
+            lane.reload(snapshot, [])
+            async with self._taken(lane):
+                try:
+                    if lane.owned:
+                        await self._recover(lane, snapshot)
+                finally:
+                    lane.stuck = stuck if lane.owned else None
+
     async def _recover(self, lane: SharedLane, snapshot: Snapshot) -> None:
-        """Its owner is dead: what was active ends with an error (C4b)."""
-        session = lane.session
+        """Its owner is dead, or gives it up: what was active ends with an error (C4b)."""
+        session, fence = lane.session, lane.epoch
         session.down = True  # calls wait
         answer: Answer | None = None
         try:
@@ -393,10 +409,10 @@ class SharedRuntime(Runtime):
                 await self._take_up(lane, prompt)
             lane.steps.append(LaneStep.of(session.take("recover"), session))
             self._steps += 1
-            lane.release = "" if lane.needs_owner() else "idle"
+            lane.release = "idle" if not lane.needs_owner() else "" if fence is None else "handover"
             answer = await self._writer.begin(
-                session.id, lane.version, self._list_operations(lane), None, "recover", lane.release,
-                lane.list_actions()).answer
+                session.id, lane.version, self._list_operations(lane), fence, "recover" if fence is None else "",
+                lane.release, lane.list_actions()).answer
         finally:
             if isinstance(answer, Committed):
                 self._take_over(lane, answer)

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..models import Model
-from ..runtime.refusals import NoSession
+from ..runtime.refusals import Refusal
 from ..runtime.workspace import Unknown, Workspace, Workspaces
 from ..store import SessionRecord, StoreError
 from ..store.index import Record
@@ -223,10 +223,13 @@ class SharedWorkspaces(Workspaces):
         for one in work:
             try:
                 await self._look_at(one)
-            except (StoreError, NoSession, Unknown) as error:
+            except (StoreError, Refusal, Unknown) as error:
                 log.warning("a session cannot be looked at: %s", error, extra={"session": one.session})
+            except Exception as error:  # it must not keep the node from looking at the others
+                log.error("a look at a session failed", exc_info=error, extra={"session": one.session})
         for workspace in self:
             assert isinstance(workspace, SharedWorkspace)
+            await workspace.runtime.give_up_stuck()
             await workspace.mirror.look()
 
     async def _look_at(self, one: Work) -> None:

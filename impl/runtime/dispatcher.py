@@ -23,7 +23,7 @@ from typing import Any
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import End, Fold, Record, Start, Stop
-from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
+from cancelmark.model.lifecycle import Outcome, State
 
 from .. import wire
 from ..models import Model
@@ -53,6 +53,8 @@ Ready = Callable[[str], Awaitable[None]]
 
 class Dispatcher:
     """The lanes of all sessions, and the prompts that are not done. What callers may do is the runtime's."""
+
+    until, remedy = "the server is restarted", "restart the server"  # of a session that stands still
 
     def __init__(self, model: Model, store: Store, broker: Broker, tools: Iterable[ToolRunner], grace: float,
                  trace: TraceWriter | None) -> None:
@@ -124,24 +126,18 @@ class Dispatcher:
             self._end(lane, run, result, messages)
 
     def _end(self, lane: Lane, run: Run, result: Result, messages: Sequence[Message] = ()) -> None:
-        self._close_run(run, result, messages)
+        run.close(result, messages)
         try:
             effects = lane.session.take("finish", run.prompt, result.outcome)
-        except IllegalTrigger as error:  # of a protocol that was not checked
+        except Exception as error:  # of a protocol that was not checked, or of a session that has changed unseen
             self._stand_still(lane, error)
         else:
             self._carry(lane, effects)
 
-    def _close_run(self, run: Run, result: Result, messages: Sequence[Message]) -> None:
-        run.said, run.messages = result, messages
-        run.feed.close()
-        if run.grace:
-            run.grace.cancel()
-
     async def _abandon(self, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
         if run.turn:
-            await run.turn.look_back()
+            await self._writer.read(run.turn.look_back)
         if run.prompt.state is State.ACTIVE and run.turn and not run.turn.abandoned:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
             result = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
@@ -167,8 +163,7 @@ class Dispatcher:
         self._carry(lane, effects, done)
         return done
 
-    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[Effects] | None" = None,
-               ) -> None:
+    def _carry(self, lane: Lane, effects: Effects, done: "asyncio.Future[Effects] | None" = None) -> None:
         """Puts what a step asks for into the lane. It must be called in the same breath as the step is taken (R19b)."""
         session = lane.session
         if self.trace and effects.action not in EVERYWHERE:
@@ -227,12 +222,15 @@ class Dispatcher:
                             self._mark_trouble(lane.steps[:number])
                         self._keep(lane, number, answer)
                     case Conflict(snapshot):
-                        await self._take_all_again(lane, snapshot)
+                        await self._writer.read(partial(self._take_all_again, lane, snapshot))
                     case _:
                         self._lose(lane)
-        except asyncio.CancelledError:  # the event loop ends, and nobody knows what was committed
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or not task.cancelling():  # nobody has asked for it
+                self._stand_still(lane, error)
+                return
             lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
-            raise
+            raise  # the event loop ends, and nobody knows what was committed
         except Exception as error:
             self._stand_still(lane, error)
         finally:
@@ -314,7 +312,7 @@ class Dispatcher:
             if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
                 run = self._runs[prompt.seq]
                 assert run.turn is not None
-                self._close_run(run, run.turn.end(Outcome.CANCELED), run.turn.unwritten)
+                run.close(run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
         return LaneStep.of(effects, lane.session, step.done)
 
@@ -456,16 +454,14 @@ class Dispatcher:
 
     # --- when it cannot go on
 
-    def _stand_still(self, lane: Lane, error: Exception) -> None:
+    def _stand_still(self, lane: Lane, error: BaseException) -> None:
         """The session's journal cannot be written: whoever waits is told, and nothing more happens in it."""
         if self._over.is_set():
             return  # the runtime has closed, and tells them
-        session = lane.session
-        told = isinstance(error, StoreError)
-        log.critical("session %s stands still until the server is restarted: %s", session.id, error,
-                     exc_info=None if told else error)
+        id, told = lane.session.id, isinstance(error, StoreError)
+        log.critical("session %s stands still until %s: %s", id, self.until, error, exc_info=None if told else error)
         why = f"{error.problem}; {error.remedy}" if isinstance(error, StoreError) else repr(error)  # not where it is
-        lane.stuck = Stuck(f"session {session.id} cannot go on: {why}; restart the server")
+        lane.stuck = Stuck(f"session {id} cannot go on: {why}; {self.remedy}")
         self._leave_behind(lane, lane.stuck)
 
     def _leave_behind(self, lane: Lane, why: Refusal) -> None:

@@ -82,6 +82,13 @@ class Run:
         """The result of a prompt that ends without a turn's word."""
         return Result(self.prompt.session.id, self.prompt.run_id, Outcome.ERROR, error=why)
 
+    def close(self, result: Result, messages: Sequence[Message]) -> None:
+        """Its turn has ended so, and is still to write these."""
+        self.said, self.messages = result, messages
+        self.feed.close()
+        if self.grace:
+            self.grace.cancel()
+
     def result(self, outcome: Outcome) -> Result:
         """How the prompt ended, given the outcome of its row."""
         said = self.said or Result(self.prompt.session.id, self.prompt.run_id, outcome)

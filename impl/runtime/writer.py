@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -52,11 +52,26 @@ class Writer:
                 if not error.retry or self._over.is_set():
                     raise
                 log.error("a step cannot be written, trying again: %s", error)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
-                        await self._over.wait()
+                await self._pause(attempt)
                 attempt, answer = attempt + 1, None
         return None
+
+    async def read(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Does what has to be read before more can be written, and again for as long as that may help."""
+        for attempt in count():
+            try:
+                await ask()
+                return
+            except StoreError as error:
+                if not error.retry or self._over.is_set():
+                    raise
+                log.error("a session cannot be read, trying again: %s", error)
+                await self._pause(attempt)
+
+    async def _pause(self, attempt: int) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
+                await self._over.wait()
 
     async def complete_poorer(self, commit: Commit) -> tuple[Answer | None, bool]:
         """Waits for the answer. If the store will never take a message, the rest is kept without it: the second says

@@ -76,7 +76,7 @@ class Database:
     async def fetch(self, query: str, *values: Any, deadline: float = DEADLINE, once: bool = False,
                     ) -> list[tuple[Any, ...]]:
         """The rows that one statement answers with. Raises `StoreError`. Of a statement that must be done once, it is
-        `Unconfirmed` if it may have been done."""
+        `Unconfirmed` if it may have been done, and so is one that ends as if this task were canceled."""
         sent = False
         try:
             async with asyncio.timeout(deadline), self._pool.connection() as connection:
@@ -84,9 +84,11 @@ class Database:
                 cursor = await connection.execute(query.encode(), values)
                 return await cursor.fetchall() if cursor.description else []
         except (psycopg.Error, TimeoutError, OSError, UnicodeError) as error:
-            explained = self.explain(error, sent, once)
-            explained.__cause__ = error
-            raise explained from error
+            raise self.explain(error, sent, once) from error
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            raise self.explain(error, sent, once) from error
 
     async def listen(self, address: str, channel: str) -> AsyncGenerator[None, None]:
         """Yields when it listens on a connection of its own, and then for each notice. Raises `StoreError`."""
@@ -99,7 +101,7 @@ class Database:
         except (psycopg.Error, OSError) as error:
             raise self.explain(error, True) from error
 
-    def explain(self, error: Exception, sent: bool, once: bool = False) -> StoreError:
+    def explain(self, error: BaseException, sent: bool, once: bool = False) -> StoreError:
         """What a caller is told."""
         state = getattr(error, "sqlstate", None) or ""
         if isinstance(error, PoolClosed):

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
-from support.journals import AUDIT, judge
+from support.journals import AUDIT, judge, judge_rows
 from support.postgres import Bouncer, shared_server
 from support.servers import Place, Server, serving
 
@@ -15,6 +16,7 @@ from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
 from cancelmark.impl.cluster.runtime import SharedRuntime
+from cancelmark.impl.runtime.dispatcher import Dispatcher
 from cancelmark.impl.store import Answer, Snapshot, Steps, StoreError
 from cancelmark.impl.store.postgres import PostgresStore
 from cancelmark.model.lifecycle import Outcome
@@ -486,3 +488,65 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
         await b[1].until(lambda prompts: prompts[-1].get("outcome") == "end_turn", session=session)
 
     play(story, lease=Lease(60.0, 30.0), wake_ups=None)
+
+
+@pytest.mark.parametrize(("owner", "where", "error"), [
+    (SharedRuntime, "_begin_commit", KeyError("of this node")),
+    (SharedRuntime, "_begin_commit", asyncio.CancelledError("that nobody has asked for")),
+    (Dispatcher, "_take_all_again", KeyError("of this node")),
+    (SharedRuntime, "_keep", KeyError("of this node")),
+])
+def test_a_session_with_which_its_owner_cannot_go_on_is_given_up_and_others_go_on(
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: type[Dispatcher], where: str,
+        error: BaseException) -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        await a[1].send("two", "r2")
+        runtime, known = next(iter(a[0].site.workspaces)).runtime, getattr(owner, where)
+        failed: list[str] = []
+
+        def fail_once(self: Dispatcher, *given: Any) -> Any:
+            if self is runtime and not failed:
+                failed.append(where)
+                raise error
+            return known(self, *given)
+
+        monkeypatch.setattr(owner, where, fail_once)
+        async with b[1].watching() as watch:
+            await b[1].send("three", "r3")
+            assert (await watch.end("r1"))["outcome"] == "error"
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+            assert (await watch.end("r3"))["outcome"] == "end_turn"
+            await a[1].send("four", "r4")
+            assert (await watch.end("r4"))["outcome"] == "end_turn"
+        with psycopg.connect(a[0].site.workspaces.database.address, autocommit=True) as connection:
+            assert not judge_rows(connection)
+        assert failed
+        assert "stands still until a node goes on with it" in caplog.text
+
+    play(story)
+
+
+def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        gate = a[0].model.gate("one")
+        runtime, known = next(iter(a[0].site.workspaces)).runtime, Dispatcher._take_all_again
+        failed: list[str] = []
+
+        async def fail_once(self: Dispatcher, *given: Any) -> None:
+            if self is runtime and not failed:
+                failed.append("away")
+                raise StoreError("the database", "away", "try again")
+            await known(self, *given)
+
+        monkeypatch.setattr(SharedRuntime, "is_behind", lambda *_: False)  # only the commit finds the conflict
+        monkeypatch.setattr(Dispatcher, "_take_all_again", fail_once)
+        async with b[1].watching() as watch:
+            await b[1].send("two", "r2")
+            gate.open()
+            assert (await watch.end("r1"))["outcome"] == "end_turn"
+            assert (await watch.end("r2"))["outcome"] == "end_turn"
+        assert failed
+
+    play(story)

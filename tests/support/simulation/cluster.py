@@ -35,7 +35,7 @@ from cancelmark.model.oracle import End, Span
 from cancelmark.model.oracle import Prompt as Seen
 
 from .database import STEP, Answered, SimulatedDatabase, SimulatedServer
-from .faults import FINE, NOTHING, OF_COMMITS, OF_TURNS, OF_WAKEUPS, Faults, Purse
+from .faults import FINE, NOTHING, OF_COMMITS, OF_QUESTIONS, OF_TURNS, OF_WAKEUPS, Faults, Purse
 from .step import Asked, Step
 
 LEASE = Lease(6.0, 2.0)
@@ -465,7 +465,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         if "SET since" in query and loop.time() < member.mute:
             raise psycopg.OperationalError("the beat is lost")
-        fate = self._let_fail(member, OF_COMMITS) if STEP in query else FINE
+        fate = self._let_fail_on_its_way(member, query)
         if STEP in query:
             self._server.steps.begin(self._server, Asked(*values))
         if "before it sends" in fate:
@@ -479,7 +479,18 @@ class Cluster:
         elif "late" in fate:
             await asyncio.sleep(TRIP)
             raise psycopg.OperationalError("the connection is lost")
+        elif "question is lost" in fate:
+            raise psycopg.OperationalError("the connection is lost")
+        elif "leaks" in fate:
+            await answer
+            raise asyncio.CancelledError("of a connection")
         return await answer
+
+    def _let_fail_on_its_way(self, member: Member, query: str) -> str:
+        if STEP in query:
+            return self._let_fail(member, OF_COMMITS)
+        faults = self.scenario.faults
+        return self._let_fail(member, OF_QUESTIONS) if faults.questions or faults.leaks else FINE
 
     def _arrive(self, member: Member, query: str, values: Sequence[Any], fate: str, answer: "asyncio.Future[Answered]",
                 ) -> None:

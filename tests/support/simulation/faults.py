@@ -17,6 +17,8 @@ class Faults:
     expiries: int = 0  # nodes whose beats do not arrive, and that run on
     drains: int = 0  # nodes that leave as they should
     wakeups: int = 0  # wake-ups that nobody hears
+    questions: int = 0  # statements that are no commits, and have no answer
+    leaks: int = 0  # statements that end as if their task were canceled, and nobody has asked for it
 
     def __repr__(self) -> str:
         told = ", ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name))
@@ -31,8 +33,9 @@ OF_COMMITS = {
     "the commit is slow": "delays",
     "the node hangs before it sends": "pauses", "the node hangs before it hears": "pauses",
     "the node is killed before it sends": "kills", "the node is killed before it hears": "kills",
-    "the node's beats are lost": "expiries", "the node leaves": "drains",
+    "the node's beats are lost": "expiries", "the node leaves": "drains", "a cancellation leaks": "leaks",
 }
+OF_QUESTIONS = {"the question is lost": "questions", "a cancellation leaks": "leaks"}
 # And what may become of a node while a turn runs.
 OF_TURNS = {"the node hangs": "pauses", "the node is killed": "kills", "the node's beats are lost": "expiries",
             "the node leaves": "drains"}
@@ -52,4 +55,4 @@ class Purse:
                 and not (spared and kind in ("pauses", "kills", "expiries", "drains"))]
 
     def pay(self, name: str) -> None:
-        self._spent[{**OF_COMMITS, **OF_TURNS, **OF_WAKEUPS}[name]] += 1
+        self._spent[{**OF_COMMITS, **OF_QUESTIONS, **OF_TURNS, **OF_WAKEUPS}[name]] += 1

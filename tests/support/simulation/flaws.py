@@ -29,7 +29,7 @@ from cancelmark.impl.store import (
     StoreError,
     Unconfirmed,
 )
-from cancelmark.impl.store.postgres import PostgresStore
+from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.database import AWAY
 from cancelmark.impl.store.postgres.store import STEP
 from cancelmark.model.lifecycle import State
@@ -289,6 +289,25 @@ async def enroll_again(self: Node, id: UUID) -> None:
         " clock_timestamp() + make_interval(secs => %s), false, false)", id, self.url, self.lease.length)
 
 
+async def keep_stuck(self: SharedRuntime) -> None:
+    """A session with which its owner cannot go on stays the owner's."""
+
+
+def stand_still_for_ever() -> AbstractContextManager[Any]:
+    fetch = Database.fetch
+
+    async def leak(self: Database, *asked: Any, **how: Any) -> list[tuple[Any, ...]]:
+        try:
+            return await fetch(self, *asked, **how)
+        except StoreError as error:
+            raise error.__cause__ if isinstance(error.__cause__, asyncio.CancelledError) else error from None
+
+    stack = ExitStack()
+    stack.enter_context(patch.object(Database, "fetch", leak))
+    stack.enter_context(patch.object(SharedRuntime, "give_up_stuck", keep_stuck))
+    return stack
+
+
 ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
                                " cancelmark.sessions)) AND NOT dead")
 NOT_FREE = nodes.WORK.replace("WHERE wanted", "WHERE wanted AND false")
@@ -347,6 +366,8 @@ FLAWS: Sequence[Flaw] = (
          patches=swap(SharedLane, needs_owner=lambda self: bool(self.session.prompts))),
     Flaw("idle-adopted", "a session without work is adopted and kept", "cancel", "is not given up",
          patches=swap(SharedRuntime, _adopt=adopt_whatever), choices="5:7"),
+    Flaw("stuck-kept", "a session with which its owner cannot go on stays the owner's", "unanswered",
+         "is not given up", patches=stand_still_for_ever, choices="4:1"),
     Flaw("place-from-sequence", "a place is taken when a step begins", "two", "the roaming subscriber",
          PlacesFromSequence, choices="8:2"),
     Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",

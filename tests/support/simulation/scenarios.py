@@ -34,6 +34,8 @@ SMALL = (
              Faults(doubts=1, kills=1), roams=False, wake_ups=False),
     Scenario("race", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1, "waits")], Faults(kills=1), nodes="abc",
              wake_ups=False),
+    Scenario("unanswered", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 1.5)],
+             Faults(questions=1, leaks=1)),
     Scenario("roams", [Do("accept", "b", n + 0.1 * n) for n in (5, 8, 11, 14)], Faults(), wake_ups=False),
 )
 DOUBLE = (  # with two faults, each of its kind
