@@ -177,7 +177,7 @@ class Dispatcher:
         if lane.stuck or self._over.is_set():
             self._leave_behind(lane, lane.stuck or TOO_LATE)
             return
-        stopped = effects.action != "enter" and self._stop(effects)
+        stopped = self._stop(lane)
         if not lane.working:
             lane.working = True
             if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
@@ -185,14 +185,13 @@ class Dispatcher:
             else:
                 self._drain_lane_now(lane)
 
-    def _stop(self, effects: Effects) -> bool:
-        """Asks the turn to stop, if there is one that the call stops. Its end is committed with the call or after it,
-        so that nobody sees more of this than of a crash (R16c). A call that is taken again still reaches that turn. The
-        entry of an interrupt may not, and asks when it is durable."""
-        for effect in effects:
-            if isinstance(effect, Stop) and (run := self._runs.get(effect.seq)) and run.turn:
-                run.turn.stop()
-                return True
+    def _stop(self, lane: Lane) -> bool:
+        """Asks the turn to stop, if a call has canceled it, and says whether nobody has before. Its end is committed
+        with the call or after it, so that nobody sees more of this than of a crash (R16c). A call that is taken again
+        still reaches that turn. The entry of an interrupt may not, and asks when it is durable."""
+        for prompt in lane.session.active:
+            if prompt.covered and (run := self._runs.get(prompt.seq)) and run.turn and not lane.may_stop(prompt):
+                return run.turn.stop()
         return False
 
     def _drain_lane_now(self, lane: Lane) -> None:

@@ -163,9 +163,9 @@ class Lane:
         return front is None or front.seq in [prompt.seq for prompt, _ in first.changed]
 
     def may_stop(self, prompt: Prompt) -> bool:
-        """Whether the entry of an interrupt that waits stops the prompt. Taken again, it may not: others have revoked
-        the interrupt, or hold the session."""
-        return prompt.covered and any(
+        """Whether nothing but the entry of an interrupt that waits stops the prompt. Taken again, it may not: others
+        have revoked the interrupt, or hold the session."""
+        return prompt.covered and prompt.seq > self.session.mark and any(
             isinstance(effect, Stop) and effect.seq == prompt.seq
             for step in self.steps if step.effects.action == "enter" for effect in step.effects)
 

@@ -95,11 +95,13 @@ class Turn:
         finally:
             self._task = None
 
-    def stop(self) -> None:
+    def stop(self) -> bool:
         """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end. Who asks again
-        does not disturb it."""
-        if not self._stopping:
+        does not disturb it; the answer is whether nobody has asked before."""
+        first = not self._stopping
+        if first:
             self._break_off()
+        return first
 
     def _break_off(self) -> None:
         self._stopping = True
