@@ -32,7 +32,7 @@ from cancelmark.impl.store import Store
 from cancelmark.model.protocol import FAMILY
 
 READY = Parts(ready=True)
-WITH_FAMILY = Parts(FAMILY)
+WITH_FAMILY = Parts(protocol=FAMILY)
 
 
 @settings(max_examples=effort(SCHEDULES), deadline=None)
@@ -43,7 +43,7 @@ def test_no_schedule_breaks_a_promise(clients: list[Do], choose: Choose, store: 
 
 
 @settings(max_examples=effort(FAMILY_SCHEDULES), deadline=None)
-@given(FAMILY_CLIENTS, CHOICES, STORE, st.sampled_from([WITH_FAMILY, WITH_FAMILY, Parts(FAMILY, ready=True)]))
+@given(FAMILY_CLIENTS, CHOICES, STORE, st.sampled_from([WITH_FAMILY, WITH_FAMILY, Parts(ready=True, protocol=FAMILY)]))
 @example([accept(), accept(), close("accept"), revoke("queued", of=2)], fifo, File, WITH_FAMILY)
 def test_no_schedule_of_the_familys_calls_breaks_a_promise(
     clients: list[Do], choose: Choose, store: type[Store], parts: Parts,

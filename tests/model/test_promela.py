@@ -13,6 +13,7 @@ from support.budget import DEEP
 from support.counts import FAMILY_PINNED, PINNED
 
 from cancelmark.bench import spin
+from cancelmark.bench.setting import Setting
 from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import (
@@ -234,18 +235,19 @@ def test_a_bug_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
 def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spin, "BOUNDS", (Bounds(1, cancels=1),))
     monkeypatch.setattr(spin, "FAST", spin.SAFETY)
-    report = spin.measure(1)
+    report = spin.measure(Setting(rounds=1))
     [row] = report.tables[0].rows
     assert row[:3] == ("prompts=1 cancels=1", 34, 34)
     assert [goal.met for goal in report.goals] == [True]
     monkeypatch.setattr(spin, "check", lambda bounds: {
         "states": 33, "edges": 41, "seconds": 1.0, "bytes_per_state": 1})
-    assert [goal.met for goal in spin.measure(1).goals] == [False]
+    assert [goal.met for goal in spin.measure(Setting(rounds=1)).goals] == [False]
 
 
 def test_without_spin_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert spin.measure(1).remarks == ["not measured: spin is not installed (Debian: apt-get install spin gcc)"]
+    assert spin.measure(Setting(rounds=1)).remarks == [
+        "not measured: spin is not installed (Debian: apt-get install spin gcc)"]
 
 
 def test_the_published_counts_are_those_that_were_compared() -> None:

@@ -229,11 +229,11 @@ class Flaw(NamedTuple):
 
 
 def of_sessions(session: type[Session]) -> Parts:
-    return Parts(FAMILY, session=session)
+    return Parts(session=session, protocol=FAMILY)
 
 
 def of_runtime(runtime: type[Runtime]) -> Parts:
-    return Parts(FAMILY, runtime)
+    return Parts(protocol=FAMILY, runtime=runtime)
 
 
 A, B = accept(run_id=True), accept()

@@ -135,12 +135,12 @@ class Parts:
     """What a runtime is made of. What is made of the store is between it and the runtime. If there is a `ready`, it
     takes its time."""
 
-    protocol: Protocol = REFERENCE
-    runtime: type[Runtime] = Runtime
     session: type[Session] = Session
     store: type | None = None
     broker: type[Broker] = Broker
     ready: bool = False
+    protocol: Protocol = REFERENCE
+    runtime: type[Runtime] = Runtime
 
 
 REAL = Parts()
