@@ -186,11 +186,12 @@ class Dispatcher:
                 self._drain_lane_now(lane)
 
     def _stop(self, lane: Lane) -> bool:
-        """Asks the turn to stop, if a call has canceled it, and says whether nobody has before. Its end is committed
-        with the call or after it, so that nobody sees more of this than of a crash (R16c). A call that is taken again
-        still reaches that turn. The entry of an interrupt may not, and asks when it is durable."""
-        for prompt in lane.session.active:
-            if prompt.covered and (run := self._runs.get(prompt.seq)) and run.turn and not lane.may_stop(prompt):
+        """Asks the turn to stop, if a step that waits asks for that, and says whether nobody has before. Its end is
+        committed with the call or after it, so that nobody sees more of this than of a crash (R16c). A call that is
+        taken again still reaches that turn. The entry of an interrupt may not, and asks when it is durable."""
+        asked = {effect.seq for step in lane.steps for effect in step.effects if isinstance(effect, Stop)}
+        for prompt in lane.session.active if asked else ():
+            if prompt.seq in asked and (run := self._runs.get(prompt.seq)) and run.turn and not lane.may_stop(prompt):
                 return run.turn.stop()
         return False
 
