@@ -16,7 +16,11 @@ from .connections import Connections
 NONE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 IF_BUSY = ("reject", "interrupt")
 ANSWER = 2.0  # seconds
-TEXT = "cancelmark conform asks which calls there are"
+
+
+def write_text() -> str:
+    """A text that nobody has sent before."""
+    return f"cancelmark conform asks which calls there are ({uuid4()})"
 
 
 async def find_calls(server: str, token: str | None, place: str) -> frozenset[str]:
@@ -35,11 +39,12 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
             return 0
 
         async def send(if_busy: str) -> int:
-            return await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, TEXT, if_busy=if_busy))
+            body = wire.SendPrompt(session, write_text(), if_busy=if_busy)
+            return await ask("POST", path("workspaces", id, "agent"), body)
 
         prompt = of_prompt(id, session, run_id)
         calls = {"hold": ("POST", of_session(id, session, "hold"), None),
-                 "replace": ("PUT", f"{prompt}/text", wire.ReplaceText(TEXT)),
+                 "replace": ("PUT", f"{prompt}/text", wire.ReplaceText(write_text())),
                  "next": ("POST", f"{prompt}/next", None),
                  "stop": ("POST", of_session(id, session, "stop"), wire.StopPrompt()),
                  "stop_hold": ("POST", of_session(id, session, "stop"), wire.StopPrompt(hold=True)),
@@ -50,7 +55,7 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
                 if await ask(*call) not in NONE:
                     offered.add(what)
                 if what == "hold":
-                    await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, TEXT, run_id))
+                    await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, write_text(), run_id))
             if await send("cancelmark") in NONE:  # a server that does not know the field takes any word
                 offered |= {word for word in IF_BUSY if await send(word) not in NONE}
             return frozenset(offered)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -226,27 +226,27 @@ async def serving(
         database = shared_server().url(shared_server().new_database())
     options: dict[str, Any] = {"grace": grace, "stop": stop, "queue": queue, "limit": workspaces,
                                "retention": retention}
-    listener = bind("127.0.0.1", 0)
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    all_workspaces: Workspaces
-    if database is None:
-        all_workspaces = Workspaces(model or server.model, directory, **options)
-    else:
-        from cancelmark.impl.cluster.node import Lease
-        from cancelmark.impl.cluster.workspaces import SharedWorkspaces
+    with closing(bind("127.0.0.1", 0)) as listener:
+        server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        all_workspaces: Workspaces
+        if database is None:
+            all_workspaces = Workspaces(model or server.model, directory, **options)
+        else:
+            from cancelmark.impl.cluster.node import Lease
+            from cancelmark.impl.cluster.workspaces import SharedWorkspaces
 
-        all_workspaces = SharedWorkspaces(model or server.model, database, url=server.url,
-                                          lease=lease or Lease(2.0, 0.1), wake_ups=wake_ups, **options)
-    server.site = site = Site(all_workspaces, limits or Limits())
-    await all_workspaces.start()
-    app = application(site, hosts=None if hosts is None else list(hosts), token=token)
-    async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections) as running:
-        server.places = running.places
-        try:
-            yield server
-        finally:
-            await all_workspaces.close()
-            await (model or server.model).aclose()
+            all_workspaces = SharedWorkspaces(model or server.model, database, url=server.url,
+                                              lease=lease or Lease(2.0, 0.1), wake_ups=wake_ups, **options)
+        server.site = site = Site(all_workspaces, limits or Limits())
+        await all_workspaces.start()
+        app = application(site, hosts=None if hosts is None else list(hosts), token=token)
+        async with asyncio.timeout(4 * PATIENCE), run_server(app, listener, site.limits.connections) as running:
+            server.places = running.places
+            try:
+                yield server
+            finally:
+                await all_workspaces.close()
+                await (model or server.model).aclose()
 
 
 @contextmanager
