@@ -389,21 +389,26 @@ class Chaos:
                                                     f"{len(log)} of the log in order; it has missed {places[:9]}"))
         return problems
 
-    async def stop(self) -> None:
+    async def stop(self, keep: bool) -> None:
+        """Ends the nodes and the database, and leaves its files if they are to be looked at."""
         for member in self.members:
             if member.process and member.process.returncode is None:
                 member.process.kill()
                 await member.process.wait()
             await member.proxy.stop()
-        self.database.remove()
+        if keep:
+            self.database.stop("fast")
+        else:
+            self.database.remove()
         shutil.rmtree(self.home, ignore_errors=True)
 
 
 async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
-                    log: Path = Path(os.devnull), kit: Sequence[str] = (), times: int = 1,
+                    log: Path = Path(os.devnull), kit: Sequence[str] = (), times: int = 1, keep: bool = False,
                     ) -> tuple[list[Problem], dict[str, Any]]:
-    """What is wrong after so long, and what was done."""
+    """What is wrong after so long, and what was done. If anything is, the database can be kept."""
     chaos = Chaos(seed, lease, flaw, log)
+    problems = list[Problem]()
     try:
         problems = await chaos.run(seconds, gap, kit, times)
         steps = dict(chaos.rows("SELECT claim, count(*) FROM cancelmark.steps WHERE claim <> '' GROUP BY 1"))
@@ -416,9 +421,10 @@ async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: f
                 " FROM cancelmark.covered_messages GROUP BY seq) counted")[0][0],
             "outcomes": dict(chaos.rows("SELECT outcome, count(*) FROM cancelmark.prompts GROUP BY 1")),
             "kit": chaos.judgements,
-            "found": {kind: sum(one.kind == kind for one in problems) for kind in (*KINDS, "kit")}}
+            "found": {kind: sum(one.kind == kind for one in problems) for kind in (*KINDS, "kit")},
+            **({"database": str(chaos.database.directory)} if keep and problems else {})}
     finally:
-        await chaos.stop()
+        await chaos.stop(keep and bool(problems))
 
 
 def main() -> int:
@@ -429,12 +435,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--flaw", default="", choices=["", *FLAWS])
     parser.add_argument("--kit", type=int, default=1, metavar="TIMES", help="how often the conformance kit judges")
+    parser.add_argument("--keep", action="store_true", help="leave the database to be looked at, if anything is wrong")
     parser.add_argument("--log", type=Path, default=Path(os.devnull), help="what the nodes say")
     given = parser.parse_args()
     seed = Random().randrange(10**9) if given.seed is None else given.seed
     problems, done = asyncio.run(run_chaos(given.seconds, seed=seed, lease=given.lease, gap=given.gap, flaw=given.flaw,
                                            log=given.log, kit=("--profile", "quick") if given.kit else (),
-                                           times=max(given.kit, 1)))
+                                           times=max(given.kit, 1), keep=given.keep))
     print(json.dumps(done, indent=2))
     for problem in problems:
         print(f"violated: {problem.kind}: {problem.says}")
