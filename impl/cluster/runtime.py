@@ -26,7 +26,7 @@ from ..models import Attachment
 from ..runtime import Closing, NoSession, RunIdInUse
 from ..runtime.lane import Lane, LaneStep
 from ..runtime.messages import wire_part
-from ..runtime.refusals import PAUSE, Refusal, Stale
+from ..runtime.refusals import Refusal, Stale, pause
 from ..runtime.run import Handle, Run
 from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
@@ -82,6 +82,7 @@ class SharedRuntime(Runtime):
     async def _accept(self, accepted: AcceptPrompt, mode: Feature | None) -> Handle:
         known = self._lanes.get(accepted.session_id) if mode is None else None
         lane = known or await self._reach(accepted.session_id)
+        attempts = 0
         while True:
             assert isinstance(lane, SharedLane)
             await lane.take()
@@ -94,7 +95,7 @@ class SharedRuntime(Runtime):
                 self._rest(lane)
             if handle:
                 return handle
-            await asyncio.sleep(PAUSE)
+            await pause(attempts := attempts + 1)
             lane = await self._reach(accepted.session_id)
 
     async def _try_accept(self, lane: SharedLane, accepted: AcceptPrompt, mode: Feature | None) -> Handle | None:

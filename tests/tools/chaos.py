@@ -34,6 +34,8 @@ from support.proxies import Proxy
 from support.servers import web
 
 NODES, SESSIONS, QUIET, PACE = 3, 9, 3, 0.03
+FAULTS = ("kill", "terminate", "freeze", "end_connections", "crash_database", "cut", "stall", "half_open",
+          "lose_answers", "lose_answers", "deliver_late")
 LATE = 7.0  # seconds, after which whoever has asked the database has given up
 JUDGEMENTS = 3  # that are begun by the kit, until one is not disturbed by a node that was too slow for its lease
 SCRIPT = Path(__file__).parent.parent / "support" / "chaos_node.py"
@@ -66,8 +68,8 @@ class Told:
 class Chaos:
     """One run."""
 
-    def __init__(self, seed: int, lease: float, flaw: str, log: Path) -> None:
-        self.random, self.lease, self.flaw, self.log = Random(seed), lease, flaw, log
+    def __init__(self, seed: int, lease: float, flaw: str, log: Path, mix: Sequence[str] = FAULTS) -> None:
+        self.random, self.lease, self.flaw, self.log, self.mix = Random(seed), lease, flaw, log, mix
         self.told, self.faults = Told(), Counter[str]()
         self.llm_port, self.judgements = free_port(), list[str]()
         self.database = PostgresServer(FAST)
@@ -192,16 +194,14 @@ class Chaos:
         member.proxy.requests.set()
 
     async def do_faults(self, end: float, gap: float) -> None:
-        faults: list[Callable[[Member], Awaitable[None]]] = [
-            self.kill, self.terminate, self.freeze, self.end_connections, self.crash_database, self.cut, self.stall,
-            self.half_open, self.lose_answers, self.lose_answers, self.deliver_late]
-        bag: list[Callable[[Member], Awaitable[None]]] = []
+        bag: list[str] = []
         while time.monotonic() < end:
             if not bag:
-                bag = self.random.sample(faults, len(faults))
+                bag = self.random.sample(self.mix, len(self.mix))
             fault, member = bag.pop(), self.random.choice(self.members)
-            await fault(member)
-            self.faults[fault.__name__] += 1
+            does: Callable[[Member], Awaitable[None]] = getattr(self, fault)
+            await does(member)
+            self.faults[fault] += 1
             await asyncio.sleep(self.random.uniform(0, gap))
 
     # --- clients
@@ -405,9 +405,9 @@ class Chaos:
 
 async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
                     log: Path = Path(os.devnull), kit: Sequence[str] = (), times: int = 1, keep: bool = False,
-                    ) -> tuple[list[Problem], dict[str, Any]]:
+                    mix: Sequence[str] = FAULTS) -> tuple[list[Problem], dict[str, Any]]:
     """What is wrong after so long, and what was done. If anything is, the database can be kept."""
-    chaos = Chaos(seed, lease, flaw, log)
+    chaos = Chaos(seed, lease, flaw, log, mix)
     problems = list[Problem]()
     try:
         problems = await chaos.run(seconds, gap, kit, times)
@@ -433,6 +433,7 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=1.0)
     parser.add_argument("--gap", type=float, default=1.0, help="seconds between two faults, at most")
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--fault", nargs="+", default=FAULTS, choices=sorted({*FAULTS}), help="only these faults")
     parser.add_argument("--flaw", default="", choices=["", *FLAWS])
     parser.add_argument("--kit", type=int, default=1, metavar="TIMES", help="how often the conformance kit judges")
     parser.add_argument("--keep", action="store_true", help="leave the database to be looked at, if anything is wrong")
@@ -441,7 +442,7 @@ def main() -> int:
     seed = Random().randrange(10**9) if given.seed is None else given.seed
     problems, done = asyncio.run(run_chaos(given.seconds, seed=seed, lease=given.lease, gap=given.gap, flaw=given.flaw,
                                            log=given.log, kit=("--profile", "quick") if given.kit else (),
-                                           times=max(given.kit, 1), keep=given.keep))
+                                           times=max(given.kit, 1), keep=given.keep, mix=given.fault))
     print(json.dumps(done, indent=2))
     for problem in problems:
         print(f"violated: {problem.kind}: {problem.says}")
