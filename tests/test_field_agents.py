@@ -16,11 +16,22 @@ from support.paths import ROOT
 from cancelmark.conformance.adapter import GUARANTEES
 from cancelmark.conformance.kit import judge
 from cancelmark.conformance.playing.script import read_scripts
-from examples.field.__main__ import list_first, tell, tell_again
+from examples.field.__main__ import main, tell, tell_again
 from examples.field.agents import Listed, Skipped, install, read_list
 from examples.field.crash import Crash
 from examples.field.plays import MODES, PROGRAMS, SCRIPTS, Player, agent_words, busy
-from examples.field.record import AGAIN, FIRST, LOADED, list_findings, make_series, put_series, read_record
+from examples.field.record import (
+    AGAIN,
+    FIRST,
+    LOADED,
+    list_candidates,
+    list_findings,
+    make_series,
+    make_whole,
+    put_series,
+    read_record,
+    watching_load,
+)
 from examples.field.report import page, table, write_pages
 
 
@@ -31,7 +42,7 @@ def small(flaw: str) -> Listed:
 
 def seen(reports: dict[str, Any], loaded: dict[str, Any]) -> dict[str, Any]:
     return {"package": "small@1.0", "day": "2026-11-17", "cores": 2, "series": [
-        make_series(FIRST, 0, (0.5, 0.7), reports), make_series(LOADED, 4, (0.7, 3.9), loaded)]}
+        make_series(FIRST, 0, 0.52, reports), make_series(LOADED, 4, 5.5, loaded)]}
 
 
 def play(agent: Listed, place: Path, mode: str, times: int, *scripts: str) -> dict[str, Any]:
@@ -61,8 +72,8 @@ def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Pa
     assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
     assert "Agents MUST catch these errors" in text
-    assert "| as the machine was | 0.5, 0.7 | none |" in text
-    assert "| what showed, on a loaded machine | 0.7, 3.9 | 4 |" in text
+    assert "| as the machine was | 0.5 | none |" in text
+    assert "| what showed, on a loaded machine | 5.5 | 4 |" in text
     assert "sequenceDiagram" in text
     assert "python -m examples.field small --mode polite --script 'accept A; cancel'" in text
     rows = table({"small": (agent, seen(reports, reports))}, {"other": "npm is not on the PATH"},
@@ -98,13 +109,30 @@ def test_what_shows_seldom_or_on_one_machine_alone_is_no_finding(quiet: int, loa
     assert "## polite" not in text
 
 
-@pytest.mark.parametrize(("loads", "busy", "is_finding"), [((0.1, 9.0), 0, False), ((4.0, 4.1), 0, True),
-                                                           ((0.1, 0.2), 1, True)])
-def test_what_showed_on_a_quiet_machine_alone_is_no_finding(
-        loads: tuple[float, float], busy: int, is_finding: bool) -> None:
+@pytest.mark.parametrize(("loads", "is_finding"), [((0.1, 4.0), True), ((9.0, 3.9), True), ((0.1, 3.9), False),
+                                                   ((4.0, 9.0), False)])
+def test_what_was_not_played_on_a_quiet_and_on_a_loaded_machine_is_no_finding(
+        loads: tuple[float, float], is_finding: bool) -> None:
     kept = seen({"polite": report(5)}, {})
-    kept["series"] = [make_series(FIRST, busy, loads, {"polite": report(5)})]
+    kept["series"] = [make_series(name, 0, load, {"polite": report(5)}) for name, load in zip((FIRST, LOADED), loads)]
     assert bool(list(list_findings(kept))) == is_finding
+    assert len(list(list_candidates(kept))) == 1
+    assert ("(attribution 5/5, loaded 5/5)" in page(small(""), kept)) != is_finding
+
+
+def test_what_was_seen_on_a_busy_machine_alone_is_a_finding_when_it_shows_again_on_a_quiet_one(
+        capsys: pytest.CaptureFixture[str]) -> None:
+    kept = seen({"polite": report(5)}, {"polite": report(5)})
+    kept["series"][0]["load"] = 20.0
+    whole = {"id": "attribution", "says": "It is so.", "promise": "the text", "status": "broken", "histories": 9}
+    kept["whole"] = make_whole({"histories": 9, "guarantees": [whole]})
+    assert "| yes | did not hold, and was not yet played on a loaded machine and on one that was not: polite |" in page(
+        small(""), kept)
+    put_series(kept, make_series(AGAIN, 0, 0.3, {"polite": report(3, 3)}))
+    assert tell_again(kept)
+    assert "reproduces: polite attribution, 3 of 3" in capsys.readouterr().out
+    assert len(list(list_findings(kept))) == 1
+    assert "| yes | **broken**: polite |" in page(small(""), kept)
 
 
 @pytest.mark.parametrize(("times", "stays"), [(3, True), (2, True), (1, False), (0, False)])
@@ -112,20 +140,21 @@ def test_a_finding_that_does_not_show_again_is_none(
         capsys: pytest.CaptureFixture[str], times: int, stays: bool) -> None:
     kept = seen({"polite": report(5)}, {"polite": report(4)})
     for n in (3 - times, times):  # the last time counts
-        put_series(kept, make_series(AGAIN, 0, (0.1, 0.2), {"polite": report(n, 3)}))
+        put_series(kept, make_series(AGAIN, 0, 0.1, {"polite": report(n, 3)}))
     assert bool(list(list_findings(kept))) == stays == tell_again(kept)
     assert f"{times} of 3 plays of 'accept A'" in capsys.readouterr().out
-    assert len(list_first(kept)) == 1
+    assert len(list(list_candidates(kept))) == 1
     assert f"attribution 5/5, loaded 4/5, again {times}/3" in page(small(""), kept)
-    assert "| findings, again | 0.1, 0.2 | none |" in page(small(""), kept)
+    assert "| findings, again | 0.1 | none |" in page(small(""), kept)
 
 
-def test_what_is_to_be_reported_first_is_told_without_a_recipe() -> None:
+@pytest.mark.parametrize("often", [5, 1])
+def test_what_is_to_be_reported_first_is_told_without_a_recipe(often: int) -> None:
     marked, kept = replace(small(""), first={"polite attribution": "it goes on."}), seen(
-        {"polite": report(5)}, {"polite": report(5)})
+        {"polite": report(5)}, {"polite": report(often)})
     for text in (page(marked, kept), table({"small": (marked, kept)}, {}, {})):
         assert "accept A" not in text.partition("## Again")[0]
-        assert "to be reported first" in text.lower()
+        assert often == 1 or "to be reported first" in text.lower()
     assert "accept A" in page(small(""), kept)
 
 
@@ -145,9 +174,42 @@ def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
                                   check=True)
         return children.stdout.count("while True: pass")
 
-    with busy(2):
+    with busy(2), watching_load() as load:
         assert count() == 2
+        load.look()
     assert count() == 0
+    assert load.average >= 2
+
+
+def test_a_judgement_that_stops_half_way_is_played_once_more_and_is_not_taken_for_a_whole_one(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    player = Player(small(""), tmp_path, tmp_path, monotonic() + 60)
+    half = {"scripts": ["one"], "stopped": "the judgement has stopped: it is gone"}
+    for answers, right in (([half, {"scripts": ["one", "two"]}], True), ([half, half, half], False)):
+        told = iter(answers)
+        monkeypatch.setattr(Player, "_judge", lambda *_, told=told: next(told))
+        if right:
+            assert player.play("polite", 1, ("accept A", "accept A; cancel")) == answers[1]
+        else:
+            with pytest.raises(Skipped, match="it is gone"):
+                player.play("polite", 1, ("accept A", "accept A; cancel"))
+
+
+def test_whatever_happens_to_one_of_them_the_others_are_played(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def judge_agent(agent: Listed, _: Any) -> dict[str, Any]:
+        if agent.name == "cline":
+            raise OSError("nobody has thought of this")
+        if agent.name == "hermes":
+            raise Skipped("it wants a login")
+        return {**seen({"polite": report(5)}, {"polite": report(5)}), "package": agent.package}
+
+    monkeypatch.setattr("examples.field.__main__.judge_agent", judge_agent)
+    monkeypatch.setattr(sys, "argv", ["field", "cline", "hermes", "fast-agent", "-o", str(tmp_path), "--cache",
+                                      str(tmp_path)])
+    assert main() == 1
+    assert "skipped: OSError: nobody has thought of this" in capsys.readouterr().err
+    assert set(read_record(tmp_path / "seen.json")) == {"hermes", "fast-agent"}
 
 
 def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date
-from math import ceil
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,14 +24,13 @@ from examples.field.record import (
     FIRST,
     LOADED,
     LOADED_FROM,
-    Found,
-    get_load,
-    list_findings,
+    list_candidates,
     list_rows,
     make_series,
     make_whole,
     put_series,
     read_record,
+    watching_load,
     write_record,
 )
 from examples.field.report import write_pages
@@ -47,7 +45,7 @@ def main() -> int:
     record = read_record(options.output / RECORD)
     failed = False
     if options.again:
-        options.names = [name for name in options.names if list_first(record.get(name, {}))]
+        options.names = [name for name in options.names if any(list_candidates(record.get(name, {})))]
     for n, name in enumerate(options.names, 1):
         begun = monotonic()
         say(f"{n} of {len(options.names)}: {name}")
@@ -60,9 +58,10 @@ def main() -> int:
                 failed |= not tell_again(seen)
             else:
                 seen = judge_agent(agents[name], options)
-        except Skipped as why:
+        except Exception as error:  # whatever it is, the others are to be played
+            why = error if isinstance(error, Skipped) else f"{type(error).__name__}: {error}"
             say(f"  skipped: {why}")
-            if options.again:
+            if options.again or not isinstance(error, Skipped):
                 failed = True
             elif not options.script and record.get(name, {}).get("package") != agents.get(name, CLIENT).package:
                 record[name] = {"package": agents.get(name, CLIENT).package, "skipped": str(why)}
@@ -89,7 +88,7 @@ def read_options(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--times", type=int, help=f"that each script is played (default: {TIMES}; again: "
                         f"{TIMES_AGAIN})")
     parser.add_argument("--busy", type=int, metavar="N", help="processes that load the machine when what showed is "
-                        f"played again (default: what is missing to {LOADED_FROM} for each core; with --again none)")
+                        f"played again (default: {LOADED_FROM} for each core; with --again none)")
     parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
     parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"), help="(default: %(default)s)")
     options = parser.parse_args()
@@ -123,12 +122,12 @@ def playing(agent: Listed, cache: Path) -> Iterator[Player]:
 
 def play_series(name: str, player: Player, n: int, times: int, scripts: dict[str, tuple[str, ...]]) -> dict[str, Any]:
     """Plays the scripts of each mode beside so many processes that compute."""
-    before, reports = get_load(), {}
-    with busy(n):
+    reports = {}
+    with busy(n), watching_load() as load:
         for mode, each in scripts.items():
             say(f"  {name}, {mode}: {len(each)} scripts, {times} times each")
             reports[mode] = player.play(mode, times, each)
-    return make_series(name, n, (before, get_load()), reports)
+    return make_series(name, n, load.average, reports)
 
 
 def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
@@ -148,9 +147,9 @@ def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
         seen["series"] = [play_series(FIRST, player, 0, options.times, scripts)]
         showed = {mode: tuple(row.script for row in list_rows(seen) if row.mode == mode and row.showed)
                   for mode in modes}
-        n = max(0, ceil(LOADED_FROM * seen["cores"] - get_load())) if options.busy is None else options.busy
         again = {mode: each for mode, each in showed.items() if each}
         if again:
+            n = LOADED_FROM * seen["cores"] if options.busy is None else options.busy
             put_series(seen, play_series(LOADED, player, n, options.times, again))
     return seen
 
@@ -160,24 +159,18 @@ def play_again(agent: Listed, seen: dict[str, Any], options: argparse.Namespace)
     if seen["package"] != agent.package:
         raise Skipped(f"{seen['package']} was judged, and the list has {agent.package}: make field ONLY={agent.name}")
     scripts: dict[str, tuple[str, ...]] = {}
-    for found in list_first(seen):
+    for found in list_candidates(seen):
         scripts[found.row.mode] = tuple(dict.fromkeys([*scripts.get(found.row.mode, ()), found.row.script]))
     with playing(agent, options.cache) as player:
         put_series(seen, play_series(AGAIN, player, options.busy or 0, options.times, scripts))
     return seen
 
 
-def list_first(seen: dict[str, Any]) -> list[Found]:
-    """What was a finding before anybody played it again."""
-    series = [each for each in seen.get("series", ()) if each["name"] != AGAIN]
-    return list(list_findings({**seen, "series": series})) if series else []
-
-
 def tell_again(seen: dict[str, Any]) -> bool:
     """Prints how often each finding showed again, and returns whether all did so often enough."""
     right = True
     rows = {(row.mode, row.script): row for row in list_rows(seen)}
-    for found in list_first(seen):
+    for found in list_candidates(seen):
         row, guarantee = rows[found.row.mode, found.row.script], found.guarantee["id"]
         count = row.counts[-1]
         right &= count.is_often(guarantee)

@@ -31,6 +31,8 @@ def speak(packages: Path, *options: str) -> dict[str, Any]:
     try:
         done = subprocess.run(["node", EDITOR, *CANCELMARK, "acp", *options], cwd=packages, env=home.environment,
                               capture_output=True, text=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired as error:
+        raise Skipped(f"the client has not ended in {LIMIT} s") from error
     finally:
         home.remove()
     if done.returncode:

@@ -21,6 +21,7 @@ from cancelmark.impl.adapters.jail import DIRECT, PROXIES
 from examples.field.agents import Listed, Skipped
 
 STOP = 30  # seconds for a judgement that took too long to end what it has started
+TRIES = 2  # of a judgement that stops before it has played all
 CIRCUMSTANCES = "examples.opencode.circumstances"
 SERVED = ("accept A, cancel", "accept A; cancel", "accept A; accept B; release; release", "accept A; accept B; cancel",
           "accept A; cancel; accept B")
@@ -78,8 +79,13 @@ class Player:
     until: float
 
     def play(self, mode: str, times: int, scripts: tuple[str, ...]) -> dict[str, Any]:
-        """The report of one judgement, in a process of its own, as JSON."""
-        return self._judge(mode, ["--times", str(times), *(word for text in scripts for word in ("--script", text))])
+        """The report of one judgement, in a process of its own, as JSON. One that has stopped is tried once more."""
+        words = ["--times", str(times), *(word for text in scripts for word in ("--script", text))]
+        for _ in range(TRIES):
+            report = self._judge(mode, words)
+            if len(report["scripts"]) == len(scripts):
+                return report
+        raise Skipped(_short(report["stopped"], self.programs))
 
     def judge_whole(self, mode: str) -> tuple[dict[str, Any], list[str]]:
         """The report of a whole judgement, and the scripts of what it found."""
