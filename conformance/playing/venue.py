@@ -105,6 +105,8 @@ class Outside:
         try:
             async with asyncio.timeout(kind.start_limit) as limit:
                 await call()
+        except NotSteered:
+            raise
         except Exception as error:
             if limit.expired():
                 raise AdapterError(f"{kind.__name__}: {what} was not done within {kind.start_limit:g} s") from error

@@ -24,6 +24,7 @@ from cancelmark.conformance.adapter import GUARANTEES, Adapter, Declined, Ended,
 from cancelmark.conformance.adapter.fake_llm import FakeModel, is_turn
 from cancelmark.conformance.adapter.process import NotRunning
 from cancelmark.conformance.llm import Asked
+from cancelmark.conformance.playing.venue import NotSteered
 
 from ..acp.peer import Answer
 from .agents import Agent, AgentCommand
@@ -83,7 +84,13 @@ class AcpAdapter(Adapter):
     async def prepare(cls, model_url: str) -> None:
         cls.agent = Agent(cls.how, model_url, cls.model.serve)
         await cls.agent.start()
-        await cls.agent.warm_up()
+        session = await cls.agent.open_session()
+        try:
+            await cls.agent.warm_up(session)
+        except NotRunning as error:
+            if cls.model.asked:
+                raise
+            raise NotSteered(f"nothing has reached the kit's language model at {model_url}: {error}") from error
 
     @classmethod
     async def clean_up(cls) -> None:

@@ -126,9 +126,8 @@ class Agent:
         made = await self.call("session/new", {"cwd": str(self.home.work), "mcpServers": []})
         return str(made["sessionId"])
 
-    async def warm_up(self) -> None:
+    async def warm_up(self, session: str) -> None:
         """One prompt to its end: what is slow the first time is over then."""
-        session = await self.open_session()
         await self.call("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": HELLO}]}, WARM)
 
     def _hear(self, call: Call) -> None:

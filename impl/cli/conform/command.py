@@ -216,7 +216,7 @@ def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
                            progress=bar, reproduce=target.reproduce, require=required(arguments), fake=target.fake)
     except NotSteered as error:
         if target.fake:
-            raise UsageError(f"{target.name}: {error} {TELL}") from error
+            raise UsageError(f"{target.name}: {error}\n{TELL}") from error
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
     except JudgementStopped as error:
         if not error.report.broken:

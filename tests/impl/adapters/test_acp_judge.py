@@ -191,6 +191,7 @@ def test_the_command_says_what_is_broken_by_which_clause_and_how_to_see_it_again
     (["--html", "x.html", "--", "python3"], "give --mode polite or --mode free too"),
     (["--mode", "polite", "--", "true"], "true ended before it answered initialize"),
     (["--mode", "polite", "--", *AGENT, "never-asks"], "--env NAME={model_url}"),
+    (["--mode", "polite", "--", *AGENT[:-1], "http://127.0.0.1:9/v1"], "--env NAME={model_url}"),
 ])
 def test_what_cannot_be_judged_is_refused_with_the_remedy(
         capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
