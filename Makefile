@@ -105,8 +105,8 @@ bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e
 	@$(BIN)/python -m cancelmark.bench $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BASELINE),--baseline $(BASELINE)) \
 		$(if $(PEER),--peer $(PEER)) -o bench/RESULTS.md
 
-field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour; ONLY=NAME, FROM=NAME)
-	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(if $(CACHE),--cache $(CACHE)) $(ONLY)
+field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour; ONLY=NAME, FROM=NAME, LOADED=1)
+	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(if $(LOADED),--loaded) $(if $(CACHE),--cache $(CACHE)) $(ONLY)
 
 field-again: $(READY) ## play the findings of specs/field again, on the agents that are installed: which show? (10 minutes)
 	@$(BIN)/python -m examples.field --again $(if $(CACHE),--cache $(CACHE)) $(ONLY)

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -195,21 +196,54 @@ def test_a_judgement_that_stops_half_way_is_played_once_more_and_is_not_taken_fo
                 player.play("polite", 1, ("accept A", "accept A; cancel"))
 
 
-def test_whatever_happens_to_one_of_them_the_others_are_played(
-        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def judge_agent(agent: Listed, _: Any) -> dict[str, Any]:
+def run_field(monkeypatch: pytest.MonkeyPatch, place: Path, *words: str) -> tuple[int, list[tuple[str, str, int]]]:
+    """What the command returns, and who was played in which phase beside how many processes: of those that can be
+    played attribution never holds."""
+    played: list[tuple[str, str, int]] = []
+
+    def play_one(phase: str, n: int, agent: Listed, _: Any, kept: dict[str, Any]) -> dict[str, Any]:
         if agent.name == "cline":
             raise OSError("nobody has thought of this")
         if agent.name == "hermes":
             raise Skipped("it wants a login")
-        return {**seen({"polite": report(5)}, {"polite": report(5)}), "package": agent.package}
+        played.append((phase, agent.name, n))
+        if phase == FIRST:
+            return {"package": agent.package, "day": "2026-11-17", "cores": 2, "series": [
+                make_series(FIRST, n, 0.5, {"polite": report(5)})]}
+        put_series(kept, make_series(phase, n, 4.5 if n else 0.5, {"polite": report(5)}))
+        return kept
 
-    monkeypatch.setattr("examples.field.__main__.judge_agent", judge_agent)
-    monkeypatch.setattr(sys, "argv", ["field", "cline", "hermes", "fast-agent", "-o", str(tmp_path), "--cache",
-                                      str(tmp_path)])
-    assert main() == 1
-    assert "skipped: OSError: nobody has thought of this" in capsys.readouterr().err
-    assert set(read_record(tmp_path / "seen.json")) == {"hermes", "fast-agent"}
+    monkeypatch.setattr("examples.field.__main__.play_one", play_one)
+    monkeypatch.setattr("examples.field.__main__.install", lambda *_: None)
+    monkeypatch.setattr("examples.field.__main__.busy", nullcontext)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(sys, "argv", ["field", *words, "-o", str(place), "--cache", str(place)])
+    return main(), played
+
+
+def test_whatever_happens_to_one_of_them_the_others_are_played(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, played = run_field(monkeypatch, tmp_path, "cline", "hermes", "fast-agent")
+    assert code == 1
+    assert played == [(FIRST, "fast-agent", 0), (LOADED, "fast-agent", 4)]
+    assert "cline: skipped: OSError('nobody has thought of this')" in capsys.readouterr().err
+    assert "## polite: attribution" in (tmp_path / "fast-agent.md").read_text()
+    table = (tmp_path / "README.md").read_text()
+    assert "- **hermes**: it wants a login" in table
+    assert "- **typescript-client**" not in table
+
+
+def test_all_are_played_on_the_machine_as_it_is_before_it_is_loaded(
+        monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, played = run_field(monkeypatch, tmp_path, "qwen-code", "codex-acp", "fast-agent")
+    assert code == 0
+    assert [phase for phase, *_ in played] == [FIRST] * 3 + [LOADED] * 3
+    assert {n for phase, _, n in played if phase == LOADED} == {4}
+    assert run_field(monkeypatch, tmp_path, "--loaded", "codex-acp")[1] == [(LOADED, "codex-acp", 4)]
+    assert set(run_field(monkeypatch, tmp_path, "--again")[1]) == {
+        (AGAIN, name, 0) for name in ("qwen-code", "codex-acp", "fast-agent")}
+    assert [each["name"] for each in read_record(tmp_path / "seen.json")["codex-acp"]["series"]] == [
+        FIRST, LOADED, AGAIN]
 
 
 def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Path) -> None:

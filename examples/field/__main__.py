@@ -1,16 +1,19 @@
 """Installs the agents and servers of agents.toml, judges each, and writes specs/field/: a page each, and one table.
 
-What was seen is kept in specs/field/seen.json, from which the pages are made. An agent that cannot be installed or
-started here, or that needs too long, is skipped with the reason; what was seen of it before stays. With --again only
-what is on the pages as a finding is played, and counted apart.
+All are played on the machine as it is, two at a time; then what showed is played beside processes that compute. What
+was seen is kept in specs/field/seen.json, from which the pages are made. An agent that cannot be installed or started
+here, or that needs too long, is skipped with the reason; what was seen of it before stays. With --again only what
+showed often is played, and counted apart.
 """
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
 from datetime import date
 from pathlib import Path
 from time import monotonic
@@ -37,44 +40,75 @@ from examples.field.report import write_pages
 
 RECORD = "seen.json"
 TIMES, TIMES_AGAIN = 5, 3  # that each script is played
+SIDE_BY_SIDE = 2  # agents: a judge mostly waits
 
 
 def main() -> int:
-    agents = read_list()
-    options = read_options([CLIENT.name, *agents])
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background ignores it, and so would all we start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    listed = read_list()
+    agents = {CLIENT.name: CLIENT, **listed}
+    options = read_options(list(agents))
     record = read_record(options.output / RECORD)
+    phases = [AGAIN] if options.again else [LOADED] if options.loaded else [FIRST, LOADED]
+    seen: dict[str, dict[str, Any]] = {} if FIRST in phases else dict(record)
     failed = False
-    if options.again:
-        options.names = [name for name in options.names if any(list_candidates(record.get(name, {})))]
-    for n, name in enumerate(options.names, 1):
-        begun = monotonic()
-        say(f"{n} of {len(options.names)}: {name}")
-        try:
-            if name == CLIENT.name:
-                seen = try_client(options.cache)
-                failed |= not seen["right"]
-            elif options.again:
-                seen = play_again(agents[name], record[name], options)
-                failed |= not tell_again(seen)
+    for name in options.names if FIRST in phases else ():
+        say(f"{name}: {agents[name].package} is installed")
+        with suppress(Skipped):  # it is said when it is to be played
+            install(agents[name], options.cache)
+    for phase in phases:
+        names = [name for name in options.names if phase == FIRST or list_scripts(phase, seen.get(name, {}))]
+        for name, told in play_all(phase, [agents[name] for name in names], options, seen):
+            if isinstance(told, Exception):
+                say(f"{name}: skipped: {told if isinstance(told, Skipped) else repr(told)}")
+                failed |= phase == AGAIN or not isinstance(told, Skipped)
+                if phase == FIRST and record.get(name, {}).get("package") != agents[name].package:
+                    record[name] = {"package": agents[name].package, "skipped": str(told)}
             else:
-                seen = judge_agent(agents[name], options)
-        except Exception as error:  # whatever it is, the others are to be played
-            why = error if isinstance(error, Skipped) else f"{type(error).__name__}: {error}"
-            say(f"  skipped: {why}")
-            if options.again or not isinstance(error, Skipped):
-                failed = True
-            elif not options.script and record.get(name, {}).get("package") != agents.get(name, CLIENT).package:
-                record[name] = {"package": agents.get(name, CLIENT).package, "skipped": str(why)}
-        else:
-            say(f"  played in {monotonic() - begun:.0f} s")
-            if options.script:
-                print(tell(seen))
-            else:
-                record[name] = seen
-        if not options.script:
-            write_record(options.output / RECORD, record)
-            write_pages(agents, record, options.output)
+                record[name] = seen[name] = told
+                failed |= (phase == AGAIN and not tell_again(told)) or not told.get("right", True)
+            if not options.script:
+                write_record(options.output / RECORD, record)
+                write_pages(listed, record, options.output)
+    for each in seen.values() if options.script else ():
+        print(tell(each))
     return int(failed)
+
+
+def play_all(phase: str, agents: list[Listed], options: argparse.Namespace, seen: Mapping[str, dict[str, Any]],
+             ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """What was seen of each, or why nothing was, as they come: side by side, those first that may take longest."""
+    cores = os.cpu_count() or 1
+    usual = LOADED_FROM * cores if phase == LOADED else 0
+    n = usual if options.busy is None or phase == FIRST else options.busy
+    with busy(n if agents else 0), ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        playing = {pool.submit(play_one, phase, n, agent, options, seen.get(agent.name, {})): agent.name
+                   for agent in sorted(agents, key=lambda agent: -agent.limit)}
+        try:
+            for done in as_completed(playing):
+                error = done.exception()
+                if error is not None and not isinstance(error, Exception):
+                    raise error
+                yield playing[done], error or done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def play_one(phase: str, n: int, agent: Listed, options: argparse.Namespace, seen: dict[str, Any]) -> dict[str, Any]:
+    """What was seen of it, with this phase."""
+    begun = monotonic()
+    if agent.name == CLIENT.name:
+        seen = try_client(options.cache)
+    elif phase == FIRST:
+        seen = play_first(agent, options)
+    elif seen["package"] != agent.package:
+        raise Skipped(f"{seen['package']} was judged, and the list has {agent.package}: make field ONLY={agent.name}")
+    else:
+        with playing(agent, options.cache) as player:
+            put_series(seen, play_series(phase, player, n, options.times, list_scripts(phase, seen)))
+    say(f"{agent.name}, {phase}: played in {monotonic() - begun:.0f} s")
+    return seen
 
 
 def read_options(names: list[str]) -> argparse.Namespace:
@@ -83,6 +117,7 @@ def read_options(names: list[str]) -> argparse.Namespace:
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(names)} (default: all)")
     parser.add_argument("--from", dest="begin", metavar="NAME", help="all from this one on: after a stop")
     parser.add_argument("--again", action="store_true", help="play the findings again, and say which show")
+    parser.add_argument("--loaded", action="store_true", help="play what showed on a loaded machine, and no more")
     parser.add_argument("--mode", choices=MODES, help="polite or free alone; of a server, one of the others")
     parser.add_argument("--script", action="append", help="play this, print what shows, and write nothing")
     parser.add_argument("--times", type=int, help=f"that each script is played (default: {TIMES}; again: "
@@ -98,10 +133,10 @@ def read_options(names: list[str]) -> argparse.Namespace:
         parser.error("give names, or --from NAME, not both")
     if options.times is not None and options.times < 1:
         parser.error(f"--times {options.times}: play a script at least once")
-    if options.again and (options.script or options.mode):
-        parser.error("--again plays what is recorded: leave --script and --mode out")
+    if (options.again or options.loaded) and (options.script or options.mode):
+        parser.error("--again and --loaded play what is recorded: leave --script and --mode out")
     own = options.names or names[names.index(options.begin) if options.begin else 0:]
-    only_agents = options.again or options.script or options.mode
+    only_agents = options.again or options.loaded or options.script or options.mode
     options.names = [name for name in own if name != CLIENT.name or not only_agents]
     options.times = options.times or (TIMES_AGAIN if options.again else TIMES)
     options.cache.mkdir(parents=True, exist_ok=True)
@@ -121,17 +156,17 @@ def playing(agent: Listed, cache: Path) -> Iterator[Player]:
 
 
 def play_series(name: str, player: Player, n: int, times: int, scripts: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Plays the scripts of each mode beside so many processes that compute."""
+    """Plays the scripts of each mode; so many processes compute beside."""
     reports = {}
-    with busy(n), watching_load() as load:
+    with watching_load() as load:
         for mode, each in scripts.items():
-            say(f"  {name}, {mode}: {len(each)} scripts, {times} times each")
+            say(f"{player.agent.name}, {name}, {mode}: {len(each)} scripts, {times} times each")
             reports[mode] = player.play(mode, times, each)
     return make_series(name, n, load.average, reports)
 
 
-def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
-    """What shows on the machine as it is, and what of it shows on a loaded one."""
+def play_first(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
+    """What shows on the machine as it is."""
     known = SCRIPTS[agent.judge]
     if not (modes := [mode for mode in known if options.mode in (None, mode)]):
         raise Skipped(f"it is judged in the modes {', '.join(known)}")
@@ -140,30 +175,21 @@ def judge_agent(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
         scripts = {mode: tuple(options.script or known[mode]) for mode in modes}
         whole = WHOLE.get(agent.judge)
         if whole in modes and not options.script:
-            say(f"  scenarios and random histories, {whole}")
+            say(f"{agent.name}: scenarios and random histories, {whole}")
             report, found = player.judge_whole(whole)
             seen["whole"] = make_whole(report)
             scripts[whole] = tuple(dict.fromkeys([*scripts[whole], *found]))
         seen["series"] = [play_series(FIRST, player, 0, options.times, scripts)]
-        showed = {mode: tuple(row.script for row in list_rows(seen) if row.mode == mode and row.showed)
-                  for mode in modes}
-        again = {mode: each for mode, each in showed.items() if each}
-        if again:
-            n = LOADED_FROM * seen["cores"] if options.busy is None else options.busy
-            put_series(seen, play_series(LOADED, player, n, options.times, again))
     return seen
 
 
-def play_again(agent: Listed, seen: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Plays the findings, each by its shortest script."""
-    if seen["package"] != agent.package:
-        raise Skipped(f"{seen['package']} was judged, and the list has {agent.package}: make field ONLY={agent.name}")
-    scripts: dict[str, tuple[str, ...]] = {}
-    for found in list_candidates(seen):
-        scripts[found.row.mode] = tuple(dict.fromkeys([*scripts.get(found.row.mode, ()), found.row.script]))
-    with playing(agent, options.cache) as player:
-        put_series(seen, play_series(AGAIN, player, options.busy or 0, options.times, scripts))
-    return seen
+def list_scripts(phase: str, seen: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """What is played again, by mode: on a loaded machine all that showed, and later the shortest of what did so often.
+    """
+    rows = [found.row for found in list_candidates(seen)] if phase == AGAIN else [
+        row for row in list_rows(seen) if row.showed] if "series" in seen else []
+    return {mode: tuple(dict.fromkeys(row.script for row in rows if row.mode == mode))
+            for mode in dict.fromkeys(row.mode for row in rows)}
 
 
 def tell_again(seen: dict[str, Any]) -> bool:

@@ -40,8 +40,8 @@ class Listed:
     auth: str = ""
     skip: str = ""
     """Why it is not judged, if it is not."""
-    limit: int = 1800
-    """Seconds, after which it is skipped."""
+    limit: int = 1200
+    """Seconds for its plays on the machine as it is, and as many on a loaded one; then it is skipped."""
     about: str = ""
     """What a reader of its page has to know."""
     notes: Mapping[str, str] = field(default_factory=dict)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -106,8 +105,7 @@ class Player:
     def _conform(self, words: list[str], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
         judging = subprocess.Popen(
             [sys.executable, "-m", "cancelmark.impl.cli.main", "conform", *words], text=True,
-            env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL))  # a shell's background ignores it
+            env={**os.environ, **(environment or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
             answer, said = judging.communicate(timeout=max(self.until - monotonic(), 0))
             return dict(json.loads(answer))

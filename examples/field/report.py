@@ -205,7 +205,8 @@ def table(judged: Mapping[str, tuple[Listed, Mapping[str, Any]]], skipped: Mappi
             f"{client['package']} from npm, the official TypeScript client, spoke to `cancelmark acp`. A prompt ran, "
             f"another waited, both were canceled, and a third came right behind the cancel. It was told, {told}."), ""]
     lines += ["## Again\n", "    make field                                   # all of it, about an hour",
-              "    make field FROM=NAME                         # from this one on, after a stop",
+              "    make field FROM=NAME                         # those from this one on in the list, after a stop",
+              "    make field LOADED=1                          # what showed, on a loaded machine alone",
               "    make field ONLY=NAME                         # one of them, installed and judged",
               "    make field-again                             # the findings alone, in minutes: which show?",
               "    python -m examples.field NAME --mode polite --script 'accept A, cancel'"]
