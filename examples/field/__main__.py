@@ -54,7 +54,7 @@ def main() -> int:
     seen: dict[str, dict[str, Any]] = {} if FIRST in phases else dict(record)
     failed = False
     for name in options.names if FIRST in phases else ():
-        say(f"{name}: {agents[name].package} is installed")
+        say(f"{name}: installing {agents[name].package}")
         with suppress(Skipped):  # it is said when it is to be played
             install(agents[name], options.cache)
     for phase in phases:
