@@ -64,7 +64,7 @@ class SharedLane(Lane):
     def make_run(self, prompt: Prompt) -> Run:
         """What is known of a prompt that another node runs, or that nobody does."""
         run = Run(prompt, self._feed, 0)
-        run.goes_on = prompt.begun
+        run.goes_on = self.had_begun(prompt)
         return run
 
     # --- one at a time

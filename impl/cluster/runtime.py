@@ -275,7 +275,8 @@ class SharedRuntime(Runtime):
 
     def _register(self, prompt: Prompt) -> Run:
         run = super()._register(prompt)
-        run.goes_on = prompt.begun
+        lane = self._lanes.get(prompt.session.id)
+        run.goes_on = lane.had_begun(prompt) if lane else prompt.begun
         return run
 
     async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:

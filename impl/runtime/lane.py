@@ -169,6 +169,10 @@ class Lane:
             isinstance(effect, Stop) and effect.seq == prompt.seq
             for step in self.steps if step.effects.action == "enter" for effect in step.effects)
 
+    def had_begun(self, prompt: Prompt) -> bool:
+        """Whether the prompt had begun before the steps that wait: then its message is written."""
+        return prompt.begun and not any(prompt in step.effects.begun for step in self.steps)
+
     def starts(self, seq: int) -> bool:
         """Whether a step that waits starts the prompt."""
         return any(isinstance(effect, Start) and effect.seq == seq for step in self.steps for effect in step.effects)

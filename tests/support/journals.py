@@ -149,6 +149,9 @@ def judge_rows(connection: Any) -> list[Problem]:
         "SELECT seq, state FROM cancelmark.prompts WHERE state <> 'done'")]
     problems += [Problem("taken twice", f"the text {text!r} was accepted {number} times") for text, number in rows(
         "SELECT text, count(*) FROM cancelmark.prompts GROUP BY text HAVING count(*) > 1")]
+    problems += [Problem("lost", f"prompt {seq} has begun, and its message is not there") for (seq,) in rows(
+        "SELECT DISTINCT t.seq FROM cancelmark.transitions t LEFT JOIN cancelmark.messages m"
+        " ON m.workspace_id = t.workspace_id AND m.id = 'p' || t.seq WHERE t.state = 'active' AND m.id IS NULL")]
     for workspace, latest, number, first, last in rows(
             "SELECT l.workspace_id, l.latest, count(e.place), coalesce(min(e.place), 1), coalesce(max(e.place), 0)"
             " FROM cancelmark.logs l LEFT JOIN cancelmark.events e USING (workspace_id) GROUP BY 1, 2"):

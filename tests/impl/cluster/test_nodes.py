@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -208,6 +209,26 @@ def test_a_held_session_with_nothing_active_has_no_owner_and_goes_on_where_it_is
         assert owners == [(None,)]
         await b[1].do("resume")
         await a[1].until(lambda prompts: [p["state"] for p in prompts] == ["done", "done"])
+
+    play(story)
+
+
+def test_what_waits_in_a_held_session_says_its_text_wherever_it_is_resumed() -> None:
+    """The model is asked with the user's message, which is written by the step that starts the prompt."""
+    async def story(a: Node, b: Node) -> None:
+        for n, (holds, accepts, resumes) in enumerate(product((a, b), repeat=3)):
+            session = await a[1].new_session()
+            await holds[1].do("hold", session)
+            await accepts[1].send(f"text {n}", f"r{n}", session)
+            await accepts[1].until(lambda prompts: [p["state"] for p in prompts] == ["queued"], session=session)
+            await resumes[1].do("resume", session)
+            await accepts[1].until(lambda prompts: [p["state"] for p in prompts] == ["done"], session=session)
+            messages = await resumes[1].messages(session)
+            assert [m["role"] for m in messages] == ["user", "assistant"]
+            assert messages[0]["parts"][0]["data"]["text"] == f"text {n}"
+            assert f"text {n}" in messages[1]["parts"][0]["data"]["text"]
+        with psycopg.connect(a[0].site.workspaces.database.address) as connection:  # type: ignore[attr-defined]
+            assert not judge_rows(connection)
 
     play(story)
 
