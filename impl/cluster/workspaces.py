@@ -9,6 +9,7 @@ opens its sessions again.
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -65,6 +66,13 @@ class SharedWorkspace(Workspace):
 
     def wanted(self) -> bool:
         return super().wanted() or self.runtime.is_working()
+
+    async def close(self, deadline: float | None = None) -> None:
+        """Those who watch here see first what other nodes have ended: nobody tells them later."""
+        with suppress(StoreError):
+            await self.mirror.look()
+            await self.hear()
+        await super().close(deadline)
 
 
 class SharedWorkspaces(Workspaces):
@@ -186,12 +194,12 @@ class SharedWorkspaces(Workspaces):
             runtime.closing = self.closing
             raise
         async with self._lock(id):
+            if self._open.get(id) is workspace:
+                await self._let_go(workspace, deadline)
             if forget:
                 await self.database.fetch(FORGET, *[key] * FORGET.count("%s"))
             else:
                 await self.database.fetch("UPDATE cancelmark.workspaces SET open = false WHERE id = %s", key)
-            if self._open.get(id) is workspace:
-                await self._let_go(workspace, deadline)
         log.info("workspace forgotten" if forget else "workspace closed", extra={"workspace": id})
         self.node.tell()
 

@@ -121,7 +121,8 @@ def claim_without_recovering() -> None:
 
 
 def note_looks() -> None:
-    """Writes down each look at all of this node's sessions in which nothing failed, for `journals.AUDIT`."""
+    """Writes down each look at all of this node's sessions in which nothing failed, and no session was passed over that
+    waits for the database's answer to a step of its own, for `journals.AUDIT`."""
     look, look_at = workspaces.SharedWorkspaces._look, workspaces.SharedWorkspaces._look_at
     failed = {"now": False}
 
@@ -139,6 +140,9 @@ def note_looks() -> None:
         except BaseException:
             failed["now"] = True
             raise
+        workspace = self._open.get(str(one.workspace))
+        lane = workspace and workspace.runtime._lanes.get(one.session)
+        failed["now"] |= bool(lane and lane.working)
 
     workspaces.SharedWorkspaces._look = look_and_note  # type: ignore[method-assign]
     workspaces.SharedWorkspaces._look_at = look_at_and_note  # type: ignore[method-assign]

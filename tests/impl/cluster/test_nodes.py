@@ -365,6 +365,21 @@ def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again
 
 
 @pytest.mark.parametrize("forget", [False, True], ids=["closed", "forgotten"])
+def test_whoever_watches_where_a_workspace_is_closed_sees_what_other_nodes_have_ended(forget: bool) -> None:
+    async def hear_nothing() -> None:
+        """The node is slow to look at the log."""
+
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        async with b[1].watching() as watch:
+            b[0].site.workspaces._hear_of_events = hear_nothing  # type: ignore[attr-defined]
+            await b[1].http.delete(b[1].url, params={"forget": "true"} if forget else {})
+            assert (await watch.end("r1"))["outcome"] == "canceled"
+
+    play(story)
+
+
+@pytest.mark.parametrize("forget", [False, True], ids=["closed", "forgotten"])
 def test_a_node_that_has_not_heard_of_a_close_opens_the_workspace_for_all(forget: bool) -> None:
     async def story(a: Node, b: Node) -> None:
         await b[1].get("prompts")  # it is open there
