@@ -7,10 +7,12 @@ everybody's lease has run out, and nobody is dead.
 
 **Polling is enough.** A wake-up (LISTEN on a connection of its own, if the database can be reached directly) makes a
 node look sooner. It is sent after a commit, for all that has gathered, and never within a step: NOTIFY holds a lock of
-the whole instance until the commit.
+the whole instance until the commit. It names its sender, who need not hear it, and the sessions that have changed: the
+owner of one loads that one, before it looks at anything else. If they have no room in it, everybody looks at all.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -24,6 +26,7 @@ log = logging.getLogger("cancelmark.cluster")
 
 CHANNEL = "cancelmark"
 GATHER = 0.01  # seconds in which wake-ups gather
+ROOM = 7_000  # characters of a wake-up; PostgreSQL takes less than 8,000 bytes
 KEPT = "1 day"  # for which the journal of steps, and the names of dead nodes, are kept
 PRUNE = 600.0  # seconds between two looks at what is too old
 
@@ -71,18 +74,22 @@ class Work:
 
 
 class Node:
-    """This server among the others. `look` is awaited with what there is to do, `die` is called when it is dead."""
+    """This server among the others. `look` is awaited with what there is to do. `look_at` is awaited with a workspace
+    and a session that another node has written to, and says whether that is all. `die` is called when it is dead."""
 
     def __init__(self, database: Database, url: str, lease: Lease, look: Callable[[list[Work]], Awaitable[None]],
-                 die: Callable[[], None], direct: str | None = None) -> None:
+                 look_at: Callable[[str, str], Awaitable[bool]], die: Callable[[], None], direct: str | None = None,
+                 ) -> None:
         self.database, self.url, self.lease = database, url, lease
         self.draining = False
         self.others = 0  # that live
         self.deaths = self.buried = 0
         self.beaten = 0.0  # when the last beat that was answered was sent, by the clock of the event loop
-        self._look, self._die, self._direct = look, die, direct
-        self._awake, self._news = asyncio.Event(), asyncio.Event()
+        self._look, self._look_at, self._die, self._direct = look, look_at, die, direct
+        self._awake, self._told = asyncio.Event(), asyncio.Event()
+        self._news: set[tuple[str, str]] = set()  # workspaces and sessions of which the others are to be told
         self._tasks: list[asyncio.Task[None]] = []
+        self._looking: set[asyncio.Task[None]] = set()
 
     @property
     def id(self) -> UUID:
@@ -107,9 +114,10 @@ class Node:
 
     async def stop(self) -> None:
         """Nothing is this node's any more."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._looking]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(StoreError):
             await self.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", self.id)
             await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")
@@ -118,10 +126,11 @@ class Node:
         """Looks now."""
         self._awake.set()
 
-    def tell(self) -> None:
-        """Has the others look, soon."""
+    def tell(self, workspace: str, session: str = "") -> None:
+        """Has the others look at the session, soon; without one, at all."""
         if self.others:
-            self._news.set()
+            self._news.add((workspace, session))
+            self._told.set()
 
     async def _enroll(self, id: UUID) -> None:
         """Takes a place among the nodes under that name, which is this node's once the database knows it: nobody could
@@ -155,7 +164,9 @@ class Node:
 
     async def _look_for_ever(self) -> None:
         """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""
+        loop = asyncio.get_running_loop()
         while True:
+            began = loop.time()
             try:
                 buried = await self.database.fetch(BURY, self.id, self.lease.length)
                 for (id,) in buried:
@@ -166,28 +177,48 @@ class Node:
                 log.warning("nothing is seen: %s", error)
             except Exception as error:  # one session that fails must not keep the node from looking at the others
                 log.error("a look failed", exc_info=error)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.lease.poll):
+            with suppress(TimeoutError):  # a look belongs to the interval, unless it takes most of it
+                async with asyncio.timeout_at(max(began + self.lease.poll, loop.time() + self.lease.poll / 2)):
                     await self._awake.wait()
             self._awake.clear()
 
     async def _tell_for_ever(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._told.wait()
+            self._told.clear()
+            news, self._news = sorted(self._news), set()
+            said = json.dumps([str(self.id), *news])
             with suppress(StoreError):
-                await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")
+                await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', %s)", said if len(said) <= ROOM else "")
             await asyncio.sleep(GATHER)
 
     async def _listen_for_ever(self, address: str) -> None:
         while True:
             try:
                 async with aclosing(self.database.listen(address, CHANNEL)) as notices:
-                    async for _ in notices:
-                        self.wake()
+                    async for said in notices:
+                        self._hear(said)
             except StoreError as error:
                 log.info("no wake-ups: %s", error)
             await asyncio.sleep(self.lease.poll)
+
+    def _hear(self, said: str) -> None:
+        """What a node has said, or nothing: then anything may have changed."""
+        sender, *news = json.loads(said) if said else ("", ("", ""))
+        for workspace, session in news if sender != str(self.id) else ():
+            task = asyncio.ensure_future(self._look_soon(workspace, session))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
+    async def _look_soon(self, workspace: str, session: str) -> None:
+        try:
+            if session and await self._look_at(workspace, session):
+                return
+        except StoreError as error:
+            log.warning("a session is not seen: %s", error, extra={"session": session})
+        except Exception as error:
+            log.error("a look at a session failed", exc_info=error, extra={"session": session})
+        self.wake()
 
     async def _prune_for_ever(self) -> None:
         while True:

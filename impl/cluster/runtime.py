@@ -40,14 +40,14 @@ from .repeating import CALLS, repeated
 log = logging.getLogger("cancelmark.cluster")
 
 class SharedRuntime(Runtime):
-    """Runs the prompts of the sessions that this node owns, and takes calls for all (C1a). `tell` is called when other
-    nodes should look."""
+    """Runs the prompts of the sessions that this node owns, and takes calls for all (C1a). `tell` is called with a
+    session at which other nodes should look."""
 
     store: PostgresStore
     interrupted = "interrupted: the server that ran it is gone"
     until, remedy = "a node goes on with it", "ask again"
 
-    def __init__(self, *args: Any, tell: Callable[[], None] = lambda: None, **options: Any) -> None:
+    def __init__(self, *args: Any, tell: Callable[[str], None] = lambda session: None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._tell_others = tell
         self.node: Callable[[], str] = lambda: ""  # how this server is called
@@ -132,13 +132,10 @@ class SharedRuntime(Runtime):
         prompt, _ = lane.session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
         prompt.attachments = accepted.attachments
         self._tell(prompt, prompt.state)
-        self._tell_others()
+        self._tell_others(lane.session.id)
         return Handle(lane.make_run(prompt), self.broker)
 
-    async def cancel(self, session_id: str, *, by: str = "") -> None:
-        self._counter.latest = max(self._counter.latest, await self.store.latest_seq())  # the mark covers all before
-        await repeated(super().cancel)(session_id, by=by)
-
+    cancel = repeated(Runtime.cancel)
     clear_queue = repeated(Runtime.clear_queue)
     revoke = repeated(Runtime.revoke)
     stop = repeated(Runtime.stop)
@@ -184,6 +181,16 @@ class SharedRuntime(Runtime):
         for snapshot in await self.store.load_all():
             await self._see_if_free(snapshot)
 
+    async def look_at_own(self, session_id: str) -> bool:
+        """Looks at the session, if it is this node's, and says whether it is."""
+        lane = self._lanes.get(session_id)
+        if not isinstance(lane, SharedLane) or not lane.owned:
+            return False
+        async with self._taken(lane):
+            if lane.owned:
+                await self._see(lane, await self._load(session_id))
+        return True
+
     async def _reach(self, session_id: str) -> Lane:
         known = self._lanes.get(session_id)
         lane = known or await self._load_lane(session_id)
@@ -200,7 +207,9 @@ class SharedRuntime(Runtime):
 
     async def _load(self, session_id: str) -> Snapshot:
         try:
-            return await self.store.load(session_id)
+            snapshot = await self.store.load(session_id)
+            self._counter.latest = max(self._counter.latest, self.store.seen)  # a mark covers all before
+            return snapshot
         except LookupError:
             raise NoSession(f"there is no session {session_id}; create it first") from None
 
@@ -326,7 +335,7 @@ class SharedRuntime(Runtime):
         assert isinstance(lane, SharedLane)
         super()._keep(lane, number, answer)  # does what the steps ask for only if the session is this node's
         if answer.events or not lane.owned:
-            self._tell_others()
+            self._tell_others(lane.session.id)
         if lane.claim and answer.epoch is not None:
             lane.epoch, lane.free = answer.epoch, False
             self._look_all(lane)
@@ -499,4 +508,4 @@ class SharedRuntime(Runtime):
                     answer = await self._writer.begin(
                         lane.session.id, answer.snapshot.version, [], lane.epoch, "", "handover").answer
                 self._leave(lane)
-                self._tell_others()
+                self._tell_others(lane.session.id)

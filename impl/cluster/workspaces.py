@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -27,6 +28,7 @@ from .runtime import SharedRuntime
 log = logging.getLogger("cancelmark.cluster")
 
 LEASE = Lease()
+BY_ID = "id IN (SELECT id FROM cancelmark.sessions WHERE workspace_id = %s ORDER BY id FOR NO KEY UPDATE)"  # in order
 CLOSING = 0.05  # seconds between two looks at what a workspace that closes still has
 
 
@@ -83,7 +85,7 @@ class SharedWorkspaces(Workspaces):
         super().__init__(model, None, **options)
         self.database = Database(database) if isinstance(database, str) else database
         direct = self.database.address if wake_ups == "" else wake_ups
-        self.node = Node(self.database, url, lease, self._look, self._die, direct)
+        self.node = Node(self.database, url, lease, self._look, self._look_at_own, self._die, direct)
         self._over = False
 
     async def start(self) -> None:
@@ -125,11 +127,12 @@ class SharedWorkspaces(Workspaces):
             await store.make(record.path, uuid4().hex[:8])
         await self.database.fetch(
             "WITH opened AS (UPDATE cancelmark.workspaces SET open = true WHERE id = %s AND NOT open RETURNING id)"
-            " UPDATE cancelmark.sessions SET closing = false WHERE workspace_id IN (SELECT id FROM opened)",
-            store.workspace)
+            " UPDATE cancelmark.sessions SET closing = false WHERE workspace_id IN (SELECT id FROM opened)"
+            f" AND {BY_ID}", store.workspace, store.workspace)
         known = await self._find_record(record.id)
         assert known is not None
-        runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol, tell=self.node.tell)
+        runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol,
+                                tell=partial(self.node.tell, record.id))
         runtime.node = lambda: name_node(self.node.id, self.node.url)
         await runtime.start()
         places = Places(await store.lives(), known.log)
@@ -185,7 +188,8 @@ class SharedWorkspaces(Workspaces):
         key = UUID(id)
         runtime.closing = True  # here at once, and at the others by the sessions
         try:
-            await self.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", key)
+            await self.database.fetch(
+                f"UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s AND {BY_ID}", key, key)
             while busy := await self.database.fetch(
                     "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
                 await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
@@ -201,7 +205,7 @@ class SharedWorkspaces(Workspaces):
             else:
                 await self.database.fetch("UPDATE cancelmark.workspaces SET open = false WHERE id = %s", key)
         log.info("workspace forgotten" if forget else "workspace closed", extra={"workspace": id})
-        self.node.tell()
+        self.node.tell(id)
 
     async def _leave(self, workspace: Workspace) -> None:
         async with self._lock(workspace.id):
@@ -259,6 +263,11 @@ class SharedWorkspaces(Workspaces):
                 await runtime.look(one.session)
         elif not self.closing:
             await runtime.claim(one.session)
+
+    async def _look_at_own(self, workspace_id: str, session_id: str) -> bool:
+        """Looks at a session that another node has written to, if it is this node's."""
+        workspace = self._open.get(workspace_id)
+        return isinstance(workspace, SharedWorkspace) and await workspace.runtime.look_at_own(session_id)
 
     async def _hear_of_events(self) -> None:
         shared = [workspace for workspace in self if isinstance(workspace.runtime, SharedRuntime)]

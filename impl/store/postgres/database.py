@@ -90,14 +90,15 @@ class Database:
                 raise
             raise self.explain(error, sent, once) from error
 
-    async def listen(self, address: str, channel: str) -> AsyncGenerator[None, None]:
-        """Yields when it listens on a connection of its own, and then for each notice. Raises `StoreError`."""
+    async def listen(self, address: str, channel: str) -> AsyncGenerator[str, None]:
+        """Yields nothing when it listens on a connection of its own, and then what each notice says. Raises
+        `StoreError`."""
         try:
             async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
                 await connection.execute(f"LISTEN {channel}".encode())
-                yield
-                async for _ in connection.notifies():
-                    yield
+                yield ""
+                async for notice in connection.notifies():
+                    yield notice.payload
         except (psycopg.Error, OSError) as error:
             raise self.explain(error, True) from error
 

@@ -11,6 +11,9 @@ free, or its owner is dead (else `held`) (C4a, C4c).
 
 **Places** are taken from the workspace's counter at the end. Its lock lasts to the commit, so that places are in the
 order of commits and have no gap (C8a). Locks are always taken in one order: workspace, sessions, counter.
+
+**Several steps in one statement**, each of another session: `step_all`. All sessions are locked first, by id. Each step
+is compared and kept by itself; one that fails is taken back alone, and has to be sent alone to hear why (`alone`).
 """
 
 REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index
@@ -255,6 +258,33 @@ BEGIN
             VALUES (step_id, home, sid, known IS NOT NULL AND present, o_version, coalesce(s.epoch, 0), node, claim,
                 frees, actions, o_places, o_seqs);
     END IF;
+END
+$$;
+"""
+
+STEP_ALL = r"""
+SET LOCAL search_path = cancelmark;
+CREATE FUNCTION step_all(
+    node uuid, home uuid, sids text[], asked json,
+    OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
+    OUT o_seqs bigint[])
+RETURNS SETOF record LANGUAGE plpgsql SET search_path = cancelmark, pg_temp SET lock_timeout = '2s' AS $$
+#variable_conflict use_variable
+DECLARE
+    one json;
+BEGIN
+    PERFORM 1 FROM sessions
+        WHERE workspace_id = home AND id = ANY (sids) ORDER BY id FOR NO KEY UPDATE;
+    FOR one IN SELECT value FROM json_array_elements(asked) LOOP
+        BEGIN
+            SELECT s.* INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs
+                FROM step(node, home, one->>0, one->>1, (one->>2)::bigint, (one->>3)::bigint, one->>4, one->>5,
+                    one->6, one->7) s;
+        EXCEPTION WHEN OTHERS THEN
+            o_status := 'alone';
+        END;
+        RETURN NEXT;
+    END LOOP;
 END
 $$;
 """

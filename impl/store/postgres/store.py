@@ -38,6 +38,7 @@ from ..rows import (
 )
 from ..steps import Answer, Committed, Conflict, Lost, Snapshot, Steps
 from .database import Database
+from .sending import Asked, Sender
 from .step import CLOSING, REFUSED, WORN_OUT
 
 log = logging.getLogger("cancelmark.store")
@@ -47,17 +48,14 @@ V = TypeVar("V")
 PATIENCE = 5.0  # seconds in which steps are tried again under their id
 PAUSES = (0.02, 0.1, 0.5)
 
-STEP = """
-SELECT o_status, o_version, o_epoch, o_owner, o_places, o_seqs
-FROM cancelmark.step(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
-"""
 _PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments::text, revoked, front, version, begun,"
            " urgent, first, taken_in_by")
 _OF_P = ", ".join(f"p.{column.strip()}" for column in _PROMPT.split(","))
 _SNAPSHOT = f"""
-SELECT s.id, s.mark, s.held, s.version, s.epoch, s.owner, {_OF_P}
+SELECT s.id, s.mark, s.held, s.version, s.epoch, s.owner, coalesce(l.latest, 0), {_OF_P}
 FROM cancelmark.sessions s
 LEFT JOIN cancelmark.prompts p ON p.workspace_id = s.workspace_id AND p.session_id = s.id AND p.state <> 'done'
+CROSS JOIN (SELECT max(seq) AS latest FROM cancelmark.prompts WHERE workspace_id = %s) l
 WHERE s.workspace_id = %s
 """
 _REMEMBERED = "state = 'done' AND digest IS NULL"
@@ -85,6 +83,8 @@ class PostgresStore(Store):
         self._listeners: list[Callable[[int], None]] = []
         self._last: dict[str, asyncio.Future[None]] = {}  # of each session's commits that are under way
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sender = Sender(database)
+        self.seen = 0  # the highest seq in the workspace that a load has found
         self._open = True
 
     async def make(self, path: str = "", log: str = "") -> None:
@@ -155,14 +155,15 @@ class PostgresStore(Store):
             case _:
                 return Lost()
 
-    async def _try(self, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+    async def _try(self, steps: Steps, values: Asked) -> tuple[Any, ...]:
         """The answer to the steps. They are repeated under their id until it comes, or patience is over; then nobody is
         told that they failed (C2b, C2c)."""
         loop = asyncio.get_running_loop()
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
             try:
-                return (await self.database.fetch(STEP, *values, once=True))[0]
+                return (await self._sender.send(values) if not attempt else None) or (
+                    await self._sender.send_alone(values))
             except StoreError as error:
                 cause = error.__cause__
                 state = getattr(cause, "sqlstate", None) or ""
@@ -198,24 +199,25 @@ class PostgresStore(Store):
     # --- reading
 
     async def load(self, session_id: str) -> Snapshot:
-        rows = await self._fetch(f"{_SNAPSHOT} AND s.id = %s ORDER BY p.seq", session_id)
+        rows = await self._fetch(f"{_SNAPSHOT} AND s.id = %s ORDER BY p.seq", self.workspace, session_id)
         if not rows:
             raise LookupError(f"there is no session {session_id}")
         return self._snapshots(rows)[0]
 
     async def load_all(self) -> list[Snapshot]:
-        return self._snapshots(await self._fetch(f"{_SNAPSHOT} ORDER BY s.position, p.seq"))
+        return self._snapshots(await self._fetch(f"{_SNAPSHOT} ORDER BY s.position, p.seq", self.workspace))
 
     def _snapshots(self, rows: Iterable[tuple[Any, ...]]) -> list[Snapshot]:
         found: dict[str, Snapshot] = {}
         prompts: dict[str, list[tuple[Any, ...]]] = {}
-        for id, mark, held, version, epoch, owner, *prompt in rows:
+        for id, mark, held, version, epoch, owner, latest, *prompt in rows:
             of = prompts.setdefault(id, [])
             if prompt[0] is not None:
                 of.append(tuple(prompt))
             if id not in found:
                 mine = owner == self.database.node
                 found[id] = Snapshot(id, mark, version, epoch, (), held, mine, owner is None)
+                self.seen = max(self.seen, latest)
         return [snapshot._replace(prompts=tuple(self._make(make_prompt, prompts[id])))
                 for id, snapshot in found.items()]
 

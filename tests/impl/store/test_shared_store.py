@@ -17,11 +17,13 @@ from support.postgres import shared_database, shared_server
 from support.simulation.database import SimulatedDatabase, SimulatedServer
 
 from cancelmark.impl.cluster.node import BEAT, BURY, WORK
+from cancelmark.impl.cluster.workspaces import BY_ID
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
     AppendEvent,
     Committed,
+    Conflict,
     HoldSession,
     Lost,
     Message,
@@ -36,6 +38,7 @@ from cancelmark.impl.store import (
     Unstorable,
 )
 from cancelmark.impl.store.postgres import ClosingSession, Database, PostgresStore
+from cancelmark.impl.store.postgres.sending import UNDER_WAY
 from cancelmark.model.lifecycle import Outcome, State
 
 ACCEPT = AcceptPrompt(0, "s", "a", "run-a")
@@ -418,3 +421,69 @@ def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> 
         finally:
             for database in real:
                 runner.run(database.close())
+
+
+def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itself(
+        play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        names = [f"s{n}" for n in range(12)]
+        for name in names:
+            await a.commit(Steps("", name, None, [NewSession(name)]))
+        await b.commit(Steps("b", "s4", 0, [AcceptPrompt(0, "s4", "", "taken")], claim="adopt"))
+        told: list[str] = []
+        fetch = Database.fetch
+
+        async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
+            told.append(query)
+            return await fetch(self, query, *values, **how)
+
+        monkeypatch.setattr(Database, "fetch", note)
+        operations = {name: [AcceptPrompt(0, name, "", f"run-{name}"), AppendEvent(name, TERMINAL, {"of": name})]
+                      for name in names}
+        operations["s5"] = [AcceptPrompt(0, "s5", "", "taken")]
+        operations["s6"] = [PutMessage(Message("m", "s6", "user", ({"text": "\0"},)))]
+        operations["s7"] = [PutMessage(Message("\0", "s7", "user", ()))]
+        versions = {**dict.fromkeys(names, 0), "s8": 7}
+        answers: dict[str, Any] = dict(zip(names, await asyncio.gather(*(
+            a.commit(Steps(f"step-{name}", name, versions[name], operations[name], claim="adopt"))
+            for name in names), return_exceptions=True)))
+        assert len([query for query in told if "cancelmark.step_all(" in query]) == 1
+        assert len(told) == UNDER_WAY + 1 + 2 + 2, "two have failed and are sent alone, and two are loaded"
+        assert answers.pop("s4") == Conflict(await a.load("s4"))
+        assert isinstance(answers.pop("s5"), Refused)
+        assert committed(answers.pop("s6")).events == ()
+        assert isinstance(answers.pop("s7"), Unstorable)
+        assert isinstance(answers.pop("s8"), Conflict)
+        events = {name: committed(answer).events for name, answer in answers.items()}
+        assert sorted(place for places in events.values() for place in places) == [*range(1, len(answers) + 1)]
+        assert {e.payload["of"]: (e.id,) for e in await a.events()} == events
+        seqs = [seq for answer in answers.values() for seq in answer.seqs]
+        assert len({*seqs}) == len(answers)
+        again = await a.commit(Steps("step-s0", "s0", 0, operations["s0"], claim="adopt"))
+        assert again == answers["s0"]._replace(repeated=True)
+
+    play(story, 2)
+
+
+def test_a_node_that_writes_to_many_sessions_at_once_and_one_that_closes_them_wait_for_each_other(play: Play) -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        names = [f"s{n}" for n in range(24)]
+        for name in names:
+            await a.commit(Steps("", name, None, [NewSession(name)]))
+
+        async def write(store: PostgresStore, order: list[str]) -> None:
+            for n in range(5):
+                await asyncio.gather(*(store.commit(Steps(f"{id(store)}-{name}-{n}", name, None, [
+                    AppendEvent(name, TERMINAL, {})])) for name in order))
+
+        async def close() -> None:
+            for _ in range(20):
+                await a.database.fetch(
+                    f"UPDATE cancelmark.sessions SET closing = NOT closing WHERE workspace_id = %s AND {BY_ID}",
+                    a.workspace, a.workspace)
+
+        async with asyncio.timeout(30):
+            await asyncio.gather(write(a, names), write(b, names[::-1]), close())
+        assert await a.latest_event() == 2 * 5 * len(names)
+
+    play(story, 2)

@@ -30,11 +30,12 @@ from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, Scripted
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.runtime.refusals import Refusal
 from cancelmark.impl.store import Event, StoreError, Unconfirmed
+from cancelmark.impl.store.postgres import sending
 from cancelmark.model.oracle import Call as OracleCall
 from cancelmark.model.oracle import End, Span
 from cancelmark.model.oracle import Prompt as Seen
 
-from .database import STEP, Answered, SimulatedDatabase, SimulatedServer
+from .database import Answered, SimulatedDatabase, SimulatedServer, has_steps, list_asked
 from .faults import FINE, NOTHING, OF_COMMITS, OF_QUESTIONS, OF_TURNS, OF_WAKEUPS, Faults, Purse
 from .step import Asked, Step
 
@@ -183,6 +184,7 @@ class Cluster:
     async def main(self) -> None:
         with ExitStack() as stack:
             stack.enter_context(patch.object(os, "urandom", Random(0).randbytes))
+            stack.enter_context(patch.object(sending, "UNDER_WAY", 1))  # steps gather though there are few
             if self.flaw:
                 stack.enter_context(self.flaw.patches())
             stack.enter_context(_Said(self.tell).listening())
@@ -466,8 +468,9 @@ class Cluster:
         if "SET since" in query and loop.time() < member.mute:
             raise psycopg.OperationalError("the beat is lost")
         fate = self._let_fail_on_its_way(member, query)
-        if STEP in query:
-            self._server.steps.begin(self._server, Asked(*values))
+        if has_steps(query):
+            for asked in list_asked(query, values):
+                self._server.steps.begin(self._server, asked)
         if "before it sends" in fate:
             self._harm(member, fate)
             await asyncio.sleep(0)
@@ -487,7 +490,7 @@ class Cluster:
         return await answer
 
     def _let_fail_on_its_way(self, member: Member, query: str) -> str:
-        if STEP in query:
+        if has_steps(query):
             return self._let_fail(member, OF_COMMITS)
         faults = self.scenario.faults
         return self._let_fail(member, OF_QUESTIONS) if faults.questions or faults.leaks else FINE
@@ -498,7 +501,7 @@ class Cluster:
             result: Answered | Exception = psycopg.OperationalError("the connection is lost")
         else:
             try:
-                result = self._do_step(member, query, values) if STEP in query else self._server.do(query, values)
+                result = self._do_step(member, query, values) if has_steps(query) else self._server.do(query, values)
             except (psycopg.Error, UnicodeError) as error:
                 result = error
             except Exception as error:
@@ -516,11 +519,17 @@ class Cluster:
     # --- what is seen of it
 
     def _do_step(self, member: Member, query: str, values: Sequence[Any]) -> Answered:
-        asked = Asked(*values)
-        operations = json.loads(asked.operations)
-        late = [op[1] for op in operations if op[0] == "message" and self._is_over(op[1])]
+        asked = list_asked(query, values)
+        late = [[op[1] for op in json.loads(one.operations) if op[0] == "message" and self._is_over(op[1])]
+                for one in asked]
         answer = self._server.do(query, values)
-        status, version, epoch, _, places, seqs = answer.rows[0]
+        for one, messages, row in zip(asked, late, answer.rows):
+            self._see_step(member, one, messages, row)
+        return answer
+
+    def _see_step(self, member: Member, asked: Asked, late: Sequence[str], row: Sequence[Any]) -> None:
+        operations = json.loads(asked.operations)
+        status, version, epoch, _, places, seqs = row
         names = ", ".join(f"{name} {seq or ''}".strip() for name, seq, *_ in json.loads(asked.actions))
         names = names or asked.claim or asked.frees or ", ".join(dict.fromkeys(op[0] for op in operations))
         self.tell(member.name, f"{names}: {status}, version {version}"
@@ -530,7 +539,6 @@ class Cluster:
             for id in late:
                 self.complain(f"message {id} was written after the end of its prompt")
             self._note(asked, operations, iter(seqs))
-        return answer
 
     def _is_over(self, message: str) -> bool:
         """Whether the prompt of the message is done."""

@@ -6,6 +6,7 @@ when that is, and whether its answer comes, is the business of whoever carries i
 """
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,9 +19,20 @@ from cancelmark.impl.store.postgres import Database
 from cancelmark.impl.store.postgres.schema import TABLES
 
 from .dialect import connect, fit, translate, translate_tables
-from .step import Asked, Raised, Step
+from .step import Answer, Asked, Raised, Step
 
-STEP = "cancelmark.step("
+
+def has_steps(query: str) -> bool:
+    return "cancelmark.step(" in query or "cancelmark.step_all(" in query
+
+
+def list_asked(query: str, values: Sequence[Any]) -> list[Asked]:
+    """The steps of a statement."""
+    if "step_all" not in query:
+        return [Asked(*values)]
+    node, home, _, steps = values
+    return [Asked(node, home, *rest, json.dumps(actions), json.dumps(operations))
+            for *rest, actions, operations in json.loads(steps)]
 
 
 class Answered(NamedTuple):
@@ -40,7 +52,7 @@ class SimulatedServer:
         self.steps = steps
         self.drawn: dict[str, Any] = {}  # what steps have taken when they were sent: see `Step.begin`
         self.seq = 0  # the latest that its sequence has given out
-        self.listeners: list[asyncio.Event] = []
+        self.listeners: list[asyncio.Queue[str]] = []
         self.hears: Callable[[], bool] = lambda: True  # whether a wake-up arrives
         self.db = connect(self.clock, self.notify)
         self.db.executescript(translate_tables(TABLES))
@@ -53,10 +65,10 @@ class SimulatedServer:
         self.seq += 1
         return self.seq
 
-    def notify(self) -> None:
+    def notify(self, said: str) -> None:
         for listener in self.listeners:
             if self.hears():
-                listener.set()
+                listener.put_nowait(said)
 
     def do(self, query: str, values: Sequence[Any]) -> Answered:
         """Does the statement, wholly or not at all. Raises what psycopg does."""
@@ -77,8 +89,10 @@ class SimulatedServer:
         return answer
 
     def _do(self, query: str, values: Sequence[Any]) -> Answered:
-        if STEP in query:
-            return Answered([self.steps(self, Asked(*values)).run()])
+        if has_steps(query):
+            asked = list_asked(query, values)
+            return Answered([self._take(one) for one in asked] if len(asked) > 1 else [
+                self.steps(self, asked[0]).run()])
         left = [fit(value) for value in values]
         for name, statement in translate(query):
             number = statement.count("?")
@@ -89,6 +103,17 @@ class SimulatedServer:
                 self.db.execute(f"CREATE TEMP TABLE {name} (id)")
                 self.db.executemany(f"INSERT INTO temp.{name} VALUES (?)", [(fit(row[0]),) for row in rows])
         return Answered(rows, cursor.description is not None)
+
+    def _take(self, asked: Asked) -> Answer:
+        """Takes a step that was sent with others. What fails is taken back alone."""
+        self.db.execute("SAVEPOINT step")
+        try:
+            return self.steps(self, asked).run()
+        except (Raised, sqlite3.IntegrityError, OverflowError, psycopg.DataError):
+            self.db.execute("ROLLBACK TO step")
+            return "alone", 0, None, None, [], []
+        finally:
+            self.db.execute("RELEASE step")
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """A statement of those who judge."""
@@ -122,14 +147,13 @@ class SimulatedDatabase(Database):
     async def open(self) -> None:
         """There it is."""
 
-    async def listen(self, address: str, channel: str) -> AsyncGenerator[None, None]:
-        heard = asyncio.Event()
+    async def listen(self, address: str, channel: str) -> AsyncGenerator[str, None]:
+        heard: asyncio.Queue[str] = asyncio.Queue()
         self._server.listeners.append(heard)
         try:
+            yield ""
             while True:
-                yield
-                await heard.wait()
-                heard.clear()
+                yield await heard.get()
         finally:
             self._server.listeners.remove(heard)
 

@@ -21,6 +21,7 @@ _WORDS: Sequence[tuple[str, str]] = (
     (r"interval '([^']+)'", lambda found: str(INTERVALS[found[1]])),  # type: ignore[list-item]
     (r"= ANY\(%s\)", "IN (SELECT value FROM json_each(%s))"),
     (r"SELECT FROM", "SELECT 1 FROM"),
+    (r" FOR NO KEY UPDATE", ""),
     (r"LIMIT %s", "LIMIT coalesce(%s, -1)"),
     (r"^\(SELECT", "SELECT * FROM (SELECT"),
     (r"UNION ALL \(SELECT", "UNION ALL SELECT * FROM (SELECT"),
@@ -85,13 +86,13 @@ def fit(value: Any) -> Any:
     return value
 
 
-def connect(clock: Callable[[], float], notify: Callable[[], None]) -> sqlite3.Connection:
+def connect(clock: Callable[[], float], notify: Callable[[str], None]) -> sqlite3.Connection:
     """An empty database with the functions of PostgreSQL that are used."""
     connection = sqlite3.connect(":memory:", isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES)
     for name in ("clock_timestamp", "now"):
         connection.create_function(name, 0, clock)
     connection.create_function("greatest", -1, lambda *values: max((v for v in values if v is not None), default=None))
-    connection.create_function("pg_notify", 2, lambda channel, payload: notify())
+    connection.create_function("pg_notify", 2, lambda channel, payload: notify(payload))
     return connection
 
 

@@ -31,7 +31,7 @@ from cancelmark.impl.store import (
 )
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.database import AWAY
-from cancelmark.impl.store.postgres.store import STEP
+from cancelmark.impl.store.postgres.sending import STEP
 from cancelmark.model.lifecycle import State
 
 from .cluster import Flaw
