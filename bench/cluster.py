@@ -186,6 +186,7 @@ def measure(setting: Setting) -> Report:
                delays)],
         [*(Goal(f"{JOURNAL} ({callers})", tuple(ratios), "at least", 0.4) for callers, ratios in journal.items()),
          Goal(HTTP, tuple(over_http), "at least", 0.7, why=(
-             "A prompt takes two commits of its session, one after the other: it is accepted, and it enters. SQLite "
-             "writes those of all sessions with one fsync.")), Goal(POLLED, tuple(polled), "at most", 1),
+             "A prompt takes one step, and steps that gather share a statement; but each statement is a way to another "
+             "process and back, and the database needs a processor too.")),
+         Goal(POLLED, tuple(polled), "at most", 1),
          Goal(WOKEN, tuple(woken), "at most", 3), Goal(FAILOVER, tuple(failovers), "at most", 1, " s")])

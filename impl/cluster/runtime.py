@@ -9,6 +9,10 @@ At the owner it is taken again in its lane, as the steps of turns are: a turn th
 
 **A session is owned only while there is something to do in it.** Whoever gives work to a session that is free claims it
 in the same step; the step after which nothing is left to do releases it.
+
+**At the owner a prompt is accepted and enters in one step**, if nothing else waits to be written there. What the entry
+comes to is worked out on the session as it is stored. Steps that are taken in the session while that commit is under
+way did not know of the prompt: they are taken again on the session as it is then, as after a conflict.
 """
 
 import asyncio
@@ -25,14 +29,27 @@ from cancelmark.model.session import PLAIN
 from ..models import Attachment
 from ..runtime import Closing, NoSession, RunIdInUse
 from ..runtime.lane import Lane, LaneStep
-from ..runtime.messages import wire_part
+from ..runtime.messages import user_message, wire_part
 from ..runtime.refusals import Refusal, Stale, pause
 from ..runtime.run import Handle, Run
 from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
 from ..runtime.tasks import outlast
 from ..runtime.writer import Commit
-from ..store import AcceptPrompt, Answer, Committed, Conflict, NewSession, PromptRecord, Refused, Snapshot, StoreError
+from ..store import (
+    AcceptPrompt,
+    Answer,
+    Committed,
+    Conflict,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PromptRecord,
+    PutMessage,
+    Refused,
+    Snapshot,
+    StoreError,
+)
 from ..store.postgres import ClosingSession, PostgresStore
 from .lane import SharedLane
 from .repeating import CALLS, repeated
@@ -101,20 +118,65 @@ class SharedRuntime(Runtime):
     async def _try_accept(self, lane: SharedLane, accepted: AcceptPrompt, mode: Feature | None) -> Handle | None:
         """Accepts the prompt, if the session is what this node knows. Otherwise it is loaded, and None is returned."""
         accepted = accepted._replace(traits=self._look_before(lane, mode) if mode else PLAIN)
-        variant = [mode.value if mode else "", accepted.run_id is not None]
-        lane.claim = "adopt" if lane.free else ""
+        variant, mark, held = [mode.value if mode else "", accepted.run_id is not None], lane.mark, lane.held
+        lane.claim, lane.release = "adopt" if lane.free else "", ""
+        entering = self._foresee_entry(lane, accepted) if mode is None else []
         commit = self._writer.begin(
-            lane.session.id, lane.version, [accepted], lane.epoch, lane.claim,
-            actions=[["accept", None, variant, lane.session.mark, lane.session.held]])
+            lane.session.id, lane.version, [accepted, *entering], lane.epoch, lane.claim,
+            actions=[["accept", None, variant, mark, held], *[["enter", 0, None, mark, held]] * bool(entering)])
         match await commit.answer:
             case Conflict(snapshot):
                 await self._take_all_again(lane, snapshot)
                 return None
             case Committed() as answer:
-                return self._place(lane, accepted._replace(seq=answer.seqs[0]), answer, mode)
+                accepted = accepted._replace(seq=answer.seqs[0])
+                if entering and answer.epoch is not None and not lane.stuck:
+                    return await self._go_on_with_entered(lane, accepted, answer, entering)
+                return self._place(lane, accepted, answer, mode)
             case _:
                 self._lose(lane)
                 return None
+
+    def _foresee_entry(self, lane: SharedLane, accepted: AcceptPrompt) -> list[Operation]:
+        """What lets the prompt enter in the step in which it is accepted: if this node owns the session after that, and
+        has nothing else to write first."""
+        mine = lane.owned or (lane.free and not lane.session.prompts)
+        if not mine or lane.steps or lane.session.held or self.draining or self.ready:
+            return []
+        state = lane.session.foresee_entry()
+        message = user_message(lane.session.id, 0, accepted.text, accepted.attachments)
+        return [*([PutMessage(message)] if state is State.ACTIVE else []), MovePrompt(0, state)]
+
+    async def _go_on_with_entered(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed,
+                                  entering: Sequence[Operation]) -> Handle:
+        """The prompt is accepted and has entered. What was taken in the session meanwhile is taken again."""
+        lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
+        self._counter.latest = max(self._counter.latest, accepted.seq)
+        if lane.steps:
+            return await self._catch_up(lane, accepted)
+        session = lane.session
+        prompt, _ = session.accept(accepted.text, accepted.run_id, accepted.seq)
+        prompt.attachments = accepted.attachments
+        run = self._register(prompt)
+        for operation in entering:
+            if isinstance(operation, PutMessage):
+                run.keep_message(operation.message._replace(id=f"p{prompt.seq}"))
+        self._tell(prompt, prompt.state)
+        lane.steps.append(LaneStep.of(session.take("enter", prompt), session))
+        self._steps += 1
+        self._keep(lane, 1, answer)
+        return Handle(run, self.broker)
+
+    async def _catch_up(self, lane: SharedLane, accepted: AcceptPrompt) -> Handle:
+        async def load_again() -> None:
+            await self._take_all_again(lane, await self._load(lane.session.id))
+
+        try:
+            await self._writer.read(load_again)
+        except Exception as error:
+            self._stand_still(lane, error)
+        prompt = Prompt(lane.session, accepted.seq, accepted.text, accepted.run_id)
+        return Handle(self._runs.get(accepted.seq) or lane.make_run(prompt), self.broker)
 
     def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None) -> Handle:
         """The prompt is accepted: this node takes it in if it owns the session, and else the owner does (C1b)."""

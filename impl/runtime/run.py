@@ -74,6 +74,10 @@ class Run:
             self._message = user_message(prompt.session.id, prompt.seq, prompt.text, prompt.attachments)
         return self._message
 
+    def keep_message(self, message: Message) -> None:
+        """Its message is in the store already."""
+        self._message = message
+
     def forget_message(self) -> None:
         """The prompt has another text."""
         self._message = None

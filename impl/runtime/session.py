@@ -158,6 +158,18 @@ class Session:
                 variant = mode.value + (RUN_ID if variant else "")
             return prompt, self._take("accept", prompt, variant, prompt.seq - 1)
 
+    def foresee_entry(self) -> State:
+        """The state in which a prompt would be that is accepted and enters now. Nothing changes."""
+        with self._lock:
+            prompt, memory = Prompt(self, self.counter.latest + 1), self.memory
+            self._take("accept", prompt, False, prompt.seq - 1)
+            entered = self._take("enter", prompt, None, prompt.seq)
+            self._put_back(entered)
+            del self.prompts[prompt.seq]
+            self.memory = memory
+            assert entered.after is not None
+            return entered.after
+
     def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None, latest: int | None = None,
              ) -> Effects:
         """Takes one step: an action of the protocol on the session, or on one of its prompts. What no row allows raises

@@ -165,38 +165,38 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
 
 async def cancel(site: Site, request: Request) -> Answer:
     """Cancel everything that the session has accepted so far. An idle session is left as it is"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     await workspace.runtime.cancel(session.id, by=caller_of(request))
     return answer(wire.Done())
 
 
 async def revoke(site: Site, request: Request) -> Answer:
     """Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     return answer(await workspace.runtime.revoke(session.id, prompt_of(request), by=caller_of(request)))
 
 
 async def stop(site: Site, request: Request, sent: wire.StopPrompt) -> Answer:
     """Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq, by=caller_of(request)))
 
 
 async def hold(site: Site, request: Request) -> Answer:
     """Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     return answer(await workspace.runtime.hold(session.id, by=caller_of(request)))
 
 
 async def resume(site: Site, request: Request) -> Answer:
     """End the hold: the queue goes on"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     return answer(await workspace.runtime.resume(session.id, by=caller_of(request)))
 
 
 async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> Answer:
     """Give a prompt that has not begun another text. The text that it has already is taken in every state"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     refuse_long(site, len(sent.prompt))
     prompt, by = prompt_of(request, "/text"), caller_of(request)
     return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version, by=by))
@@ -204,7 +204,7 @@ async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> 
 
 async def move_to_front(site: Site, request: Request) -> Answer:
     """Move a prompt that waits ahead of all others"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next"), by=caller_of(request)))
 
 
@@ -226,7 +226,7 @@ async def list_queued(site: Site, request: Request) -> Answer:
 
 async def clear_queue(site: Site, request: Request) -> Answer:
     """Drop what is queued; the active prompt goes on"""
-    workspace, session = await session_of(site, request)
+    workspace, session = await session_to_call(site, request)
     await workspace.runtime.clear_queue(session.id, by=caller_of(request))
     return answer(wire.Done())
 
@@ -275,6 +275,14 @@ async def workspace_of(site: Site, request: Request) -> Workspace:
 async def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
     workspace = await workspace_of(site, request)
     await workspace.look(request.path_params["sid"])
+    return workspace, workspace.session(request.path_params["sid"])
+
+
+async def session_to_call(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
+    """The session for a call that looks at it before it does anything."""
+    workspace = await workspace_of(site, request)
+    if not workspace.has_session(request.path_params["sid"]):
+        await workspace.look(request.path_params["sid"])
     return workspace, workspace.session(request.path_params["sid"])
 
 

@@ -25,7 +25,8 @@ class RaiseMark(NamedTuple):
 
 
 class AcceptPrompt(NamedTuple):
-    """A prompt is accepted."""
+    """A prompt is accepted. A store that several processes share gives a seq to a prompt that has 0: operations of the
+    same batch that follow move it as 0, and put its message as p0."""
 
     seq: int
     session_id: str

@@ -122,7 +122,7 @@ def _take(session: Session, name: str, seq: int | None, variant: Any, mark: int,
         session.counter.latest = max(session.counter.latest, number)
         return session.accept("", "r" if has_run_id else None, number, Feature(mode) if mode else None)[1]
     session.down = name == "recover"
-    prompt = session.prompts[seq] if seq is not None else None
+    prompt = session.prompts[seq or session.counter.latest] if seq is not None else None  # 0: the one just accepted
     return session.take(name, prompt, Outcome(variant) if name == "finish" else variant, mark)
 
 

@@ -147,7 +147,7 @@ CREATE INDEX steps_by_age ON steps (made_at);
 """
 
 # The script at index n takes a database from version n to n + 1. A script that was released is never changed.
-MIGRATIONS: tuple[str, ...] = (TABLES + STEP, STEP_ALL)
+MIGRATIONS: tuple[str, ...] = (TABLES + STEP + STEP_ALL,)
 
 
 async def migrate(where: str, connection: AsyncConnection[Any]) -> None:

@@ -12,6 +12,8 @@ free, or its owner is dead (else `held`) (C4a, C4c).
 **Places** are taken from the workspace's counter at the end. Its lock lasts to the commit, so that places are in the
 order of commits and have no gap (C8a). Locks are always taken in one order: workspace, sessions, counter.
 
+**A prompt that the step accepts** has no number before. What else the step does with it calls it 0, and its message p0.
+
 **Several steps in one statement**, each of another session: `step_all`. All sessions are locked first, by id. Each step
 is compared and kept by itself; one that fails is taken back alone, and has to be sent alone to hear why (`alone`).
 """
@@ -36,6 +38,7 @@ DECLARE
     i int := -1;
     whose text;
     number bigint;
+    taken bigint;  -- the seq of the prompt that the step has accepted
     now_s bigint := extract(epoch FROM clock_timestamp())::bigint;
     noted json[] := '{}';
 BEGIN
@@ -84,16 +87,17 @@ BEGIN
         i := i + 1;
         CASE op->>0
         WHEN 'move' THEN
+            number := coalesce(nullif((op->>1)::bigint, 0), taken);
             UPDATE prompts SET state = op->>2, outcome = op->>3, taken_in_by = (op->>4)::bigint,
                     done_at = CASE WHEN op->>3 IS NOT NULL THEN now_s END, begun = begun OR op->>2 = 'active'
-                WHERE workspace_id = home AND seq = (op->>1)::bigint AND state <> 'done'
+                WHERE workspace_id = home AND seq = number AND state <> 'done'
                     AND (op->>2 = 'done') = (op->>3 IS NOT NULL)
                 RETURNING session_id INTO whose;
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
             END IF;
             INSERT INTO transitions (workspace_id, seq, state, outcome)
-                VALUES (home, (op->>1)::bigint, op->>2, op->>3);
+                VALUES (home, number, op->>2, op->>3);
             IF op->>2 = 'done' THEN
                 IF whose = sid THEN
                     s.live := s.live - 1;
@@ -108,8 +112,8 @@ BEGIN
             END IF;
             INSERT INTO messages AS m
                     (workspace_id, id, session_id, role, parts, model, provider, created_at, updated_at)
-                VALUES (home, op->>1, op->>2, op->>3, (op->>4)::json, op->>5, op->>6,
-                    (op->>7)::bigint, (op->>8)::bigint)
+                VALUES (home, CASE WHEN op->>1 = 'p0' AND taken > 0 THEN 'p' || taken ELSE op->>1 END, op->>2, op->>3,
+                    (op->>4)::json, op->>5, op->>6, (op->>7)::bigint, (op->>8)::bigint)
                 ON CONFLICT (workspace_id, id) DO UPDATE SET
                     role = excluded.role, parts = excluded.parts, model = excluded.model,
                     provider = excluded.provider, created_at = excluded.created_at, updated_at = excluded.updated_at
@@ -139,6 +143,7 @@ BEGIN
                 END IF;
                 o_seqs := o_seqs || number;
             END IF;
+            taken := number;
             INSERT INTO prompts (workspace_id, seq, session_id, text, run_id, state, attachments, front, urgent,
                     revoked, version, begun)
                 SELECT home, number, op->>2, op->>3, op->>4, 'accepted', (op->>5)::json,
@@ -263,7 +268,6 @@ $$;
 """
 
 STEP_ALL = r"""
-SET LOCAL search_path = cancelmark;
 CREATE FUNCTION step_all(
     node uuid, home uuid, sids text[], asked json,
     OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],

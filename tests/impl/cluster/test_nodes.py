@@ -1,10 +1,11 @@
 """Several servers on one database, over real sockets: any client anywhere, and nothing is lost when one goes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import product
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import psycopg
@@ -14,12 +15,13 @@ from support.postgres import Bouncer, shared_server
 from support.servers import Place, Server, serving
 
 from cancelmark.impl.cluster.lane import SharedLane
-from cancelmark.impl.cluster.node import Lease
+from cancelmark.impl.cluster.node import BURY, Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
 from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.runtime.dispatcher import Dispatcher
 from cancelmark.impl.store import Answer, Snapshot, Steps, StoreError
-from cancelmark.impl.store.postgres import PostgresStore
+from cancelmark.impl.store.postgres import Database, PostgresStore
+from cancelmark.impl.store.postgres.store import _SNAPSHOT
 from cancelmark.model.lifecycle import Outcome
 
 
@@ -586,3 +588,77 @@ def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(mo
         assert failed
 
     play(story)
+
+
+# --- what calls cost, in statements: each is a way to the database and back, and a step is a commit besides
+
+RARELY = Lease(60.0, 30.0)
+KINDS = (("cancelmark.step(", "step"), ("cancelmark.step_all(", "steps"), (_SNAPSHOT, "load"), ("pg_notify", "tell"),
+         (BURY, "look"), ("FROM cancelmark.events", "events"), ("FROM cancelmark.messages", "messages"))
+
+
+@contextmanager
+def noting() -> Iterator[list[tuple[Database, str]]]:
+    """What is sent meanwhile, by whom."""
+    fetch, told = Database.fetch, list[tuple[Database, str]]()
+
+    async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
+        kind = next((kind for words, kind in KINDS if words in query), query)
+        told.append((self, "say" if kind == "step" and not values[3] else kind))
+        return await fetch(self, query, *values, **how)
+
+    with patch.object(Database, "fetch", note):
+        yield told
+
+
+def list_sent(node: Node, told: list[tuple[Database, str]]) -> list[str]:
+    return [kind for database, kind in told if database is node[0].site.workspaces.database]
+
+
+def test_a_prompt_that_waits_takes_one_statement() -> None:
+    async def story(a: Node) -> None:
+        await run_at(a, "one", "r1")
+        with noting() as told:
+            await a[1].send("two", "r2")
+        assert [kind for kind in list_sent(a, told) if kind != "say"] == ["step"]
+        assert [p["state"] for p in await a[1].get("prompts")] == ["active", "queued"]
+
+    play(story, 1, lease=RARELY)
+
+
+def test_a_prompt_that_runs_takes_two_steps() -> None:
+    async def story(a: Node) -> None:
+        async with a[1].watching() as watch:
+            with noting() as told:
+                await a[1].send("one", "r1")
+                await watch.end("r1")
+            assert list_sent(a, told) == ["step", "messages", "messages", "step", "events"]
+
+    play(story, 1, lease=RARELY)
+
+
+def test_prompts_that_come_together_share_statements() -> None:
+    async def story(a: Node) -> None:
+        sessions = [await a[1].new_session() for _ in range(20)]
+        for n, session in enumerate(sessions):
+            a[0].holds(f"one {n}")
+            await a[1].send(f"one {n}", f"r{n}", session)
+        with noting() as told:
+            await asyncio.gather(*(a[1].send("two", f"s{n}", session) for n, session in enumerate(sessions)))
+        assert len(list_sent(a, told)) <= len(sessions) / 2
+
+    play(story, 1, lease=RARELY)
+
+
+def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_between_them() -> None:
+    async def story(a: Node, b: Node) -> None:
+        await run_at(a, "one", "r1")
+        async with a[1].watching() as watch:
+            await b[1].get("prompts")
+            with noting() as told:
+                assert (await b[1].do("cancel")).status_code == 200
+                assert (await watch.end("r1"))["outcome"] == "canceled"
+            assert list_sent(b, told)[:3] == ["load", "step", "tell"]
+            assert [kind for kind in list_sent(a, told) if kind != "tell"] == ["load", "step", "events"]
+
+    play(story, lease=RARELY)

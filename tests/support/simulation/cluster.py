@@ -546,19 +546,20 @@ class Cluster:
         return bool(moves) and moves[-1][1] == "done"  # type: ignore[index]
 
     def _note(self, asked: Asked, operations: Sequence[Sequence[Any]], seqs: Iterator[int]) -> None:
-        now = self.tick()
+        now, taken = self.tick(), 0
         self._note_owner(asked)
         self.taken.update(name for name, *_ in json.loads(asked.actions))
         for what, *values in operations:
             if what == "accept":
-                seq, session, text = values[0] or next(seqs), values[1], values[2]
+                taken = seq = values[0] or next(seqs)
+                session, text = values[1], values[2]
                 self._named |= {seq} if values[3] else set()
                 self._accepts[seq], self.texts[seq] = (session, Span(now, now)), text
                 ((mark,),) = self.rows("SELECT mark FROM sessions WHERE id = ?", session)
                 if seq <= mark:
                     self.complain(f"prompt {seq} is accepted below the mark {mark}")
             elif what == "move":
-                self._moves[values[0]].append((now, values[1], values[2]))
+                self._moves[values[0] or taken].append((now, values[1], values[2]))
 
     def _note_owner(self, asked: Asked) -> None:
         """A session is taken from a dead owner only, and given up by its owner alone."""

@@ -11,6 +11,7 @@ ANY = Faults(doubts=1, delays=1, pauses=1, kills=1, expiries=1, drains=1)
 SMALL = (
     Scenario("cancel", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 2)], ANY),
     Scenario("at-once", [Do("accept", "a", 0), Do("cancel", "b", 0.002), Do("accept", "b", 0.004)], ANY),
+    Scenario("at-the-end", [Do("accept", "a", 0), Do("accept", "b", 0.004), Do("cancel", "b", 0.007)], ANY),
     Scenario("echo", [Do("accept", "a", 0, "endless"), Do("cancel", "b", 1), Do("accept", "a", 1.004, "waits")],
              Faults(doubts=1)),
     Scenario("works", [Do("accept", "a", 0, "works"), Do("accept", "a", 1, "works")], ANY, nodes="abc"),
@@ -36,7 +37,7 @@ SMALL = (
              wake_ups=False),
     Scenario("unanswered", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 1.5)],
              Faults(questions=1, leaks=1)),
-    Scenario("roams", [Do("accept", "b", n + 0.1 * n) for n in (5, 8, 11, 14)], Faults(), wake_ups=False),
+    Scenario("roams", [Do("accept", "a", n) for n in (2.5, 8.5, 14.5)], Faults(), wake_ups=False),
 )
 DOUBLE = (  # with two faults, each of its kind
     Scenario("leaves-and-hangs", [*(Do("accept", "a", n / 10, "endless") for n in range(3)), Do("cancel", "b", 25)],

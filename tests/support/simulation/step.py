@@ -66,6 +66,7 @@ class Step:
         self._row = self._lock() if asked.sid else None
         self.row = self._row or Row()
         self._seqs: list[int] = []
+        self._taken = 0  # the seq of the prompt that it has accepted
         self._noted: list[list[Any]] = []
         self._index = -1
 
@@ -129,6 +130,7 @@ class Step:
     # --- the operations
 
     def _move(self, seq: int, state: str, outcome: str | None, into: int | None) -> None:
+        seq = seq or self._taken
         rows = self._rows(
             "UPDATE prompts SET state = ?, outcome = ?, taken_in_by = ?, done_at = ?, begun = begun OR ? = 'active'"
             " WHERE workspace_id = ? AND seq = ? AND state <> 'done' AND (? = 'done') = (? IS NOT NULL)"
@@ -142,6 +144,7 @@ class Step:
 
     def _message(self, id: str, session: str, *values: Any) -> None:
         self._need(self._exists(session))
+        id = f"p{self._taken}" if id == "p0" else id
         self._need(bool(self._rows(
             "INSERT INTO messages AS m (workspace_id, id, session_id, role, parts, model, provider, created_at,"
             " updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (workspace_id, id) DO UPDATE SET"
@@ -162,6 +165,7 @@ class Step:
         if seq == 0:
             seq = self.next_seq()
             self._seqs.append(seq)
+        self._taken = seq
         self._need(seq > 0 and bool(self._rows(
             "INSERT INTO prompts (workspace_id, seq, session_id, text, run_id, state, attachments, front, urgent,"
             " revoked, version, begun) VALUES (?, ?, ?, ?, ?, 'accepted', ?, ?, ?, false, 0, false)"
