@@ -233,6 +233,17 @@ def enter_own() -> AbstractContextManager[Any]:
     return stack
 
 
+async def go_on_regardless(self: SharedRuntime, lane: SharedLane, *more: Any) -> Any:
+    """What was taken meanwhile stays as it was taken, on a session without the prompt that has entered."""
+    meanwhile, lane.steps = lane.steps, []
+    handle = await _go_on_with_entered(self, lane, *more)
+    lane.steps += meanwhile
+    return handle
+
+
+_go_on_with_entered = SharedRuntime._go_on_with_entered
+
+
 async def retry_as_new(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
     while True:
         try:
@@ -338,6 +349,8 @@ FLAWS: Sequence[Flaw] = (
     Flaw("no-poll", "an owner looks only when it is told", "no-wake-ups", "is not given up", patches=look_when_told),
     Flaw("entry-by-acceptor", "who accepts a prompt takes it in", "cancel", "is accepted", patches=enter_own,
          choices="4:7"),
+    Flaw("entered-unseen", "what is taken while a prompt enters is not taken again", "as-it-ends",
+         "not what the journal says", patches=swap(SharedRuntime, _go_on_with_entered=go_on_regardless)),
     Flaw("retry-as-new", "a step in doubt is sent under a new id", "anonymous", "was accepted 2 times",
          patches=swap(PostgresStore, _try=retry_as_new), choices="3:1"),
     Flaw("retry-cancels-twice", "a cancel in doubt is sent under a new id", "echo", "cancel was called 1 times",
