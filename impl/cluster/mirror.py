@@ -96,6 +96,8 @@ class Mirror:
         self._versions[session_id] = version
         for prompt in prompts:
             key = (session_id, prompt.seq)
+            if prompt.state is State.ACTIVE and not node:  # it was claimed since: the next look says by whom
+                continue
             if prompt.state is not State.DONE or key in self._shown or prompt.seq in ends:  # else it is long done
                 self._show(key, _describe(prompt, node))
         if self._broker.latest <= max([latest, *ends.values()]):  # else the end of a prompt may have been heard of

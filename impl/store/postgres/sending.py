@@ -74,8 +74,7 @@ class Sender:
                 if isinstance(rows, Exception):
                     answer.set_exception(rows)
                 else:
-                    row = rows[n]
-                    answer.set_result(row if row and row[0] != "alone" else None)
+                    answer.set_result(rows[n])
 
     async def _send_all(self, calls: list[Asked]) -> list[Row]:
         if len(calls) == 1:

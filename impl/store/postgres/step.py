@@ -15,7 +15,7 @@ order of commits and have no gap (C8a). Locks are always taken in one order: wor
 **A prompt that the step accepts** has no number before. What else the step does with it calls it 0, and its message p0.
 
 **Several steps in one statement**, each of another session: `step_all`. All sessions are locked first, by id. Each step
-is compared and kept by itself; one that fails is taken back alone, and has to be sent alone to hear why (`alone`).
+is compared by itself. If one raises an error, nothing of them is kept, and each has to be sent alone.
 """
 
 REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index
@@ -280,13 +280,9 @@ BEGIN
     PERFORM 1 FROM sessions
         WHERE workspace_id = home AND id = ANY (sids) ORDER BY id FOR NO KEY UPDATE;
     FOR one IN SELECT value FROM json_array_elements(asked) LOOP
-        BEGIN
-            SELECT s.* INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs
-                FROM step(node, home, one->>0, one->>1, (one->>2)::bigint, (one->>3)::bigint, one->>4, one->>5,
-                    one->6, one->7) s;
-        EXCEPTION WHEN OTHERS THEN
-            o_status := 'alone';
-        END;
+        SELECT s.* INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs
+            FROM step(node, home, one->>0, one->>1, (one->>2)::bigint, (one->>3)::bigint, one->>4, one->>5,
+                one->6, one->7) s;
         RETURN NEXT;
     END LOOP;
 END

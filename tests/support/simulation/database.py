@@ -19,7 +19,7 @@ from cancelmark.impl.store.postgres import Database
 from cancelmark.impl.store.postgres.schema import TABLES
 
 from .dialect import connect, fit, translate, translate_tables
-from .step import Answer, Asked, Raised, Step
+from .step import Asked, Raised, Step
 
 
 def has_steps(query: str) -> bool:
@@ -90,9 +90,7 @@ class SimulatedServer:
 
     def _do(self, query: str, values: Sequence[Any]) -> Answered:
         if has_steps(query):
-            asked = list_asked(query, values)
-            return Answered([self._take(one) for one in asked] if len(asked) > 1 else [
-                self.steps(self, asked[0]).run()])
+            return Answered([self.steps(self, one).run() for one in list_asked(query, values)])
         left = [fit(value) for value in values]
         for name, statement in translate(query):
             number = statement.count("?")
@@ -103,17 +101,6 @@ class SimulatedServer:
                 self.db.execute(f"CREATE TEMP TABLE {name} (id)")
                 self.db.executemany(f"INSERT INTO temp.{name} VALUES (?)", [(fit(row[0]),) for row in rows])
         return Answered(rows, cursor.description is not None)
-
-    def _take(self, asked: Asked) -> Answer:
-        """Takes a step that was sent with others. What fails is taken back alone."""
-        self.db.execute("SAVEPOINT step")
-        try:
-            return self.steps(self, asked).run()
-        except (Raised, sqlite3.IntegrityError, OverflowError, psycopg.DataError):
-            self.db.execute("ROLLBACK TO step")
-            return "alone", 0, None, None, [], []
-        finally:
-            self.db.execute("RELEASE step")
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         """A statement of those who judge."""
