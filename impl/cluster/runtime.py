@@ -248,9 +248,10 @@ class SharedRuntime(Runtime):
         lane = self._lanes.get(session_id)
         if not isinstance(lane, SharedLane) or not lane.owned:
             return False
+        snapshot = await self._load(session_id)  # meanwhile its turn goes on
         async with self._taken(lane):
-            if lane.owned:
-                await self._see(lane, await self._load(session_id))
+            if lane.owned and not lane.stuck:
+                await self._see(lane, snapshot)
         return True
 
     async def _reach(self, session_id: str) -> Lane:
