@@ -212,12 +212,25 @@ class Subscription:
                     await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
             elif (notice := self._next()) is not None:
                 return notice
-            elif self._broker.closed:
+            elif self.over:
                 break
             else:
-                self._awake.clear()
-                await self._awake.wait()
+                await self.wait()
         raise StopAsyncIteration
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can come any more, if there is nothing to take."""
+        return self._closed or self._broker.closed
+
+    async def wait(self) -> None:
+        """Waits for a notice, for the end, or to be nudged. Call it when there is nothing to take."""
+        self._awake.clear()
+        await self._awake.wait()
+
+    def nudge(self) -> None:
+        """Ends a wait."""
+        self._awake.set()
 
     async def take(self) -> Notice | None:
         """The next notice, if there is one already."""

@@ -66,15 +66,12 @@ class Full(Refusal):
 
 
 class Watch:
-    """The notices of a workspace for one reader, as an async iterator. It can rest: until it resumes nobody has to care
-    for it, and it misses updates, but no events."""
+    """The notices of a workspace for one reader. It can rest: until it resumes nobody has to care for it, and it misses
+    updates, but no events."""
 
     def __init__(self, broker: Broker, after: int | None) -> None:
         self._broker, self._subscription = broker, broker.subscribe(after)
         self._closed = False
-
-    async def __anext__(self) -> Notice:
-        return await anext(self._subscription)
 
     @property
     def place(self) -> int:
@@ -84,6 +81,19 @@ class Watch:
     async def take(self) -> Notice | None:
         """The next notice, if there is one already."""
         return await self._subscription.take()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can come any more, if there is nothing to take."""
+        return self._subscription.over
+
+    async def wait(self) -> None:
+        """Waits for a notice, for the end, or to be nudged. Call it when there is nothing to take."""
+        await self._subscription.wait()
+
+    def nudge(self) -> None:
+        """Ends a wait."""
+        self._subscription.nudge()
 
     async def settle(self, seconds: float) -> None:
         """Waits for so long, or until there is an event."""

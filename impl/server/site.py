@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from ..runtime.workspace import Workspace, Workspaces
 from .metrics import Metrics
-from .stream import HEARTBEAT, STALL, Encoder, EventStream
+from .stream import HEARTBEAT, STALL, Crowd, EventStream
 
 BODY = 1_048_576  # bytes
 PROMPT = 200_000  # characters
@@ -29,7 +29,7 @@ class Site:
     workspaces: Workspaces
     limits: Limits = field(default_factory=Limits)
     directory: Path = field(default_factory=Path.cwd)  # a workspace for those who have none in mind
-    encoders: WeakKeyDictionary[Workspace, Encoder] = field(default_factory=WeakKeyDictionary)
+    crowds: WeakKeyDictionary[Workspace, Crowd] = field(default_factory=WeakKeyDictionary)
     metrics: Metrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -37,6 +37,9 @@ class Site:
 
     def stream(self, workspace: Workspace, client: str, last_event_id: str | None) -> EventStream:
         """Everything that happens in the workspace from now on, or from the place that the client has come to."""
-        encoder = self.encoders.setdefault(workspace, Encoder(workspace.places))
-        after = encoder.parse_place(last_event_id, workspace.runtime.broker.latest)
-        return EventStream(workspace, encoder, client, after, heartbeat=self.limits.heartbeat, stall=self.limits.stall)
+        crowd = self.crowds.get(workspace)
+        if crowd is None:
+            crowd = self.crowds[workspace] = Crowd(
+                workspace.places, heartbeat=self.limits.heartbeat, stall=self.limits.stall)
+        after = crowd.encoder.parse_place(last_event_id, workspace.runtime.broker.latest)
+        return EventStream(workspace, crowd, client, after)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +24,8 @@ from ..store.places import Places
 from .answers import encode
 
 log = logging.getLogger("cancelmark.server")
+
+K = TypeVar("K")
 
 HEARTBEAT = 15.0  # seconds of silence after which a comment says that the server is there
 BRIEF = 1.0  # seconds without taking anything after which nobody cares for a reader until it does
@@ -49,7 +51,6 @@ class Encoder:
         self._shown: OrderedDict[str, None] = OrderedDict()  # messages, the latest last
         self._ready: OrderedDict[int, tuple[Notice, bytes]] = OrderedDict()  # events by id, updates by identity
         self._size = 0  # of those
-        self.keen = 0  # streams that are not held up by their readers
 
     def place(self, event: int) -> bytes:
         """The line that says where a client is (R29b)."""
@@ -102,84 +103,161 @@ class Encoder:
         return "updated" if known else "created"
 
 
+class Deadlines(Generic[K]):
+    """Many waits of one length, and one timer for all of them: a loop that has to sort a timer for each of thousands
+    does little else. `miss` is called with each that has not ended in time, and has ended then."""
+
+    def __init__(self, seconds: float, miss: Callable[[K], None]) -> None:
+        self._seconds, self._miss = seconds, miss
+        self._until: dict[K, float] = {}  # the first is over first
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, wait: K) -> None:
+        loop = asyncio.get_running_loop()
+        self._until[wait] = until = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._look)
+
+    def end(self, wait: K) -> bool:
+        """Whether that was in time."""
+        return self._until.pop(wait, None) is not None
+
+    def _look(self) -> None:
+        self._timer, loop = None, asyncio.get_running_loop()
+        while self._until:
+            wait, until = next(iter(self._until.items()))
+            if until > loop.time():
+                self._timer = loop.call_at(until, self._look)
+                break
+            del self._until[wait]
+            self._miss(wait)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Crowd:
+    """All streams of one workspace: what they send is encoded once, and where they wait for time they wait together."""
+
+    def __init__(self, places: Places, *, heartbeat: float = HEARTBEAT, stall: float = STALL) -> None:
+        self.encoder, self.stall, self.brief = Encoder(places), stall, min(BRIEF, stall)
+        self.silences: Deadlines[Watch] = Deadlines(heartbeat, Watch.nudge)
+        self.sendings: Deadlines[EventStream] = Deadlines(self.brief, EventStream.rest)
+        self.streams = 0
+        self.keen = 0  # streams that are not held up by their readers
+        self._pause: asyncio.Event | None = None  # that lasts now
+
+    def leave(self) -> None:
+        """A stream is over."""
+        self.streams -= 1
+        if not self.streams:
+            self.silences.close()
+            self.sendings.close()
+
+    async def pause(self) -> bool:
+        """Where many watch, lets notices gather for a moment. False, at once, where few do."""
+        seconds = self.keen * GATHER
+        if seconds <= NOTICEABLE:
+            return False
+        if self._pause is None:
+            self._pause = asyncio.Event()
+            asyncio.get_running_loop().call_later(min(seconds, MOST), self._end_pause, self._pause)
+        await self._pause.wait()
+        return True
+
+    def _end_pause(self, pause: asyncio.Event) -> None:
+        self._pause = None
+        pause.set()
+
+
 class EventStream:
     """An answer that goes on until the client leaves, or the workspace closes."""
 
-    def __init__(self, workspace: Workspace, encoder: Encoder, client: str, after: int | None, *,
-                 heartbeat: float = HEARTBEAT, stall: float = STALL) -> None:
-        self._encoder, self._heartbeat, self._stall = encoder, heartbeat, stall
+    def __init__(self, workspace: Workspace, crowd: Crowd, client: str, after: int | None) -> None:
+        self._crowd = crowd
         self._watching = workspace.watch(client, after)
+        self._watch: Watch | None = None
+        self._abort: Callable[[], None] | None = None
         self._resting: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as watch:
+            self._watch, self._abort = watch, scope["state"]["abort"]
+            self._crowd.streams += 1
             leaving = asyncio.ensure_future(_close_when_left(receive, watch))
-            abort: Callable[[], None] = scope["state"]["abort"]
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                told = [b"retry: 1000\n", self._encoder.place(watch.place), b"\n"]
+                told = [b"retry: 1000\n", self._crowd.encoder.place(watch.place), b"\n"]
                 while told:
                     for chunk in _chunks(told):
-                        await self._send(watch, abort, send({
-                            "type": "http.response.body", "body": chunk, "more_body": True}))
+                        await self._send(watch, send({"type": "http.response.body", "body": chunk, "more_body": True}))
                     told = await self._gather(watch)
-                await self._send(watch, abort, send({"type": "http.response.body", "body": b""}))
+                await self._send(watch, send({"type": "http.response.body", "body": b""}))
             finally:
                 leaving.cancel()
+                self._crowd.leave()
 
-    async def _send(self, watch: Watch, abort: Callable[[], None], sending: Awaitable[None]) -> None:
+    async def _send(self, watch: Watch, sending: Awaitable[None]) -> None:
         """Waits until there is room for more. If that takes long the watch rests; if it takes too long, the reader is
         cut off, and then there is nobody to wait for."""
-        def rest() -> None:
-            watch.rest()
-            self._resting = loop.call_later(self._stall - BRIEF, cut_off)
-
-        def cut_off() -> None:
-            log.debug("a reader took nothing and was cut off")  # as often as readers like
-            abort()
-
-        loop = asyncio.get_running_loop()
-        soon = loop.call_later(min(BRIEF, self._stall), rest)
+        self._crowd.sendings.begin(self)
         try:
             await sending
         finally:
-            soon.cancel()
+            self._crowd.sendings.end(self)
             if self._resting:
                 self._resting.cancel()
                 self._resting = None
                 watch.resume()
 
+    def rest(self) -> None:
+        """Its reader takes nothing: nobody cares for it until it does, and if that takes too long, it is cut off."""
+        assert self._watch is not None
+        self._watch.rest()
+        self._resting = asyncio.get_running_loop().call_later(self._crowd.stall - self._crowd.brief, self._cut_off)
+
+    def _cut_off(self) -> None:
+        assert self._abort is not None
+        log.debug("a reader took nothing and was cut off")  # as often as readers like
+        self._abort()
+
     async def _gather(self, watch: Watch) -> list[bytes]:
         """What there is to send, or a heartbeat if there is nothing for a while, or nothing at the end."""
         told: list[bytes] = []
-        self._encoder.keen += 1
+        crowd = self._crowd
+        crowd.keen += 1
         try:
-            async with asyncio.timeout(self._heartbeat):
-                first = await anext(watch)
+            while (first := await watch.take()) is None:
+                if watch.over:
+                    return told
+                crowd.silences.begin(watch)
+                await watch.wait()
+                if not crowd.silences.end(watch):
+                    return [b":\n\n"]
             self._add_notice(told, watch, first)
-            if (pause := self._encoder.keen * GATHER) > NOTICEABLE:
-                await asyncio.sleep(min(pause, MOST))
-            else:
+            if not await crowd.pause():
                 if not isinstance(first, Event):
                     await watch.settle(SETTLE)
                 await asyncio.sleep(0)  # what is told of an event in the same breath goes with it
             while len(told) < TOGETHER and (notice := await watch.take()):
                 self._add_notice(told, watch, notice)
-        except TimeoutError:
-            return [b":\n\n"]
-        except (StopAsyncIteration, StoreError):  # the store is closed: what is left in it can be had after a restart
+        except StoreError:  # the store is closed: what is left in it can be had after a restart
             pass
         finally:
-            self._encoder.keen -= 1
+            crowd.keen -= 1
+            crowd.silences.end(watch)
         return told
 
     def _add_notice(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
-        place = watch.place
+        place, encoder = watch.place, self._crowd.encoder
         if isinstance(notice, Event):
             place = notice.id
-            if announced := self._encoder.encode_error(notice, place - 1):
+            if announced := encoder.encode_error(notice, place - 1):
                 told.append(announced)
-        told += (self._encoder.place(place), self._encoder.encode(notice))
+        told += (encoder.place(place), encoder.encode(notice))
 
 
 def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:

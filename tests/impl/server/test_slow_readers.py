@@ -12,7 +12,7 @@ from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.workspace import Workspace, Workspaces
 from cancelmark.impl.server.connections import SMALL, Corked
-from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, SETTLE, STALL, Encoder, EventStream
+from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, SETTLE, STALL, Crowd, EventStream
 from cancelmark.impl.store import TERMINAL, AppendEvent
 
 NEWS = 1.5 * BRIEF  # seconds between what is published
@@ -26,7 +26,7 @@ class Reader:
         self.got = b""
         self.cut_off: float | None = None  # when
         self._gone = asyncio.Event()
-        self._stream = EventStream(workspace, Encoder(workspace.places), "reader", None)
+        self._stream = EventStream(workspace, Crowd(workspace.places), "reader", None)
 
     async def read(self) -> None:
         await self._stream({"type": "http", "state": {"abort": self._abort}}, self._receive, self._send)
