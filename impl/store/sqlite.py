@@ -47,6 +47,7 @@ from .rows import (
 from .schema import check_identity, migrate
 from .statements import APPEND_EVENT, FREEING, Statement, make_statement
 from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
+from .tail import Tail
 from .troubles import DAMAGED, explain, leaves_doubt
 
 log = logging.getLogger("cancelmark.store")
@@ -73,6 +74,19 @@ class _Job:
     def events(self) -> tuple[int, ...]:
         """The ids of what it adds to the log."""
         return self.answer.events if self.error is None and isinstance(self.answer, Committed) else ()
+
+    @property
+    def frees(self) -> bool:
+        """Whether it makes room."""
+        return any(statement.sql in FREEING for statement in self.statements)
+
+    def list_events(self) -> Iterator[tuple[Event, int]]:
+        """What it has added to the log, each with its size."""
+        if self.events:
+            appended = (statement for statement in self.statements if statement.sql is APPEND_EVENT)
+            for id, (op, _, values) in zip(self.events, appended):
+                assert isinstance(op, AppendEvent)
+                yield Event(id, op.session_id, op.run_id, op.type, op.payload), len(values[2])
 
 
 class _TransactionLost(Exception):
@@ -122,6 +136,7 @@ class SqliteStore(Store):
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
         self._open = True
+        self._tail = Tail()  # the writing thread makes it, and everybody reads it
         self._life = draw_name()
         self._named = False  # the writing thread's: this life is in the file
         self._doubtful = False  # the writing thread's: a restart may find a commit that failed
@@ -203,6 +218,8 @@ class SqliteStore(Store):
 
     async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
                      terminal: bool = False, limit: int | None = None) -> list[Event]:
+        if self._open and (found := self._tail.find(after, until, session, terminal, limit)) is not None:
+            return found
         where: list[str] = ["id > ?"]
         values: list[int | str] = [after]
         for condition, value in (("id <= ?", until), ("session_id = ?", session), ("type = ?", terminal and TERMINAL)):
@@ -301,7 +318,7 @@ class SqliteStore(Store):
         appended = [] if self._named else [id for job in jobs for id in job.events]
         if error is None and appended:
             error = self._attempt("INSERT INTO lives (first, name) VALUES (?, ?)", min(appended), self._life)
-        if error is None and any(job.statements and job.statements[0].sql in FREEING for job in jobs):
+        if error is None and any(job.frees for job in jobs):
             error = self._give_back()
         if error is None:
             error = self._confirm_commit()
@@ -444,21 +461,28 @@ class SqliteStore(Store):
         return None
 
     def _tell(self, group: Sequence[_Job]) -> None:
-        """Tells the listeners, and after them the callers."""
+        """Tells the listeners, and after them the callers: each event loop is woken once."""
         self._batches += len(group)
-        latest = max((id for job in group for id in job.events[-1:]), default=None)
-        if latest is not None:
+        if any(job.frees for job in group):
+            self._tail = Tail()
+        latest = max((id for job in group for id in job.events[-1:]), default=0)
+        listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
+        if latest:
+            self._tail = self._tail.grow(event for job in group for event in job.list_events())
             with self._changed:
                 listeners = list(self._listeners)
-            for loop, listener in listeners:
-                _call(loop, listener, latest)
-        for loop, jobs in groupby(group, key=lambda job: job.loop):
-            _call(loop, _answer, list(jobs))
+        for loop in dict.fromkeys([loop for loop, _ in listeners] + [job.loop for job in group]):
+            heard = [listener for where, listener in listeners if where is loop]
+            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_tell, heard, latest, [job for job in group if job.loop is loop])
 
 
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[V], None], argument: V) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-        loop.call_soon_threadsafe(function, argument)
+def _tell(listeners: Iterable[Callable[[int], None]], latest: int, jobs: Iterable[_Job]) -> None:
+    try:
+        for listener in listeners:
+            listener(latest)
+    finally:
+        _answer(jobs)
 
 
 def _answer(jobs: Iterable[_Job]) -> None:

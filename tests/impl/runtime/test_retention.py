@@ -59,8 +59,11 @@ class Reader:
         self.place = self.watch.place
         try:
             async with asyncio.timeout(patience):
-                notice = await anext(self.watch)
-        except (TimeoutError, StopAsyncIteration):
+                while (notice := await self.watch.take()) is None:
+                    if self.watch.over:
+                        return False
+                    await self.watch.wait()
+        except TimeoutError:
             return False
         if isinstance(notice, Event):
             self.accounted.append(notice.id)

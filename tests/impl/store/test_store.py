@@ -239,6 +239,8 @@ async def assert_equal(store: Store, model: Model) -> None:
     for after, until, session, terminal, limit in [
         (0, None, None, False, None), (2, None, None, False, 3), (0, None, "s", True, None), (1, 4, "t", False, 2),
         (-1, 0, None, False, None), (0, None, None, True, 0), (99, None, None, False, None),
+        *((first, last, name, True, None) for last in range(len(model.events) + 1) for first in (0, last - 1)
+          for name in (None, "s")),
     ]:
         assert await store.events(after, until=until, session=session, terminal=terminal, limit=limit) == [
             e for e in model.events[max(after, 0):until]
