@@ -26,9 +26,10 @@ taken the gap: if it leaves before that, it is told again.
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self, TypeAlias
-from weakref import WeakSet
+from typing import Generic, Self, TypeAlias, TypeVar
+from weakref import ref
 
 from ..store import Event, Json, Store
 
@@ -48,6 +49,7 @@ class Update:
 
 
 Notice: TypeAlias = Event | Update
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,29 @@ class BrokerStatistics:
     subscriptions: int  # those that are open now
     published: int  # updates that somebody could have watched
     skipped: int  # updates that a subscriber was too slow for, over all subscribers
+
+
+class Held(Generic[T]):
+    """Things of which one that nobody holds any more is gone by itself. `WeakSet` takes several calls to say whether it
+    is empty, which is asked for each piece of an answer."""
+
+    def __init__(self) -> None:
+        self.refs: dict[ref[T], None] = {}
+
+    def __len__(self) -> int:
+        return len(self.refs)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter([thing for held in tuple(self.refs) if (thing := held()) is not None])
+
+    def add(self, thing: T) -> None:
+        self.refs[ref(thing, self._forget)] = None
+
+    def discard(self, thing: T) -> None:
+        self.refs.pop(ref(thing), None)
+
+    def _forget(self, gone: "ref[T]") -> None:
+        self.refs.pop(gone, None)
 
 
 class Broker:
@@ -69,8 +94,8 @@ class Broker:
         self.latest = 0  # the highest event id heard of
         self.floor = 0  # events up to this id are gone, or about to be
         self.closed = False
-        self._subscriptions: WeakSet[Subscription] = WeakSet()  # one that nobody holds any more is gone by itself
-        self._resting: WeakSet[Subscription] = WeakSet()
+        self._subscriptions = Held[Subscription]()
+        self._resting = Held[Subscription]()
         self._published = self._skipped = 0
         self._page: tuple[tuple[int, int, str | None], list[Event]] = (0, 0, None), []  # that was read last
         self._unwatch = store.watch(self._hear)
@@ -112,7 +137,7 @@ class Broker:
     @property
     def watched(self) -> bool:
         """Whether anybody would see an update. If not, it need not be made."""
-        return bool(self._subscriptions) and not self.closed
+        return not self.closed and bool(self._subscriptions.refs)
 
     def publish(self, update: Update) -> None:
         """Passes on an update that belongs to no prompt. Never blocks (R18b)."""
@@ -148,7 +173,7 @@ class Broker:
     def _hear(self, latest: int) -> None:
         """The log has events up to this id."""
         self.latest = max(self.latest, latest)
-        if self._subscriptions:  # going through a weak set is slow, even if it is empty
+        if self._subscriptions.refs:
             for subscription in self._subscriptions:
                 subscription.wake()
 

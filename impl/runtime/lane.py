@@ -93,7 +93,8 @@ class Lane:
 
     def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
-        session_id, operations, held = self.session.id, list[Operation](), self.held
+        session_id, held = self.session.id, self.held
+        operations: list[Operation] = []
         for effects, mark, holds, *_ in self.steps:
             if mark > self.mark:
                 operations.append(RaiseMark(session_id, mark))

@@ -37,7 +37,9 @@ def saying(message: Message, parts: Sequence[SaidPart]) -> Message:
 def finished(message: Message, reason: FinishReason, details: str | None = None) -> Message:
     """The message with its finish part."""
     now = int(time())
-    data: dict[str, Any] = {"reason": reason.value, "time": now} | ({"message": details} if details else {})
+    data: dict[str, Any] = {"reason": reason.value, "time": now}
+    if details:
+        data["message"] = details
     return Message(message.id, message.session_id, message.role, (*message.parts, {"type": "finish", "data": data}),
                    message.model, message.provider, message.created_at, now)
 

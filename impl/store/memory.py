@@ -115,6 +115,8 @@ class MemoryStore(Store):
     def _index(self, operations: Batch) -> None:
         """Notes which prompts each session has, now that the operations are kept."""
         for op in operations:
+            if isinstance(op, PutMessage):
+                continue
             if isinstance(op, AcceptPrompt):
                 insort(self._seqs.setdefault(op.session_id, []), op.seq)
                 self._unfinished.setdefault(op.session_id, set()).add(op.seq)

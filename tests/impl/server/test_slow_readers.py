@@ -21,12 +21,12 @@ NEWS = 1.5 * BRIEF  # seconds between what is published
 class Reader:
     """A reader of a stream that takes so many seconds for each of the first pieces, and nothing for all others."""
 
-    def __init__(self, workspace: Workspace, delays: list[float]) -> None:
+    def __init__(self, workspace: Workspace, delays: list[float], crowd: Crowd | None = None) -> None:
         self.delays, self.is_slow = delays, bool(delays)
         self.got = b""
         self.cut_off: float | None = None  # when
         self._gone = asyncio.Event()
-        self._stream = EventStream(workspace, Crowd(workspace.places), "reader", None)
+        self._stream = EventStream(workspace, crowd or Crowd(workspace.places), "reader", None)
 
     async def read(self) -> None:
         await self._stream({"type": "http", "state": {"abort": self._abort}}, self._receive, self._send)
@@ -92,6 +92,37 @@ def test_only_a_reader_that_takes_nothing_for_long_is_cut_off(delays: list[float
 def timers() -> list[asyncio.TimerHandle]:
     loop: Any = asyncio.get_running_loop()
     return [timer for timer in loop._timers if not timer.cancelled()]
+
+
+@pytest.mark.parametrize("number", [1, 10, 300])
+def test_however_many_watch_the_timers_are_as_few(number: int) -> None:
+    """A loop sorts its timers: with some for each stream a notice would cost more for each the more there are. At each
+    moment there is one for all that are silent, one for all that send, and one for what a crowd gathers."""
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel())
+        workspace = await workspaces.open("/a")
+        others, crowd = len(timers()), Crowd(workspace.places)
+        readers = [Reader(workspace, [], crowd) for _ in range(number)]
+        reading = [asyncio.ensure_future(reader.read()) for reader in readers]
+        await asyncio.sleep(1)
+        most = 0
+        for n in range(5):
+            workspace.runtime.broker.publish(Update("s", "news", {"number": n}))
+            for _ in range(5):
+                await asyncio.sleep(0)
+                most = max(most, len(timers()) - others)
+            await asyncio.sleep(1)
+        assert most <= (3 if number > 100 else 2 + number)  # where few watch, each settles for itself
+        await asyncio.sleep(HEARTBEAT)
+        assert len(timers()) - others <= 2
+        for reader in readers:
+            assert reader.got.count(b":\n\n") == 1
+            assert all(b'"number":%d}' % n in reader.got for n in range(5))
+            reader.leave()
+        await asyncio.gather(*reading)
+        await workspaces.close()
+
+    run(main(), max_steps=500_000)
 
 
 def test_updates_that_come_close_together_are_sent_together_and_an_event_is_not_waited_with() -> None:
