@@ -94,10 +94,10 @@ def test_what_is_accepted_while_the_server_closes_does_not_run(
 @pytest.mark.rule("R16c")
 @pytest.mark.parametrize(("clients", "store", "schedules"), [
     ([accept(turn="ignores a stop"), cancel("asked")], Memory, 44),
-    ([accept(turn="ignores a stop"), cancel("asked")], File, 86),
-    ([accept(turn="stops late"), cancel("asked")], File, 78),
-    ([B, cancel("active")], File, 51),  # who watches is told of the cancel, too
-    ([B, B, cancel("step")], File, 96),
+    ([accept(turn="ignores a stop"), cancel("asked")], File, 85),
+    ([accept(turn="stops late"), cancel("asked")], File, 77),
+    ([B, cancel("active")], File, 50),  # who watches is told of the cancel, too
+    ([B, B, cancel("step")], File, 95),
 ], ids=str)
 def test_who_watches_is_told_of_what_is_durable_and_sees_every_message_as_it_was_written(
     clients: list[Do], store: type[Store], schedules: int,
@@ -131,8 +131,8 @@ INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode
     ([A, hold(), REJECT], Memory, 2, 21),
     ([A, B, hold("active"), close("hold")], Memory, 2, 71),
     ([A, revoke("active", of=1)], File, 1, 31),
-    ([A, A, replace_text("queued", of=2), watch()], File, 1, 114),
-    ([A, INTERRUPT, watch()], File, 1, 112),
+    ([A, A, replace_text("queued", of=2), watch()], File, 1, 112),
+    ([A, INTERRUPT, watch()], File, 1, 110),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_of_the_familys_calls_keeps_every_promise(
     clients: list[Do], store: type[Store], preemptions: int | None, schedules: int,
