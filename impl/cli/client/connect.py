@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ...discovery import NAME, data_directory, find
 from ...files import UsageError
-from ...wire import PROTOCOL
+from ...wire import PROTOCOL, Attachment
 from ..text import plain
 
 if TYPE_CHECKING:
-    from ...client import Attachment, Client, Session, Workspace
+    from ...client import Client, Session, Workspace
 
 SESSION = "default"
 START = "cancelmark serve"
@@ -63,9 +63,9 @@ class Place:
 @asynccontextmanager
 async def connect_place(arguments: argparse.Namespace) -> AsyncIterator[Place]:
     """The workspace that is meant, at the server that is meant, or a `UsageError` that says what to do."""
-    from ...client import Client, Refusal, Unreachable
-
     server, token = _server(arguments)
+    from ...client import Client, Refusal, Unreachable  # for those who have somewhere to go
+
     try:
         client = Client(server, token=token)
     except ValueError as error:
@@ -93,6 +93,8 @@ def carry_out(command: Coroutine[Any, Any, int]) -> int:
     """Runs a command to its end. What goes wrong between client and server is told in one line."""
     try:
         return asyncio.run(command)
+    except UsageError:
+        raise
     except Exception as error:
         from ...client import ClientError
 
@@ -113,12 +115,8 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
                       help="only if the session has nothing else to do")
 
 
-def read_attachments(files: list[Path]) -> "list[Attachment]":
+def read_attachments(files: list[Path]) -> list[Attachment]:
     """The files that were given, each of which is text."""
-    from mimetypes import guess_type
-
-    from ...client import Attachment
-
     attachments: list[Attachment] = []
     for file in files:
         try:
@@ -127,6 +125,8 @@ def read_attachments(files: list[Path]) -> "list[Attachment]":
             raise UsageError(f"--attach {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"--attach {file}: not UTF-8 at byte {error.start}; attach a text") from error
+        from mimetypes import guess_type
+
         kind = guess_type(file.name)[0] or ""
         attachments.append(Attachment.of(text, str(file), kind if kind.startswith("text/") else "text/plain"))
     return attachments

@@ -96,9 +96,9 @@ async def list_waiting(place: Place, session: "Session") -> "tuple[Prompt, ...]"
 
 async def change(arguments: argparse.Namespace, seq: int) -> int:
     """Drops, edits or moves one prompt."""
-    from ...client import Refusal
-
     async with connect_place(arguments) as place:
+        from ...client import Refusal
+
         session = await place.session(arguments.session)
         if session is None:
             raise UsageError(f"session {arguments.session} has no prompt #{seq}: there is no such session yet")

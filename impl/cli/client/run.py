@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from cancelmark.model.lifecycle import State
 
+from ...wire import Attachment
 from ..text import plain
 from ..width import Help
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
 
 if TYPE_CHECKING:
-    from ...client import Attachment, ClientError, Notice, RunComplete
+    from ...client import ClientError, Notice, RunComplete
 
 EXIT = {"end_turn": 0, "error": 1, "canceled": 3}
 LEFT = 130
@@ -60,14 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     return carry_out(wait_for_run(arguments, prompt, attachments, View(quiet=arguments.json)))
 
 
-async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]",
+async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: list[Attachment],
                        view: "View") -> int:
-    from ...client import ClientError, RunStream
-
     interrupts = Interrupts(view)
     try:
         with view:
             async with connect_place(arguments) as place:
+                from ...client import ClientError, RunStream
+
                 session = await place.session(arguments.session, create=True)
                 assert session
                 async with RunStream(place.client, place.workspace.id, session.id, prompt, run_id=arguments.run_id,

@@ -2,14 +2,12 @@
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...files import UsageError
+from ...wire import Attachment
 from ..width import Help
 from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
-
-if TYPE_CHECKING:
-    from ...client import Attachment
 
 DESCRIPTION = """\
 Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
@@ -45,13 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
     return carry_out(send(arguments, prompt_of(arguments.prompt, attached=bool(attachments)), attachments))
 
 
-async def send(arguments: argparse.Namespace, prompt: str, attachments: "list[Attachment]") -> int:
+async def send(arguments: argparse.Namespace, prompt: str, attachments: list[Attachment]) -> int:
     from uuid import uuid4
-
-    from ...client import Refusal, Unreachable
 
     run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
     async with connect_place(arguments) as place:
+        from ...client import Refusal, Unreachable
+
         session = await place.session(arguments.session, create=True)
         assert session
         try:

@@ -55,13 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def watch(arguments: argparse.Namespace) -> int:
-    from ...client import Events, Patience, Refusal
-    from .board import Board
-
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
     async with connect_place(arguments) as place:
+        from ...client import Events, Patience, Refusal
+        from .board import Board
+
         board = Board()
         shown: View = Screen(place, board, over) if sys.stdout.isatty() and not arguments.json else \
             Lines(board, arguments.json)

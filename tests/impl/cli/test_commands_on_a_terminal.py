@@ -16,6 +16,7 @@ from support.openai_server import Act, Reply
 from support.servers import Process
 from support.terminals import Terminal
 
+from cancelmark.impl import discovery
 from cancelmark.impl.cli.client.board import KEPT, Board, draw_board
 from cancelmark.impl.client import Notice, Prompt, Session
 
@@ -252,11 +253,15 @@ HEAVY = {"httpx2", "httpcore2", "anyio", "starlette", "uvicorn", "pydantic", "pr
 @pytest.mark.parametrize(("command", "modules"), [
     (["--help"], 110), (["check", "--prompts", "1"], 220), (["check"], 235), (["check", "--json"], 175),
     (["cancel", "--help"], 195), (["run", "--help"], 195),
+    (["cancel"], 200), (["run", "hello"], 200), (["send", "hello"], 200), (["watch"], 200),  # there being no server
 ], ids=str)
-def test_a_command_loads_what_it_needs(command: list[str], modules: int) -> None:
+def test_a_command_loads_what_it_needs(
+    command: list[str], modules: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Loading is most of what a short command takes, so a module that nobody needs is noticed here."""
     code = ("import sys; from cancelmark.impl.cli.main import main\n"
             f"try: main({command})\nexcept SystemExit: pass\nprint(*sys.modules)")
+    monkeypatch.setenv(discovery.ENVIRONMENT, str(tmp_path))
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     names = set(loaded.stdout.splitlines()[-1].split())
     assert sorted(HEAVY & names) == []
