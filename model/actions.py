@@ -12,6 +12,7 @@ An action fires rows of the lifecycle and notes what the world must be asked to 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 from typing import Protocol as Interface
 
@@ -334,7 +335,7 @@ class Action:
     sets_closing: bool | None = None
     clauses: tuple[str, ...] = ()  # of specs/protocol.md, that it carries; its rows carry theirs
 
-    @property
+    @cached_property
     def system(self) -> bool:
         """Whether the system takes it by itself, without a caller, a fault or a turn that wants to go on."""
         return self.actor in (Actor.SERVER, Actor.TURN) and self.bound is None

@@ -12,6 +12,8 @@ from .lifecycle import ROWS, Feature, Guard, Row, Table, compile_rows, rows_of
 from .observer import note_starts
 from .session import AnySession, Prompt, Session, Step
 
+BY_CANCEL = Reach.CANCEL  # a name of its own: a member of an Enum is slow to look up
+
 
 class Move(NamedTuple):
     """One thing that can happen to a session, and what it leads to."""
@@ -135,21 +137,22 @@ def witnessed(
 ) -> Session:
     """The session with its history brought up to date: an observer writes it, the protocol never reads it."""
     after = step.session
-    reach = action.reaches
     events = [e.seq for e in step.effects if isinstance(e, End)]
     reached = {p.seq for p in action.whom(before, prompt, variant)} if action.whom else ()
     if reached or events:
         prompts = []
         for p in after.prompts:
-            if p.seq in reached and p.reach is not Reach.CANCEL:
-                p = p._replace(reach=reach)
+            if p.seq in reached and p.reach is not BY_CANCEL:
+                p = p._replace(reach=action.reaches)
             if p.seq in events:
                 p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
             prompts.append(p)
         after = after.holding(prompts)
+    if not step.features:
+        return after
     if Feature.REPLACE in step.features:
         after = note_starts(after, [e.seq for e in step.effects if isinstance(e, Start)])
-    return action.wishes(after, prompt, variant) if step.features and action.wishes else after
+    return action.wishes(after, prompt, variant) if action.wishes else after
 
 
 REFERENCE = Protocol("ref")

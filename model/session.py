@@ -154,7 +154,8 @@ class Session(_Fields, AnySession):
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
         """The session without its finished prompts, and those. No action looks at a finished prompt, and what the
         family's calls have made of it matters to nobody any more."""
-        ended = tuple(p._replace(traits=None, wish=None) for p in self.prompts if p.state is DONE)
+        ended = tuple([p if p.traits is None and p.wish is None else p._replace(traits=None, wish=None)
+                       for p in self.prompts if p.state is DONE])
         return (self.holding(self.live), ended) if ended else (self, ())
 
 

@@ -68,11 +68,11 @@ class FastExplorer:
 
     # --- the search
 
+    @nothing_collected()
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result = self.result
         try:
-            with nothing_collected():
-                result.stopped = self.run(max_states, watch)
+            result.stopped = self.run(max_states, watch)
         except KeyboardInterrupt:
             result.stopped, result.interrupted = "interrupted", True
         except (TooWide, MemoryError) as error:

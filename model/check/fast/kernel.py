@@ -127,7 +127,7 @@ class Search:
     def __init__(self, first: int, length: int, seen: Sequence[Seen]) -> None:
         """`first` is the first word, `length` the first size of the set, and each of those who have `seen` a thread."""
         self.seen = seen
-        self.words, self.set = Memory(length), Memory(length)
+        self.words, self.set = Memory(length), Memory(length, at_random=True)
         self.progress = array("q", [0, 1, 0])  # words expanded, words met, edges
         self._scratch: dict[str, Memory] = {}
         self.words.view[0] = first
@@ -214,7 +214,7 @@ class Search:
             while length * LOAD < expected:  # at once, so that the words are put in anew once
                 length *= 2
             del self.set  # the words are all there, so there is no need to have both
-            self.set = Memory(length)
+            self.set = Memory(length, at_random=True)
             self._refill()
 
     # --- what else is asked of the words

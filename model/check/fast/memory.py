@@ -10,10 +10,10 @@ Kind = Literal["Q", "i", "B"]
 
 
 class Memory:
-    """Room for so many numbers of one kind: words, or smaller ones."""
+    """Room for so many numbers of one kind: words, or smaller ones. `at_random`: they are not used in order."""
 
-    def __init__(self, length: int, kind: Kind = "Q") -> None:
-        self.kind = kind
+    def __init__(self, length: int, kind: Kind = "Q", *, at_random: bool = False) -> None:
+        self.kind, self.at_random = kind, at_random
         self._map = self._ask(length)
 
     def _ask(self, length: int) -> mmap.mmap:
@@ -22,8 +22,8 @@ class Memory:
             found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise MemoryError(f"no {size >> 20:,} MiB of memory") from error
-        if self.kind == "Q" and hasattr(mmap, "MADV_HUGEPAGE"):
-            found.madvise(mmap.MADV_HUGEPAGE)  # a word at random is found sooner
+        if self.at_random and hasattr(mmap, "MADV_HUGEPAGE"):
+            found.madvise(mmap.MADV_HUGEPAGE)  # a word is found sooner; but each page takes longer to be had
         return found
 
     @property

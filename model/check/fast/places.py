@@ -61,8 +61,7 @@ class Place:
             raise NotRenumberedError
         return mine == others  # type: ignore[no-any-return]
 
-    def __hash__(self) -> int:
-        return self.at
+    __hash__ = object.__hash__  # there is one of each prompt's
 
     def __repr__(self) -> str:
         raise NotRenumberedError
@@ -73,7 +72,16 @@ class Place:
         return True
 
 
-class Latest(Place):
+class Limit(Place):
+    """The place of a mark."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:  # the mark and the latest seq may be equal
+        raise NotRenumberedError
+
+
+class Latest(Limit):
     """The place of the latest seq."""
 
     __slots__ = ()
@@ -84,8 +92,10 @@ class Latest(Place):
         return PLACES[self.at + 1]
 
 
+KINDS = {Place, Limit, Latest}
 MOST = 32  # live prompts that there are places for
-PLACES: list[Any] = [Place(at) for at in range(2 * MOST + 6)]  # one of each: `is` is quicker than `==`
+# One of each: `is` is quicker than `==`.
+PLACES: list[Any] = [Limit(at) if at & 1 else Place(at) for at in range(2 * MOST + 6)]
 LATEST: list[Any] = [Latest(at) for at in range(2 * MOST + 6)]
 
 
@@ -166,7 +176,6 @@ def number_places(session: Any) -> tuple[Form, tuple[int, ...]]:
 
 
 def _without_places(fields: tuple[Any, ...]) -> tuple[Any, ...]:
-    for kind in map(type, fields):
-        if kind is Place or kind is Latest:
-            raise NotRenumberedError
+    if not KINDS.isdisjoint(map(type, fields)):
+        raise NotRenumberedError
     return fields

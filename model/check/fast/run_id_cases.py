@@ -43,7 +43,10 @@ class HiddenPrompt(Prompt):
 
 def without_run_ids(session: AnySession) -> AnySession:
     """The session with all its run ids hidden."""
-    if all(type(p) is HiddenPrompt for p in session.prompts):
+    for p in session.prompts:
+        if type(p) is not HiddenPrompt:
+            break
+    else:
         return session
     return session.with_prompts(
         p if type(p) is HiddenPrompt else HiddenPrompt(p.seq, UNKNOWN, *p[2:]) for p in session.prompts)

@@ -10,12 +10,12 @@ The tables say what a move would show (properties broken, goals met), the search
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ...actions import Action, Variant
 from ...lifecycle import Row
 from ...properties import ServerStep, SessionStep
-from ...protocol import Move
+from ...protocol import Behaviour, Move, Protocol
 from ...session import AnySession, Prompt
 from ..plain import Explorer, endless
 from .kernel import CASE, MOST_MOVES, MOVE
@@ -24,7 +24,8 @@ from .memory import Memory
 from .places import Form, Shape, form_of, number_place, number_places, number_prompt, shape_of
 from .run_id_cases import Asked, HiddenPrompt, with_run_ids, without_run_ids
 
-C = TypeVar("C")
+Made = TypeVar("Made")
+T = TypeVar("T")
 
 MOST_AT_REST = 32  # properties: each has a bit
 
@@ -58,14 +59,20 @@ class Case(NamedTuple):
 class PlacedOption(NamedTuple):
     """The same with the numbers of places for seqs."""
 
-    option: Option  # its session is none yet
-    form: int  # of its session, by number
-    places: tuple[int, ...]  # of its session: the mark's, and the prompts'
+    action: Action
+    seq: int | None
+    variant: Variant
+    form: int  # of the session that it leads to, by number
+    places: tuple[int, ...]  # of that session: the mark's, and the prompts'
+    run_ids: tuple[int, ...]
+    ended: tuple[Prompt, ...]
+    lost: frozenset[int]
+    shows: tuple[str, ...]
 
     def put_back(self, number: int, seqs: list[int], sessions: "Sessions") -> Option:
         """The same for the session of that number, with seqs for the numbers of places."""
-        action, seq, variant, _, run_ids, ended, lost, _, shows = self.option
-        live = sessions.number_form(self.form, [seqs[place] for place in self.places])
+        action, seq, variant, form, places, run_ids, ended, lost, shows = self
+        live = sessions.number_form((form, *[seqs[place] for place in places]))
         return Option(
             action, seq and seqs[seq], variant, live, tuple([seqs[p] for p in run_ids]) if run_ids else (),
             tuple([type(p)(seqs[p[0]], *p[1:]) for p in ended]) if ended else (),
@@ -79,11 +86,27 @@ class PlacedCase(NamedTuple):
     moves: tuple[PlacedOption, ...]
     unrest: int
 
-    def put_back(self, number: int, seqs: list[int], sessions: "Sessions", full: bool) -> Case:
-        """The same for the session of that number. `full`: no prompt is accepted any more."""
-        return Case({seqs[p]: yes for p, yes in self.known.items()}, tuple(
-            [move.put_back(number, seqs, sessions) for move in self.moves
-             if not (full and move.option.action.bound == "prompts")]), self.unrest)
+
+def ask(
+    session: AnySession, known: dict[int, bool], work_out: Callable[[AnySession], T],
+) -> Iterator[tuple[dict[int, bool], T]]:
+    """What is worked out, for each answer to what that asks of run ids."""
+    try:
+        found = work_out(session)
+    except Asked as asked:
+        for answer in (False, True):
+            run_ids = {asked.seq: answer}
+            yield from ask(with_run_ids(session, run_ids), known | run_ids, work_out)
+    else:
+        yield known, found
+
+
+def list_parts(protocol: Behaviour) -> list[Behaviour]:
+    """The protocol in parts, one after the other, each of which may ask for run ids without the others: its actions,
+    if its moves are listed by actions."""
+    if isinstance(protocol, Protocol) and type(protocol).moves is Protocol.moves:
+        return [protocol.limited((action,)) for action in protocol.actions]
+    return [protocol]
 
 
 class Sessions:
@@ -98,6 +121,8 @@ class Sessions:
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         if len(self.at_rest) > MOST_AT_REST:
             raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
+        self._parts = list_parts(plain.protocol)
+        self._parts_when_full = list_parts(plain.without_accept)
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
         self._shapes: dict[Shape, tuple[PlacedCase, ...] | None] = {}  # None: it must be worked out as it is
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
@@ -114,13 +139,13 @@ class Sessions:
         """The same, if it was ever met."""
         return self._numbers.get(self._key(session))
 
-    def number_form(self, form: int, seqs: list[int]) -> int:
-        """The number of the session of this form, with that mark and those seqs."""
-        key = form, *seqs
+    def number_form(self, key: tuple[int, ...]) -> int:
+        """The number of the session with this form, mark and seqs."""
         number = self._numbers.get(key)
         if number is None:
+            form, mark, *seqs = key
             number = self._numbers[key] = len(self.known)
-            self.known.append(self._form[form].fill(HiddenPrompt, seqs[0], seqs[1:]))
+            self.known.append(self._form[form].fill(HiddenPrompt, mark, seqs))
         return number
 
     def _key(self, session: AnySession) -> object:
@@ -140,66 +165,79 @@ class Sessions:
         return cases
 
     def _work_out(self, number: int, seq: int) -> tuple[Case, ...]:
-        session = self.known[number]
+        session, prompts = self.known[number], self.plain.bounds.prompts
         renumbered = shape_of(session, seq)
         if renumbered is not None:
             shape, seqs = renumbered
             if shape not in self._shapes:
                 try:
-                    self._shapes[shape] = tuple(self._split(*shape.fill(HiddenPrompt), {}, self._placed_case))
+                    self._shapes[shape] = self._place_cases(
+                        *shape.fill(HiddenPrompt), full=len(shape.form.prompts) >= prompts)
                 except Exception:  # whatever goes wrong with places is told with seqs
                     self._shapes[shape] = None
             if (found := self._shapes[shape]) is not None:
-                full = seq >= self.plain.bounds.prompts
-                return tuple([case.put_back(number, seqs, self, full) for case in found])
-        return tuple(self._split(session, seq, {}, self._case))
+                return self._put_back(found, number, seqs, full=seq >= prompts)
+        return tuple([Case(*case) for case in self._split(session, seq, self._numbered_option, full=seq >= prompts)])
+
+    def _place_cases(self, session: AnySession, seq: int, full: bool) -> tuple[PlacedCase, ...]:
+        return tuple([PlacedCase({number_place(place): yes for place, yes in known.items()}, moves, unrest)
+                      for known, moves, unrest in self._split(session, seq, self._placed_option, full)])
+
+    def _put_back(self, cases: tuple[PlacedCase, ...], number: int, seqs: list[int], full: bool) -> tuple[Case, ...]:
+        """The cases for the session of that number. `full`: no prompt is accepted any more."""
+        placed = {id(move): move for case in cases for move in case.moves
+                  if not (full and move.action.bound == "prompts")}
+        options = {key: move.put_back(number, seqs, self) for key, move in placed.items()}
+        return tuple([Case({seqs[place]: yes for place, yes in case.known.items()},
+                           tuple([options[id(move)] for move in case.moves if id(move) in options]), case.unrest)
+                      for case in cases])
 
     def _split(
-        self, session: AnySession, seq: int, known: dict[int, bool],
-        make: Callable[[dict[int, bool], AnySession, int, list[Move]], C],
-    ) -> Iterator[C]:
-        """A case for each answer to what is asked of run ids."""
-        try:
-            case = make(known, session, seq, self._moves(session, seq))
-        except Asked as asked:
-            for answer in (False, True):
-                run_ids = {asked.seq: answer}
-                yield from self._split(with_run_ids(session, run_ids), seq, known | run_ids, make)
-        else:
-            yield case
+        self, session: AnySession, seq: int, make: Callable[[AnySession, int, Move], Made], full: bool,
+    ) -> list[tuple[dict[int, bool], tuple[Made, ...], int]]:
+        """A case for each answer to what is asked of run ids: what is known, what can be done, and the unrest. What
+        asks for none is worked out once for all of them."""
+        cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
+            (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
+        for part in self._parts_when_full if full else self._parts:
+            def work_out(session: AnySession, part: Behaviour = part) -> tuple[Made, ...]:
+                moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+                return tuple([make(session, seq, move) for move in moves])
 
-    def _moves(self, session: AnySession, seq: int) -> list[Move]:
-        plain = self.plain
-        full = isinstance(seq, int) and seq >= plain.bounds.prompts
-        protocol = plain.without_accept if full else plain.protocol
-        return list(protocol.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+            found = list(ask(session, {}, work_out))
+            if len(found) == 1:
+                [(_, more)] = found
+                cases = [(known, moves + more, unrest) for known, moves, unrest in cases] if more else cases
+            else:
+                cases = [({**known, **asked}, moves + more, unrest)
+                         for known, moves, unrest in cases for asked, more in found
+                         if all(asked.get(of, yes) is yes for of, yes in known.items())]
+        return cases
 
-    def _case(self, known: dict[int, bool], session: AnySession, seq: int, moves: list[Move]) -> Case:
-        return Case(known, tuple([
-            self._option(session, seq, move)._replace(live=self.number(without_run_ids(move.live)))
-            for move in moves]), self.unrest(session.owed))
+    def _numbered_option(self, session: AnySession, seq: int, move: Move) -> Option:
+        run_ids, lost, shows = self._judge(session, seq, move)
+        return Option(move.action, move.seq, move.variant, self.number(without_run_ids(move.live)), run_ids,
+                      move.ended, lost, move.after != session, shows)
 
-    def _placed_case(self, known: dict[int, bool], session: AnySession, seq: int, moves: list[Move]) -> PlacedCase:
-        return PlacedCase({number_place(place): yes for place, yes in known.items()}, tuple([
-            self._placed_option(self._option(session, seq, move), move) for move in moves]), self.unrest(session.owed))
-
-    def _placed_option(self, option: Option, move: Move) -> PlacedOption:
+    def _placed_option(self, session: AnySession, seq: int, move: Move) -> PlacedOption:
+        run_ids, lost, shows = self._judge(session, seq, move)
         form, places = number_places(without_run_ids(move.live))
-        return PlacedOption(option._replace(
-            seq=option.seq and number_place(option.seq), run_ids=tuple(map(number_place, option.run_ids)),
-            ended=tuple(map(number_prompt, option.ended)), lost=frozenset(map(number_place, option.lost))),
-            self._number_of_form(form), places)
+        return PlacedOption(
+            move.action, move.seq and number_place(move.seq), move.variant, self._number_of_form(form), places,
+            tuple(map(number_place, run_ids)), tuple(map(number_prompt, move.ended)),
+            frozenset(map(number_place, lost)), shows)
 
-    def _option(self, session: AnySession, seq: int, move: Move) -> Option:
-        """What the move comes to, but for the number of the session that it leads to."""
+    def _judge(
+        self, session: AnySession, seq: int, move: Move,
+    ) -> tuple[tuple[int, ...], frozenset[int], tuple[str, ...]]:
+        """The run ids of the prompts that the move accepts, the prompts that are lost by it, and what it shows."""
         step = SessionStep.of(session, move)
         broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
         new = [p for p in move.after.prompts if p.seq > seq]
         lost: frozenset[int] = frozenset()
         if len(move.after.prompts) < len(session.prompts) + len(new):
             lost = frozenset(p.seq for p in session.prompts) - {p.seq for p in move.after.prompts}
-        return Option(move.action, move.seq, move.variant, -1, tuple(p.seq for p in new if p.run_id),
-                      move.ended, lost, move.after != session, broken + self._goals_met(move))
+        return tuple([p.seq for p in new if p.run_id]), lost, broken + self._goals_met(move)
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
@@ -249,8 +287,8 @@ class Tables:
         self.choosy = False  # whether there is more than one way for something to happen everywhere
         self.shows: dict[tuple[str, ...], int] = {}
         self.everywhere: dict[Action, int] = {}
-        self._server: dict[tuple[Action, int, bool, bool], tuple[str, ...]] = {}
-        self.ends: dict[Prompt, int] = {}  # the first number of each kind of end
+        self._kinds: dict[tuple[Action, int, bool, bool, tuple[str, ...]], tuple[int, int, int, int]] = {}
+        self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all but seq and run id
         self.unrest_of_end = array("I", bytes(4 * (2 << layout.end_bits)))
 
     def add(self, untabled: Iterable[tuple[int, int]]) -> None:
@@ -259,11 +297,14 @@ class Tables:
         for session, index in untabled:
             number, seq, closing = index >> layout.low, (index & (1 << layout.low) - 1) >> 1, bool(index & 1)
             case_of[session << self.index_bits | index] = len(self.cases) // CASE.size
+            packed: dict[int, bytes] = {}  # by option: several cases have the same
             for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
                 options = [option for option in urgent or case.moves if option.action.while_closing or not closing]
                 begin = len(self.moves) // MOVE.size
                 for option in options:
-                    self.moves += MOVE.pack(*self._move(session, number, closing, option))
+                    if id(option) not in packed:
+                        packed[id(option)] = MOVE.pack(*self._move(session, number, closing, option))
+                    self.moves += packed[id(option)]
                 self.cases += CASE.pack(
                     sum(map(layout.run_id, case.known)),
                     sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
@@ -277,51 +318,54 @@ class Tables:
 
     def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
         """The fields of one move."""
-        layout, action = self.layout, option.action
-        after = option.live
+        layout, after, keep = self.layout, option.live, WHOLE
         if after >> layout.session_bits:
             raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
-        left, keep, everywhere = 1 << WORD_BITS - 1, WHOLE, 0
-        add = (after - number << layout.sessions[session]) + sum(map(layout.run_id, option.run_ids))
+        kind = option.action, session, closing, option.changes, option.shows
+        fields = self._kinds.get(kind)
+        if fields is None:
+            fields = self._kinds[kind] = self._fields_of_kind(*kind)
+        left, add, shows, everywhere = fields
+        add += after - number << layout.sessions[session]
+        for seq in option.run_ids:
+            add += layout.run_id(seq)
         for prompt in option.ended:
             if end := self.end(session, prompt):
-                add += end << layout.ends + (prompt.seq - 1) * layout.end_bits
+                add += end << layout.ends + (prompt[0] - 1) * layout.end_bits
             else:
-                keep &= ~layout.run_id(prompt.seq)
+                keep &= ~layout.run_id(prompt[0])
         for seq in option.lost:
             keep &= ~layout.run_id(seq)
-        shows = option.shows
+        return left, keep, add & WHOLE, shows, option.changes, everywhere
+
+    def _fields_of_kind(
+        self, action: Action, session: int, closing: bool, changes: bool, shows: tuple[str, ...],
+    ) -> tuple[int, int, int, int]:
+        """What all moves of a kind have in common: `left`, what they add but for sessions and prompts, the number of
+        what they show, and `everywhere`."""
+        left, add, everywhere = 1 << WORD_BITS - 1, 0, 0
         closing_after = closing if action.sets_closing is None else action.sets_closing
         if action.everywhere and self.several:
             everywhere = self.everywhere.setdefault(action, len(self.everywhere) + 1)
         else:
-            shows = self._broken(action, session, closing, option.changes) + shows
+            step = ServerStep(action.name, None if action.everywhere else session, (closing, closing_after),
+                              frozenset((session,) if changes else ()))
+            shows = (*(id for id, holds in self.plain.on_server if not holds(step)), *shows)
         if session == 0 or not action.everywhere:
-            add += closing_after - closing
+            add = closing_after - closing
             if action.bound == "prompts":
                 add += 2
             elif action.bound is not None:
-                left = layout.bits_left(action.bound)
-                add -= 1 << layout.budgets[action.bound]
-        return left, keep, add & WHOLE, self.shows.setdefault(shows, len(self.shows)), option.changes, everywhere
-
-    def _broken(self, action: Action, session: int, closing: bool, changes: bool) -> tuple[str, ...]:
-        """What an action breaks of the server's properties when it happens in one session."""
-        key = action, session, closing, changes
-        broken = self._server.get(key)
-        if broken is None:
-            after = closing if action.sets_closing is None else action.sets_closing
-            step = ServerStep(action.name, None if action.everywhere else session, (closing, after),
-                              frozenset((session,) if changes else ()))
-            broken = self._server[key] = tuple(id for id, holds in self.plain.on_server if not holds(step))
-        return broken
+                left = self.layout.bits_left(action.bound)
+                add -= 1 << self.layout.budgets[action.bound]
+        return left, add, self.shows.setdefault(shows, len(self.shows)), everywhere
 
     def end(self, session: int, prompt: Prompt) -> int:
         """The number of the way in which a prompt of that session ended: by kind, then by session. 0: forgotten."""
-        kind = Prompt(0, False, *prompt[2:])
+        kind = prompt[2:]
         first = self.ends.get(kind)
         if first is None:
-            unrest = [self.sessions.unrest((kind._replace(run_id=run_id),)) for run_id in (False, True)]
+            unrest = [self.sessions.unrest((Prompt(0, run_id, *kind),)) for run_id in (False, True)]
             first = 0
             if not self.forget or any(unrest):
                 first = 1 + self.layout.bounds.sessions * len(self.ends)
