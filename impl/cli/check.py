@@ -21,6 +21,7 @@ from cancelmark.model.check.explore import (
     engine_for,
     misses_fast_engine,
 )
+from cancelmark.model.check.plain import nothing_collected
 from cancelmark.model.cluster.budget import Budget
 from cancelmark.model.properties import Bounds, Property, properties_for
 from cancelmark.model.protocol import Behaviour
@@ -128,6 +129,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(name, type=int, metavar="N", help=says)
 
 
+@nothing_collected()  # nor once the search is over: all of it is looked at otherwise, to no end
 def run(arguments: argparse.Namespace) -> int:
     max_states = arguments.max_states
     if max_states is None:

@@ -56,6 +56,7 @@ typedef struct {
 #define BLOCK 256    /* states that one thread expands before it looks up what they led to */
 #define MOST 1024    /* moves of a word */
 #define SESSIONS 8   /* more do not fit into a word */
+#define RECENT 10    /* bits of a place among the words that were led to last */
 
 static inline Word spread(Word word) { return word * 11400714819323198485u; } /* 2^64 by the golden ratio, odd */
 
@@ -159,6 +160,20 @@ static inline __attribute__((always_inline)) Word *lead_on(
     return out;
 }
 
+/* Drops the words that were led to a little while ago, as half of them were: they are in the set, or on their way there.
+   `recent` has a place for each of 2^RECENT words, which the processor has at hand. Returns the end of what is left. */
+static inline Word *drop_recent(Word *recent, Word *words, const Word *end) {
+    Word *out = words;
+    for (; words < end; words++) {
+        const Word word = *words;
+        Word *place = recent + (spread(word) >> (64 - RECENT));
+        *out = word;
+        out += *place != word;
+        *place = word;
+    }
+    return out;
+}
+
 /* Puts words into the set. With `kept`, those that were there already become 0 where they are; otherwise the new ones
    are written to `out`. Returns how many are new. */
 static inline __attribute__((always_inline)) int64_t put_in(
@@ -191,16 +206,20 @@ static inline __attribute__((always_inline)) int64_t put_in(
 int64_t search(
     const Plan *plan, const Seen *seen, const Set *set, Word *words, Word *pending, int64_t *progress,
     int64_t end, int64_t room) {
+    Word recent[1 << RECENT] = {0};
     int64_t at = progress[0], size = progress[1];
     while (at < end && size < room) {
         const int64_t last = end - at < BLOCK ? end : at + BLOCK;
         Word *out = pending;
-        for (; at < last && out; at++)
-            out = plan->sessions == 1 ? lead_on(plan, seen, words[at], at, out, 0)
-                                      : lead_on(plan, seen, words[at], at, out, 1);
-        if (!out) return -1;
+        for (; at < last; at++) {
+            const Word *end = plan->sessions == 1 ? lead_on(plan, seen, words[at], at, out, 0)
+                                                  : lead_on(plan, seen, words[at], at, out, 1);
+            if (!end) return -1;
+            progress[2] += end - out;
+            out = drop_recent(recent, out, end);
+        }
         size += put_in(set, pending, out - pending, words + size, 0);
-        progress[0] = at, progress[1] = size, progress[2] += out - pending;
+        progress[0] = at, progress[1] = size;
     }
     return 0;
 }
@@ -208,24 +227,26 @@ int64_t search(
 /* --- several threads, in three rounds: each expands a share of the words, each looks up what falls into its part of
    the set, and each collects what is new from its share. So words are met in the same order as by one thread. */
 
-/* What the words from `at` to `end` lead to, by parts, and for each in which part it is. `outs` is where each part is
-   written to, and afterwards where it ends. Returns how many there are, or -1 as `search` does. */
+/* What the words from `at` to `end` lead to, but for what is dropped, by parts, and for each in which part it is. `outs`
+   is where each part is written to, and afterwards where it ends. Returns the edges, or -1 as `search` does. */
 int64_t expand(
     const Plan *plan, const Seen *seen, const Set *set, const Word *words, int64_t at, int64_t end,
     Word **outs, uint8_t *parts) {
-    Word pending[MOST];
-    int64_t count = 0;
+    Word pending[MOST], recent[1 << RECENT] = {0};
+    int64_t edges = 0;
     for (; at < end; at++) {
         const Word *last = plan->sessions == 1 ? lead_on(plan, seen, words[at], at, pending, 0)
                                                : lead_on(plan, seen, words[at], at, pending, 1);
         if (!last) return -1;
+        edges += last - pending;
+        last = drop_recent(recent, pending, last);
         for (const Word *after = pending; after < last; after++) {
             const Word part = spread(*after) >> (64 - set->part_bits);
-            parts[count++] = (uint8_t)part;
+            *parts++ = (uint8_t)part;
             *outs[part]++ = *after;
         }
     }
-    return count;
+    return edges;
 }
 
 /* Puts words into the set; those that were there already become 0. Returns how many are new. */
