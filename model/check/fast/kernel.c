@@ -167,9 +167,8 @@ static inline Word *drop_recent(Word *recent, Word *words, const Word *end) {
     for (; words < end; words++) {
         const Word word = *words;
         Word *place = recent + (spread(word) >> (64 - RECENT));
-        *out = word;
-        out += *place != word;
-        *place = word;
+        if (*place == word) continue;
+        *out++ = *place = word;
     }
     return out;
 }
@@ -231,7 +230,7 @@ int64_t search(
    is where each part is written to, and afterwards where it ends. Returns the edges, or -1 as `search` does. */
 int64_t expand(
     const Plan *plan, const Seen *seen, const Set *set, const Word *words, int64_t at, int64_t end,
-    Word **outs, uint8_t *parts) {
+    Word **restrict outs, uint8_t *restrict parts) {
     Word pending[MOST], recent[1 << RECENT] = {0};
     int64_t edges = 0;
     for (; at < end; at++) {
