@@ -61,7 +61,8 @@ class Place:
             raise NotRenumberedError
         return mine == others  # type: ignore[no-any-return]
 
-    __hash__ = object.__hash__  # there is one of each prompt's
+    def __hash__(self) -> int:
+        return self.at
 
     def __repr__(self) -> str:
         raise NotRenumberedError
@@ -152,6 +153,12 @@ class Form(NamedTuple):
         fields.insert(PROMPTS, tuple([kind(seq, *prompt) for seq, prompt in zip(seqs, self.prompts)]))
         return Session._make(fields)
 
+    def check(self) -> None:
+        """Makes sure that it has no places where nobody would look for them."""
+        _without_places(self.fields)
+        for prompt in self.prompts:
+            _without_places(prompt)
+
 
 def form_of(session: Any) -> tuple[Form, tuple[Any, ...]] | None:
     """The form of the session; and its mark and its seqs, or places. None: it cannot be renumbered."""
@@ -164,15 +171,12 @@ def form_of(session: Any) -> tuple[Form, tuple[Any, ...]] | None:
 
 
 def number_places(session: Any) -> tuple[Form, tuple[int, ...]]:
-    """The form of the session, if it has no places where nobody would look for them, and the numbers of its places."""
+    """The form of the session, and the numbers of its places."""
     found = form_of(session)
     if found is None:
         raise NotRenumberedError
     form, places = found
-    _without_places(form.fields)
-    for prompt in form.prompts:
-        _without_places(prompt)
-    return form, tuple(map(number_place, places))
+    return form, tuple([number_place(place) for place in places])
 
 
 def _without_places(fields: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -10,6 +10,7 @@ The tables say what a move would show (properties broken, goals met), the search
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ...actions import Action, Variant
@@ -102,11 +103,11 @@ def ask(
 
 
 def list_parts(protocol: Behaviour) -> list[Behaviour]:
-    """The protocol in parts, one after the other, each of which may ask for run ids without the others: its actions,
-    if its moves are listed by actions."""
+    """The protocol as a whole; and in parts, one after the other, each of which may ask for run ids without the others:
+    its actions, if its moves are listed by actions."""
     if isinstance(protocol, Protocol) and type(protocol).moves is Protocol.moves:
-        return [protocol.limited((action,)) for action in protocol.actions]
-    return [protocol]
+        return [protocol, *(protocol.limited((action,)) for action in protocol.actions)]
+    return [protocol, protocol]
 
 
 class Sessions:
@@ -153,8 +154,10 @@ class Sessions:
         return session if found is None else (self._number_of_form(found[0]), *found[1])
 
     def _number_of_form(self, form: Form) -> int:
-        number = self._forms.setdefault(form, len(self._form))
-        if number == len(self._form):
+        number = self._forms.get(form)
+        if number is None:
+            form.check()
+            number = self._forms[form] = len(self._form)
             self._form.append(form)
         return number
 
@@ -195,23 +198,22 @@ class Sessions:
     def _split(
         self, session: AnySession, seq: int, make: Callable[[AnySession, int, Move], Made], full: bool,
     ) -> list[tuple[dict[int, bool], tuple[Made, ...], int]]:
-        """A case for each answer to what is asked of run ids: what is known, what can be done, and the unrest. What
-        asks for none is worked out once for all of them."""
-        cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
-            (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
-        for part in self._parts_when_full if full else self._parts:
-            def work_out(session: AnySession, part: Behaviour = part) -> tuple[Made, ...]:
-                moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
-                return tuple([make(session, seq, move) for move in moves])
+        """A case for each answer to what is asked of run ids: what is known, what can be done, and the unrest."""
+        def work_out(session: AnySession, part: Behaviour) -> tuple[Made, ...]:
+            moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+            return tuple([make(session, seq, move) for move in moves])
 
-            found = list(ask(session, {}, work_out))
-            if len(found) == 1:
-                [(_, more)] = found
-                cases = [(known, moves + more, unrest) for known, moves, unrest in cases] if more else cases
-            else:
-                cases = [({**known, **asked}, moves + more, unrest)
-                         for known, moves, unrest in cases for asked, more in found
-                         if all(asked.get(of, yes) is yes for of, yes in known.items())]
+        whole, *parts = self._parts_when_full if full else self._parts
+        try:
+            return [({}, work_out(session, whole), self.unrest(session.owed))]
+        except Asked:  # and what does not ask is worked out once for all cases
+            cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
+                (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
+        for part in parts:
+            found = list(ask(session, {}, partial(work_out, part=part)))
+            cases = [({**known, **asked}, moves + more, unrest)
+                     for known, moves, unrest in cases for asked, more in found
+                     if all(asked.get(of, yes) is yes for of, yes in known.items())]
         return cases
 
     def _numbered_option(self, session: AnySession, seq: int, move: Move) -> Option:
