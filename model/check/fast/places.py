@@ -14,7 +14,8 @@ So whether the mark *is* the seq of a live prompt is not told; a mark and the la
 That this is enough is not assumed of a protocol but held. Places of prompts can be compared with each other, and
 limits with each other. A prompt and a limit can be compared in one way: whether the prompt is at or below the limit.
 The latest seq plus one is the next. Whatever else is done with a place raises an error, and a session of such a
-protocol is worked out as it is.
+protocol is worked out as it is. One thing is not noticed: a protocol that looks a prompt's seq up among numbers of its
+own, as in `seq in {2}`. Places of prompts are kept in sets, and a set compares only what has the same hash.
 """
 
 from collections.abc import Sequence

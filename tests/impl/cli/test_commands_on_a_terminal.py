@@ -266,3 +266,12 @@ def test_a_command_loads_what_it_needs(
     names = set(loaded.stdout.splitlines()[-1].split())
     assert sorted(HEAVY & names) == []
     assert len(names) <= modules
+
+
+def test_a_check_collects_nothing() -> None:
+    """What a search makes has no circles, and the collector would look at all of it."""
+    code = ("import gc; from cancelmark.impl.cli.check import run; from cancelmark.impl.cli.main import parser\n"
+            "arguments = parser('check').parse_args(['check', '--prompts', '3', '--cancels', '1', '--json'])\n"
+            "gc.collect(); gc.callbacks.append(lambda phase, told: print('collected')); assert run(arguments) == 0")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "collected" not in done.stdout.partition('"verdict"')[0]
