@@ -7,7 +7,7 @@ import pytest
 from support.paths import ROOT
 
 from cancelmark.impl.specs.pages import HEADER
-from cancelmark.impl.specs.rules import CLAUSE, page, rules, traced
+from cancelmark.impl.specs.rules import CLAUSE, Traceability, page, rules, traced
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.lifecycle import ROWS
@@ -16,15 +16,19 @@ from cancelmark.model.revisions.flaws import FLAWS
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
 RULES = {rule.id: rule for rule in rules(PROTOCOL)}
 CLAUSES = {clause: says for rule in RULES.values() for clause, says in rule.clauses.items()}
-TRACED = traced(ROOT)
 
 
-def test_every_clause_is_carried_by_the_model_by_the_runtime_and_by_a_test() -> None:
-    assert TRACED.gaps() == []
+@pytest.fixture(scope="module")
+def found() -> Traceability:
+    return traced(ROOT)
 
 
-def test_nothing_cites_a_clause_that_does_not_exist() -> None:
-    assert TRACED.unknown == []
+def test_every_clause_is_carried_by_the_model_by_the_runtime_and_by_a_test(found: Traceability) -> None:
+    assert found.gaps() == []
+
+
+def test_nothing_cites_a_clause_that_does_not_exist(found: Traceability) -> None:
+    assert found.unknown == []
     prose = [flaw.ruled_out for flaw in FLAWS] + [example.rule for example in EXAMPLES] + [PROTOCOL]
     cited = {id for text in prose for id in re.findall(rf"\b{CLAUSE}\b", text)} | {a.rule for a in ACTIONS}
     assert cited <= RULES.keys() | CLAUSES.keys()
@@ -44,8 +48,8 @@ def test_a_clause_says_how_binding_it_is() -> None:
         assert not re.search(r"\b[Nn]othing\b[^.:;]* MUST\b", says), f"{clause}: who must not do what?"
 
 
-def test_the_page_is_not_stale() -> None:
-    assert (ROOT / "specs" / "traceability.md").read_text(encoding="utf-8") == HEADER + page(TRACED), "run `make specs`"
+def test_the_page_is_not_stale(found: Traceability) -> None:
+    assert (ROOT / "specs" / "traceability.md").read_text(encoding="utf-8") == HEADER + page(found), "run `make specs`"
 
 
 # --- What the check would notice ----------------------------------------------------------------------------------
@@ -66,9 +70,9 @@ def project(directory: Path, *, protocol: str = PROTOCOL, test: str = "", module
     return directory
 
 
-def test_a_rule_that_nothing_carries_is_three_gaps(tmp_path: Path) -> None:
+def test_a_rule_that_nothing_carries_is_three_gaps(tmp_path: Path, found: Traceability) -> None:
     added = PROTOCOL + "\n**R99 News.**\n- **R99a** Somebody MUST do something.\n"
-    assert set(traced(project(tmp_path, protocol=added)).gaps()) - set(TRACED.gaps()) == {
+    assert set(traced(project(tmp_path, protocol=added)).gaps()) - set(found.gaps()) == {
         f"R99a is not carried by the {column}" for column in ("model", "runtime", "tests")}
 
 

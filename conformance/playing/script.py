@@ -37,6 +37,7 @@ A server in this process is also scheduled, and the text says how, so that it is
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -125,6 +126,12 @@ class Batch:
         return any(do.what in ALONE for do in self.together)
 
 
+@cache
+def _number_task(name: str) -> int:
+    """Which of the kinds of tasks it is."""
+    return crc32(name.encode()) % TASKS
+
+
 @dataclass(frozen=True)
 class Script:
     """The batches, and for a server in this process also the schedule: which tasks come late, and where it departs from
@@ -159,7 +166,7 @@ class Script:
             return depart
 
         def choose(ready: Sequence[Ready]) -> int:
-            early = [i for i, r in enumerate(ready) if crc32(r.task.encode()) % TASKS not in late]
+            early = [i for i, r in enumerate(ready) if _number_task(r.task) not in late]
             offered = early or range(len(ready))
             return offered[depart([ready[i] for i in offered])] if len(offered) > 1 else offered[0]
 

@@ -7,7 +7,7 @@ tasks is read here.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from functools import partial
+from functools import cache, partial
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
@@ -23,14 +23,14 @@ class Ready(NamedTuple):
     def task(self) -> str:
         """The name of the task whose step or done callback it is, or else what kind of callback."""
         match self.owner:
+            case asyncio.Task() as task:
+                return task.get_name()
             case asyncio.TimerHandle():
                 return "timer"
             case Job():
                 return "thread"
             case Option():
                 return "pick"
-            case asyncio.Task() as task:
-                return task.get_name()
             case asyncio.Future():
                 return "future"
         return "callback"
@@ -44,12 +44,12 @@ class Ready(NamedTuple):
     def place(self) -> str:
         """Where a task resumes, function and line. Otherwise the tasks that it wakes, or the name of the callback."""
         match self.owner:
+            case asyncio.Task() as task if not task.done():
+                return _place(task)
             case Job() as job:
                 return name_of(job.function)
             case Option(text):
                 return text
-            case asyncio.Task() as task if not task.done():
-                return _place(task)
         woken = [name for arg in self.handle._args if isinstance(arg, asyncio.Future) for name in _waiters(arg)]
         what = f"wakes {', '.join(woken)}" if woken else name_of(_callback(self.handle))
         return f"{what} at {self.handle.when():.10g} s" if isinstance(self.handle, asyncio.TimerHandle) else what
@@ -154,5 +154,9 @@ def _frames(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def _is_plumbing(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__"))
+    return _has_plumbing(str(frame.f_globals.get("__name__")))
+
+
+@cache
+def _has_plumbing(module: str) -> bool:
     return module.startswith("asyncio.") or module == f"{__package__}.search"

@@ -1,5 +1,6 @@
 """What the model's objects look like in a notebook, what a history notes, and what a prediction is held against."""
 
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 from xml.etree import ElementTree
@@ -40,17 +41,19 @@ def lost() -> Recording:
     return history
 
 
-def pictures() -> list[Any]:
-    trace = replay(REFERENCE, ["accept A", "cancel", "enter A", "settle A"])
-    broken = explore(REVISIONS[1], Bounds(2, cancels=1)).violations["no-poisoning"]
-    return [pytest.param(shown, id=id) for id, shown in {
-        "trace": trace, "revision": broken, "history": lost(), "empty history": ticking(), "protocol": REFERENCE,
-        "growth": growth_picture({"a": [1, 10, 100]}), "columns": columns_picture([1, 5, 2], "depth", "states"),
-        "sessions": next(e for e in EXAMPLES if e.sessions > 1).trace}.items()]
+PICTURES: Mapping[str, Callable[[], Any]] = {
+    "trace": lambda: replay(REFERENCE, ["accept A", "cancel", "enter A", "settle A"]),
+    "revision": lambda: explore(REVISIONS[1], Bounds(2, cancels=1)).violations["no-poisoning"],
+    "history": lost, "empty history": ticking, "protocol": lambda: REFERENCE,
+    "growth": lambda: growth_picture({"a": [1, 10, 100]}),
+    "columns": lambda: columns_picture([1, 5, 2], "depth", "states"),
+    "sessions": lambda: next(e for e in EXAMPLES if e.sessions > 1).trace,
+}
 
 
-@pytest.mark.parametrize("shown", pictures())
-def test_a_picture_brings_its_paper_and_says_in_words_what_it_shows(shown: Any) -> None:
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_brings_its_paper_and_says_in_words_what_it_shows(name: str) -> None:
+    shown = PICTURES[name]()
     svg = svg_of(shown)
     root = ElementTree.fromstring(svg)
     assert root.get("class") == "cancelmark paper"
