@@ -6,6 +6,7 @@ for so many rounds. What is left has no quantifier. Instances follow from their 
 each other, so do the premises, and the claim is shown for every number of prompts. If they do not, nothing is shown.
 """
 
+from collections.abc import Iterator
 from itertools import product
 
 import z3
@@ -13,12 +14,18 @@ import z3
 from .logic import Term, Universe
 
 
-def instances(universe: Universe, question: Term, rounds: int) -> Term:
-    """The question with every universal premise replaced by its instances."""
+def instances(universe: Universe, question: Term, rounds: int) -> Iterator[Term]:
+    """The question with every universal premise replaced by its instances: after each round, as long as it names
+    something new."""
     skolemized = result = z3.Tactic("snf")(question).as_expr()
+    before: set[int] = set()
     for _ in range(rounds):
-        result = applied(skolemized, list(named(universe, result).values()))
-    return result
+        terms = named(universe, result)
+        if before and terms.keys() == before:
+            return
+        before = set(terms)
+        result = applied(skolemized, list(terms.values()))
+        yield result
 
 
 def named(universe: Universe, term: Term) -> dict[int, Term]:

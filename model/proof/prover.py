@@ -72,8 +72,8 @@ class Prover:
         """Proved for any number of prompts; or broken, with the smallest counterexample; or unknown."""
         universe = Universe()
         question, _ = self.question(universe, obligation)
-        for rounds in range(1, ROUNDS + 1):
-            if self.solver(instances(universe, question, rounds)).check() == z3.unsat:
+        for made in instances(universe, question, ROUNDS):
+            if self.solver(made).check() == z3.unsat:
                 return Judged(obligation, Verdict.PROVED)
         for size in SIZES:
             if found := self.refute(Universe(*size), obligation):

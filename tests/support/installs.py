@@ -19,8 +19,9 @@ IGNORED = {".git", ".venv", "build", "dist", "node_modules", "__pycache__", "PKG
 
 
 def pip(python: Path | str, *arguments: str) -> None:
-    done = subprocess.run([python, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
-                          capture_output=True, text=True, check=False, timeout=600)
+    """Runs the pip of this process for that interpreter, which need not have one."""
+    done = subprocess.run([sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check",
+                           *arguments], capture_output=True, text=True, check=False, timeout=600)
     if done.returncode and "No matching distribution found" in done.stderr and os.environ.get("CI") != "true":
         pytest.skip(f"there is no package index: {done.stderr.splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
@@ -39,7 +40,7 @@ def source_distribution(factory: pytest.TempPathFactory) -> Path:
     """The source distribution, unpacked."""
     def build() -> Path:
         tools, source, built = (factory.mktemp(name) for name in ("tools", "source", "built"))
-        pip(sys.executable, "install", "--target", str(tools), "setuptools>=77")
+        pip(sys.executable, "install", "--no-compile", "--target", str(tools), "setuptools>=77")
         for file in checkout():  # a build leaves things behind
             (source / file).parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / file).is_symlink():
@@ -60,10 +61,10 @@ def plain_install(factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a project that had its own packages, and then installed Cancelmark without any extra."""
     def install() -> Path:
         project = factory.mktemp("project")
-        venv.create(project, with_pip=True)
+        venv.create(project)
         python = project / "bin" / "python"
-        pip(python, "install", *FIRST)
-        pip(python, "install", str(source_distribution(factory)))
+        pip(python, "install", "--no-compile", *FIRST)
+        pip(python, "install", "--no-compile", str(source_distribution(factory)))
         return python
     return once(factory, "plain_install", install)
 

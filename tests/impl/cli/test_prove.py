@@ -114,7 +114,7 @@ def test_a_solver_that_never_knows_proves_nothing_and_breaks_nothing(
 
     monkeypatch.setattr(z3, "Solver", Silent)
     monkeypatch.setattr(prover_module, "ROUNDS", 1)
-    monkeypatch.setattr(prover_module, "instances", lambda universe, question, rounds: question)
+    monkeypatch.setattr(prover_module, "instances", lambda universe, question, rounds: [question])
     monkeypatch.setattr(prover_module, "SIZES", ((1, 1),))
     monkeypatch.setattr(prove, "ask_solver", lambda prover: (
         [prover.judge(o) for o in prover.obligations()], list(prover.hollows())))
