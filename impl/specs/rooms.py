@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from cancelmark.views.pages.tables import table
@@ -30,7 +31,8 @@ def room_of(path: str) -> str | None:
     return max((room for room in ROOMS if f"{path}/".startswith(f"{room}/")), key=len, default=None)
 
 
-def imports(source: str, path: str) -> set[str]:
+@cache
+def imports(source: str, path: str) -> frozenset[str]:
     """What the source of this file imports, anywhere: `a.b` for `from a import b`, written out from `cancelmark`."""
     package = ["cancelmark", *path.split("/")[:-1]]
     found: set[str] = set()
@@ -43,7 +45,7 @@ def imports(source: str, path: str) -> set[str]:
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
                 "import_module", "__import__"):
             found |= {str(a.value) for a in node.args if isinstance(a, ast.Constant)}
-    return found
+    return frozenset(found)
 
 
 def imported_rooms(source: str, path: str) -> Iterator[tuple[str, str | None]]:
@@ -68,10 +70,10 @@ def rooms_table(root: Path) -> str:
 
 def modules_list(root: Path) -> str:
     """Each module, room by room, with the first sentence of its docstring."""
-    lines = []
+    lines, files = [], list(sources(root))
     for room in ROOMS:
         lines += ["", f"**`{room}`**", ""]
-        for path in sources(root):
+        for path in files:
             if room_of(path) == room and not path.endswith("__init__.py"):
                 name = path.removeprefix(f"{room}/").removesuffix(".py").replace("/", ".")
                 lines.append(f"- [`{name}`](../{path}): {_first_sentence(_read(root, path))}")
@@ -82,6 +84,7 @@ def _read(root: Path, path: str) -> str:
     return (root / path).read_text(encoding="utf-8")
 
 
+@cache
 def _first_sentence(source: str) -> str:
     paragraph = " ".join((ast.get_docstring(ast.parse(source)) or "").partition("\n\n")[0].split())
     return paragraph.partition(". ")[0].removesuffix(".")
