@@ -106,10 +106,9 @@ class SharedWorkspaces(Workspaces):
 
     async def _open_known(self, id: str) -> Workspace:
         """Opens a workspace that another node, or another life, has opened."""
-        record = await self._find_record(id)
-        if record is None or not record.open or self.closing:
-            raise Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
-        workspace = self._open[id] = await self._opened(record)
+        if self.closing:
+            raise _make_unknown(id)
+        workspace = self._open[id] = await self._attach(id)
         return workspace
 
     async def _find_record(self, id: str) -> Record | None:
@@ -122,17 +121,23 @@ class SharedWorkspaces(Workspaces):
         return Record(id, *rows[0]) if rows else None
 
     async def _opened(self, record: Record) -> Workspace:
-        store = PostgresStore(self.database, UUID(record.id))
+        """Opens it for all nodes, for somebody who has asked for that."""
         if not record.log:
-            await store.make(record.path, uuid4().hex[:8])
+            await PostgresStore(self.database, UUID(record.id)).make(record.path, uuid4().hex[:8])
         await self.database.fetch(
             "WITH opened AS (UPDATE cancelmark.workspaces SET open = true WHERE id = %s AND NOT open RETURNING id)"
             " UPDATE cancelmark.sessions SET closing = false WHERE workspace_id IN (SELECT id FROM opened)"
-            f" AND {BY_ID}", store.workspace, store.workspace)
-        known = await self._find_record(record.id)
-        assert known is not None
+            f" AND {BY_ID}", UUID(record.id), UUID(record.id))
+        return await self._attach(record.id)
+
+    async def _attach(self, id: str) -> Workspace:
+        """The workspace at this node, as others have left it. Raises `Unknown` if it was closed or forgotten."""
+        known = await self._find_record(id)
+        if known is None or not known.open:
+            raise _make_unknown(id)
+        store = PostgresStore(self.database, UUID(id))
         runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol,
-                                tell=partial(self.node.tell, record.id))
+                                tell=partial(self.node.tell, id))
         runtime.node = lambda: name_node(self.node.id, self.node.url)
         await runtime.start()
         places = Places(await store.lives(), known.log)
@@ -255,7 +260,7 @@ class SharedWorkspaces(Workspaces):
             async with self._lock(record.id):
                 workspace = self._open.get(record.id)
                 if workspace is None:
-                    workspace = self._open[record.id] = await self._opened(record)
+                    workspace = self._open[record.id] = await self._attach(record.id)
         runtime = workspace.runtime
         assert isinstance(runtime, SharedRuntime)
         if one.owned:
@@ -296,6 +301,10 @@ class SharedWorkspaces(Workspaces):
             runtime = workspace.runtime
             assert isinstance(runtime, SharedRuntime)
             runtime.lose_all()
+
+
+def _make_unknown(id: str) -> Unknown:
+    return Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
 
 
 TABLES = ("lives", "events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
