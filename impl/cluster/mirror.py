@@ -23,10 +23,11 @@ from ..runtime.run import STATE
 from ..store import Message, PromptRecord, SessionRecord
 from ..store.postgres import PostgresStore
 
-OVERLAP = "2 seconds"  # between two looks: a step is dated before it is committed
+OVERLAP = "2 seconds"  # between two looks: a step is dated before it is committed, and a watcher comes before a look
 FINISHED, LAST = 8, 12  # prompts that are done, and messages, that are looked at in a session that has changed
 REMEMBERED = 4096  # things that were shown
 
+BEGIN = f"SELECT clock_timestamp() - interval '{OVERLAP}'"
 CHANGED = f"""
 SELECT clock_timestamp() - interval '{OVERLAP}', s.id, s.title, s.mark, s.created_at, s.held, s.version, s.owner, n.url
 FROM cancelmark.sessions s LEFT JOIN cancelmark.nodes n ON n.id = s.owner
@@ -74,7 +75,7 @@ class Mirror:
             self._since = None
             return
         database, workspace, latest = self._store.database, self._store.workspace, self._broker.latest
-        since = self._since or (await database.fetch("SELECT clock_timestamp()"))[0][0]
+        since = self._since or (await database.fetch(BEGIN))[0][0]
         rows = await database.fetch(CHANGED, workspace, workspace, since, workspace)
         self._show_taken_over(await database.fetch(TAKEN_OVER, workspace, since))
         for _, *record, held, version, owner, url in rows:

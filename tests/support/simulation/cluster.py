@@ -372,9 +372,10 @@ class Cluster:
         with suppress(StoreError, LookupError):
             workspace = await member.workspaces.find(self._workspace)
             await workspace.hear()
-            with workspace.watch("roaming", places[0]) as watch, suppress(StopAsyncIteration):
-                while True:
-                    notice = await watch.__anext__()
+            with workspace.watch("roaming", places[0]) as watch:
+                while (notice := await watch.take()) or not watch.over:
+                    if notice is None:
+                        await watch.wait()
                     places.append(watch.place)
                     if isinstance(notice, Event):
                         heard.append(notice.id)
