@@ -9,7 +9,19 @@ from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
 
-from ..store import Answer, Committed, Operation, PutMessage, Refused, Steps, Store, StoreError, Unstorable
+from ..store import (
+    Answer,
+    Committed,
+    Conflict,
+    Lost,
+    Operation,
+    PutMessage,
+    Refused,
+    Steps,
+    Store,
+    StoreError,
+    Unstorable,
+)
 from .messages import emptied
 
 log = logging.getLogger("cancelmark")
@@ -95,6 +107,17 @@ class Writer:
     def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
         if steps.operations or steps.claim or steps.release:
             return self._store.begin_commit(steps)
+        if self._store.shared:
+            return asyncio.ensure_future(self._compare(steps))
         nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         nothing.set_result(Committed(steps.version or 0, ()))
         return nothing
+
+    async def _compare(self, steps: Steps) -> Answer:
+        """The answer to steps that write nothing: nothing may be all that there was to do only on an old version."""
+        snapshot = await self._store.load(steps.session_id)
+        if steps.epoch is not None and (snapshot.epoch != steps.epoch or not snapshot.owned):
+            return Lost()
+        if snapshot.version != steps.version:
+            return Conflict(snapshot)
+        return Committed(snapshot.version, (), epoch=snapshot.epoch if snapshot.owned else None)

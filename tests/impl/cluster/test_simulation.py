@@ -62,6 +62,13 @@ def test_every_known_error_is_found(flaw: Flaw) -> None:
     assert not play(SCENARIOS[flaw.scenario], read_choices(run.choices)).problems, "it is the error that is found"
 
 
+def test_calls_that_come_together_are_compared_though_they_find_nothing_to_do() -> None:
+    """At a node that has heard of neither prompt, one loads the session while the other is taken on what was known."""
+    calls = "accept@b+2.1/t:waits accept@b+2.1/t:waits clear_queue@a+3.1/t clear_queue@a+3.1/t"
+    run = play(replace(LARGE, clients=[Do.read(call) for call in calls.split()]), departing([]))
+    assert not run.problems, run
+
+
 def test_the_same_choices_give_the_same_run() -> None:
     first, second = (play(SCENARIOS["family"], read_choices("9:3,4:2")) for _ in range(2))
     assert first.cluster.faults
