@@ -21,6 +21,7 @@ from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.models import Delta, Finish, FinishReason, Message, Role, Tool
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import Beat, Delay, Request, ScriptedModel, call, say
+from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.store import Committed, Store, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import schema
 from cancelmark.impl.store.postgres import store as stores
@@ -52,7 +53,7 @@ class DividedModel:
 
     def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         last = next((m.text for m in reversed(messages) if m.role is Role.USER), "")
-        return (self._counted if last.startswith("work ") else self._steered).step(messages, tools)
+        return (self._counted if last.startswith(("work ", SUMMARIZE)) else self._steered).step(messages, tools)
 
     async def aclose(self) -> None:
         await self._steered.aclose()
