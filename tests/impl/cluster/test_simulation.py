@@ -69,6 +69,12 @@ def test_calls_that_come_together_are_compared_though_they_find_nothing_to_do() 
     assert not run.problems, run
 
 
+def test_a_stop_may_reach_a_prompt_that_is_accepted_before_the_stop_returns() -> None:
+    calls = "accept@a+0/s:waits stop@b+0/s"
+    run = play(replace(LARGE, clients=[Do.read(call) for call in calls.split()]), departing([]))
+    assert not run.problems, run
+
+
 def test_the_same_choices_give_the_same_run() -> None:
     first, second = (play(SCENARIOS["family"], read_choices("9:3,4:2")) for _ in range(2))
     assert first.cluster.faults

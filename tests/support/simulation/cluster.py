@@ -167,6 +167,7 @@ class Cluster:
         self._outside: Context
         self._now = 0
         self._accepts: dict[int, tuple[str, Span]] = {}  # session and moment, by seq
+        self._stops: set[tuple[str, int]] = set()  # sessions and moments of stops that have not returned
         self._moves: defaultdict[int, list[tuple[int, str, str | None]]] = defaultdict(list)
         self._lives = 0
         self._asked: defaultdict[str, set[int]] = defaultdict(set)  # which lives have run a prompt, by text
@@ -342,7 +343,12 @@ class Cluster:
         if do.what in ("revoke", "stop"):  # whom a stop reaches is known when it returns
             self.calls += [OracleCall(begin, inf, "revoke", do.session, str(seq)) for seq in self._accepts
                            if do.what == "stop" or seq == about[0]]
-        return await getattr(runtime, do.what)(do.session, *about)
+        if do.what != "stop":
+            return await getattr(runtime, do.what)(do.session, *about)
+        self._stops.add((do.session, begin))
+        told = await runtime.stop(do.session)
+        self._stops.discard((do.session, begin))
+        return told
 
     def _find(self, number: int) -> int | None:
         """The seq of the prompt that was accepted as so many-th."""
@@ -556,6 +562,8 @@ class Cluster:
                 session, text = values[1], values[2]
                 self._named |= {seq} if values[3] else set()
                 self._accepts[seq], self.texts[seq] = (session, Span(now, now)), text
+                self.calls += [OracleCall(begin, inf, "revoke", session, str(seq)) for of, begin in self._stops
+                               if of == session]
                 ((mark,),) = self.rows("SELECT mark FROM sessions WHERE id = ?", session)
                 if seq <= mark:
                     self.complain(f"prompt {seq} is accepted below the mark {mark}")
