@@ -181,7 +181,7 @@ class Dispatcher:
         if not lane.working:
             lane.working = True
             if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
-                self._spawn(self._drain_lane(lane))
+                self._drain_lane_soon(lane)
             else:
                 self._drain_lane_now(lane)
 
@@ -201,12 +201,23 @@ class Dispatcher:
             while lane.steps:
                 commit, number = self._begin_commit(lane)
                 if not has_succeeded(commit.answer) or not isinstance(answer := commit.answer.result(), Committed):
-                    self._spawn(self._drain_lane(lane, commit, number))
+                    self._drain_lane_soon(lane, commit, number)
                     return
                 self._keep(lane, number, answer)
         except Exception as error:
             self._stand_still(lane, error)
         self._let_lane_rest(lane)
+
+    def _drain_lane_soon(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
+        """Carries out what has gathered in the lane, in a task of its own. If the event loop ends first, perhaps before
+        the task has begun, whoever waits in the lane is told."""
+        def look(draining: "asyncio.Task[None]") -> None:
+            if draining.cancelled() and not self._over.is_set():  # nobody knows what was committed
+                lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
+                self._leave_behind(lane, lane.stuck)
+                self._let_lane_rest(lane)
+
+        self._spawn(self._drain_lane(lane, commit, number)).add_done_callback(look)
 
     async def _drain_lane(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
         """Carries out what has gathered in the lane, until nothing is left; first what was begun, of so many steps."""
@@ -229,8 +240,7 @@ class Dispatcher:
             if (task := asyncio.current_task()) is None or not task.cancelling():  # nobody has asked for it
                 self._stand_still(lane, error)
                 return
-            lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
-            raise  # the event loop ends, and nobody knows what was committed
+            raise
         except Exception as error:
             self._stand_still(lane, error)
         finally:
@@ -476,6 +486,7 @@ class Dispatcher:
         for step in lane.steps:
             if step.done:
                 step.done.set_exception(why)
+                step.done.exception()  # nobody has to wait any more
         self._steps -= len(lane.steps)
         lane.steps.clear()
 

@@ -75,6 +75,14 @@ def test_a_stop_may_reach_a_prompt_that_is_accepted_before_the_stop_returns() ->
     assert not run.problems, run
 
 
+def test_whoever_waits_in_a_lane_is_told_when_the_event_loop_ends() -> None:
+    """A turn outlasts the request to end until what it asked for is carried out, which nobody did any more."""
+    calls = "accept@c+2.4/s:works! accept@c+1.8/s:works resume@a+9/s resume@a+9/t"
+    clients = [Do.read(call) for call in calls.split()]
+    run = play(replace(LARGE, clients=clients), read_choices("6:7,12:1,4:7"))
+    assert not run.problems, run
+
+
 def test_the_same_choices_give_the_same_run() -> None:
     first, second = (play(SCENARIOS["family"], read_choices("9:3,4:2")) for _ in range(2))
     assert first.cluster.faults
