@@ -49,6 +49,9 @@ class Effects(list[Effect]):
         self.after = prompt.state if prompt else None  # the state of its prompt
 
 
+BEFORE = Effects("")  # of a session in which no step was taken yet; nobody adds to it
+
+
 class Counter:
     """The server's sequence numbers: one counter for all sessions. Safe to use from several threads (R1a)."""
 
@@ -119,7 +122,7 @@ class Session:
         self.prompts: dict[int, Prompt] = {}  # by seq
         self.queue: list[Prompt] = []  # by place
         self.active: list[Prompt] = []  # one at most, if the protocol is sound
-        self.effects = Effects("")  # of the step that is being taken
+        self.effects = BEFORE  # of the step that is being taken
         self._lifecycle = lifecycle_of(protocol)
         self._lock = threading.Lock()
 
