@@ -39,6 +39,10 @@ ROOMY = "-w25"  # SPIN's hash table has a slot for each state, and more
 T = TypeVar("T")
 
 
+FASTER_PLAIN = ("The plain engine has become faster, too: both are ahead of what they were, the fast one by less, "
+                "since tabling sessions is Python.")
+
+
 def timed(work: Callable[[], T]) -> tuple[T, float]:
     """What the work gives, and the processor time of the processes that it has run."""
     def spent() -> float:
@@ -119,7 +123,7 @@ def measure(setting: Setting) -> Report:
                        median(o.report["bytes_per_state"] for o in chosen),
                        median(s.found.mebibytes * 2**20 / s.found.states for s in spun) if spun else "–"))
         goals.append(Goal(f"{bounds}: states a second, fast against plain", tuple(
-            o.rate / plain[0].rate for o in chosen), "at least", 20))
+            o.rate / plain[0].rate for o in chosen), "at least", 20, why=FASTER_PLAIN))
         if spun:
             goals.append(Goal(f"{bounds}: states a second, fast against SPIN", tuple(
                 o.rate / s.rate for o, s in zip(chosen, spun)), "at least", 3))

@@ -25,7 +25,7 @@ from ..store.postgres import Database
 log = logging.getLogger("cancelmark.cluster")
 
 CHANNEL = "cancelmark"
-GATHER = 0.01  # seconds in which wake-ups gather
+GATHER = 0.003  # seconds in which wake-ups gather
 ROOM = 7_000  # characters of a wake-up; PostgreSQL takes less than 8,000 bytes
 KEPT = "1 day"  # for which the journal of steps, and the names of dead nodes, are kept
 PRUNE = 600.0  # seconds between two looks at what is too old

@@ -301,7 +301,7 @@ class SharedRuntime(Runtime):
         self._let_lane_rest(lane)
         if lane.steps and not lane.stuck:
             lane.working = True
-            self._drain_lane_soon(lane)
+            self._spawn(self._drain_lane(lane), lane)
 
     def _let_lane_rest(self, lane: Lane) -> None:
         super()._let_lane_rest(lane)

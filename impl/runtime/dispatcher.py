@@ -66,6 +66,7 @@ class Dispatcher:
         self._lanes: dict[str, Lane] = {}
         self._runs: dict[int, Run] = {}
         self._tasks: set[asyncio.Future[None]] = set()
+        self._draining: dict[asyncio.Future[None], Lane] = {}  # the lane that a task drains
         self._left: set[asyncio.Future[None]] = set()  # tasks of turns that were abandoned
         self._accepting = self._steps = 0  # prompts that are being journaled, steps that are not carried out
         self._quiet = asyncio.Event()  # it is closing, and everything is done
@@ -181,7 +182,7 @@ class Dispatcher:
         if not lane.working:
             lane.working = True
             if stopped:  # its end may be here in a moment, to be committed together with what has stopped it
-                self._drain_lane_soon(lane)
+                self._spawn(self._drain_lane(lane), lane)
             else:
                 self._drain_lane_now(lane)
 
@@ -201,23 +202,12 @@ class Dispatcher:
             while lane.steps:
                 commit, number = self._begin_commit(lane)
                 if not has_succeeded(commit.answer) or not isinstance(answer := commit.answer.result(), Committed):
-                    self._drain_lane_soon(lane, commit, number)
+                    self._spawn(self._drain_lane(lane, commit, number), lane)
                     return
                 self._keep(lane, number, answer)
         except Exception as error:
             self._stand_still(lane, error)
         self._let_lane_rest(lane)
-
-    def _drain_lane_soon(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
-        """Carries out what has gathered in the lane, in a task of its own. If the event loop ends first, perhaps before
-        the task has begun, whoever waits in the lane is told."""
-        def look(draining: "asyncio.Task[None]") -> None:
-            if draining.cancelled() and not self._over.is_set():  # nobody knows what was committed
-                lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
-                self._leave_behind(lane, lane.stuck)
-                self._let_lane_rest(lane)
-
-        self._spawn(self._drain_lane(lane, commit, number)).add_done_callback(look)
 
     async def _drain_lane(self, lane: Lane, commit: Commit | None = None, number: int = 0) -> None:
         """Carries out what has gathered in the lane, until nothing is left; first what was begun, of so many steps."""
@@ -492,16 +482,23 @@ class Dispatcher:
 
     # --- tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Does the work in a task of its own, soon."""
+    def _spawn(self, work: Coroutine[Any, Any, None], lane: Lane | None = None) -> "asyncio.Task[None]":
+        """Does the work in a task of its own, soon. A lane is drained by it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        if lane:
+            self._draining[task] = lane
         task.add_done_callback(self._forget_task)
         return task
 
     def _forget_task(self, task: "asyncio.Future[None]") -> None:
         self._tasks.discard(task)
         self._left.discard(task)
+        lane = self._draining.pop(task, None)
+        if lane and task.cancelled() and not self._over.is_set():  # the event loop ends, perhaps before it has begun
+            lane.stuck = Stuck(f"session {lane.session.id} was interrupted; restart the server")
+            self._leave_behind(lane, lane.stuck)
+            self._let_lane_rest(lane)
         if not task.cancelled() and (error := task.exception()) and not isinstance(error, Stuck):
             log.error("a prompt's task failed", exc_info=error)
 

@@ -275,6 +275,9 @@ def fit_for_postgres(op: Operation) -> Operation:
             op = op._replace(**{name: value.replace("\0", "0") for name, value in op._asdict().items()
                                 if isinstance(value, str)})
             return op._replace(seq=op.seq or 7) if isinstance(op, AcceptPrompt) else op
+        case PutMessage(message):
+            return PutMessage(message._replace(**{name: value.replace("\0", "0") for name, value
+                                                  in message._asdict().items() if isinstance(value, str)}))
         case MovePrompt(state=State.ACTIVE):
             return op._replace(state=State.QUEUED)
     return op
