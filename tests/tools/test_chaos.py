@@ -29,7 +29,7 @@ END = Step(3, "", [["finish", 1, "end_turn", 0, False]], [])
 SHOWN_BY = {
     "no fence on messages": (["freeze"], {"message after an end"}),
     "blind retry": (["lose_answers"], {"taken twice"}),
-    "place from a sequence": (["end_connections", "lose_answers"], {"places", "not seen"}),
+    "place from a sequence": (["crash_database", "end_connections"], {"places", "not seen"}),
     "cancel by notice only": (["cut", "end_connections"], {"cancel lost", "unfinished"}),
     "claim without recover": (["kill"], {"against the protocol", "unfinished"}),
 }

@@ -645,7 +645,8 @@ def test_prompts_that_come_together_share_statements() -> None:
             await a[1].send(f"one {n}", f"r{n}", session)
         with noting() as told:
             await asyncio.gather(*(a[1].send("two", f"s{n}", session) for n, session in enumerate(sessions)))
-        assert len(list_sent(a, told)) <= len(sessions) / 2
+        sent = [kind for kind in list_sent(a, told) if kind != "say"]  # what the running turns have said meanwhile
+        assert len(sent) <= len(sessions) / 2
 
     play(story, 1, lease=RARELY)
 
