@@ -130,9 +130,9 @@ class SharedRuntime(Runtime):
                 return None
             case Committed() as answer:
                 accepted = accepted._replace(seq=answer.seqs[0])
-                if entering and answer.epoch is not None and not lane.stuck:
-                    return await self._go_on_with_entered(lane, accepted, answer, entering)
-                return self._place(lane, accepted, answer, mode)
+                if entering and lane.steps and not lane.stuck:
+                    return await self._catch_up(lane, accepted, answer)
+                return self._place(lane, accepted, answer, mode, entering)
             case _:
                 self._lose(lane)
                 return None
@@ -147,30 +147,33 @@ class SharedRuntime(Runtime):
         message = user_message(lane.session.id, 0, accepted.text, accepted.attachments)
         return [*([PutMessage(message)] if state is State.ACTIVE else []), MovePrompt(0, state)]
 
-    async def _go_on_with_entered(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed,
-                                  entering: Sequence[Operation]) -> Handle:
-        """The prompt is accepted and has entered. What was taken in the session meanwhile is taken again."""
-        lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
-        self._counter.latest = max(self._counter.latest, accepted.seq)
-        if lane.steps:
-            return await self._catch_up(lane, accepted)
-        session = lane.session
-        prompt, _ = session.accept(accepted.text, accepted.run_id, accepted.seq)
+    def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None,
+               entering: Sequence[Operation]) -> Handle:
+        """The prompt is accepted: this node takes it in if it owns the session, and else the owner does (C1b). If it
+        was to enter in the same step, it has."""
+        self._hear(lane, accepted, answer)
+        if answer.epoch is not None:
+            handle, placed = self._admit(lane, accepted, 0, mode)
+            if placed:  # its place was journaled with it
+                placed.add_done_callback(lambda done: done.cancelled() or done.exception())
+            if entering and not lane.stuck:
+                for operation in entering:
+                    if isinstance(operation, PutMessage):
+                        self._runs[accepted.seq].keep_message(operation.message._replace(id=f"p{accepted.seq}"))
+                self._keep(lane, 1, answer)
+            return handle
+        prompt, _ = lane.session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
         prompt.attachments = accepted.attachments
-        run = self._register(prompt)
-        for operation in entering:
-            if isinstance(operation, PutMessage):
-                run.keep_message(operation.message._replace(id=f"p{prompt.seq}"))
         self._tell(prompt, prompt.state)
-        lane.steps.append(LaneStep.of(session.take("enter", prompt), session))
-        self._steps += 1
-        self._keep(lane, 1, answer)
-        return Handle(run, self.broker)
+        self._tell_others(lane.session.id)
+        return Handle(lane.make_run(prompt), self.broker)
 
-    async def _catch_up(self, lane: SharedLane, accepted: AcceptPrompt) -> Handle:
+    async def _catch_up(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed) -> Handle:
+        """The prompt is accepted and has entered. What was taken in the session meanwhile is taken again."""
         async def load_again() -> None:
             await self._take_all_again(lane, await self._load(lane.session.id))
 
+        self._hear(lane, accepted, answer)
         try:
             await self._writer.read(load_again)
         except Exception as error:
@@ -178,24 +181,15 @@ class SharedRuntime(Runtime):
         prompt = Prompt(lane.session, accepted.seq, accepted.text, accepted.run_id)
         return Handle(self._runs.get(accepted.seq) or lane.make_run(prompt), self.broker)
 
-    def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None) -> Handle:
-        """The prompt is accepted: this node takes it in if it owns the session, and else the owner does (C1b)."""
+    def _hear(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed) -> None:
+        """The session, as it is once the prompt is accepted. What was accepted before it became this node's is looked
+        at."""
         lane.version = answer.version
         self._counter.latest = max(self._counter.latest, accepted.seq)
-        claimed = answer.epoch is not None and not lane.owned
         if answer.epoch is not None:
-            lane.epoch, lane.free = answer.epoch, False
+            claimed, lane.epoch, lane.free = not lane.owned, answer.epoch, False
             if claimed:
                 self._look_all(lane)
-            handle, placed = self._admit(lane, accepted, 0, mode)
-            if placed:  # its place was journaled with it
-                placed.add_done_callback(lambda done: done.cancelled() or done.exception())
-            return handle
-        prompt, _ = lane.session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
-        prompt.attachments = accepted.attachments
-        self._tell(prompt, prompt.state)
-        self._tell_others(lane.session.id)
-        return Handle(lane.make_run(prompt), self.broker)
 
     cancel = repeated(Runtime.cancel)
     clear_queue = repeated(Runtime.clear_queue)

@@ -60,8 +60,12 @@ def test_three_nodes_conform_as_one_server(capsys: pytest.CaptureFixture[str]) -
 
 
 def keep_calls_to_oneself(patch: pytest.MonkeyPatch) -> None:
-    """The owner of a session does not look at what other nodes have written."""
+    """The owner of a session does not look at what other nodes have written, woken or not."""
+    async def look_at_own(self: SharedRuntime, session_id: str) -> bool:
+        return True
+
     patch.setattr(SharedRuntime, "is_behind", lambda self, session_id, version: False)
+    patch.setattr(SharedRuntime, "look_at_own", look_at_own)
 
 
 def trust_what_was_heard(patch: pytest.MonkeyPatch) -> None:
