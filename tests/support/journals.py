@@ -16,14 +16,16 @@ LOOKS = 3  # of its owner since a prompt was canceled: the second of them has ce
 # runs; the latter with the number of whole looks that its owner has made since the cancel.
 AUDIT = """
 CREATE TABLE cancelmark.late_messages (id text);
+CREATE TABLE cancelmark.ends (workspace_id uuid, seq bigint, transaction xid8);  -- a step may have a part of one
+CREATE INDEX ends_of_prompt ON cancelmark.ends (workspace_id, seq);
 CREATE TABLE cancelmark.covered_messages (seq bigint, transaction xid8, looks int);
 CREATE TABLE cancelmark.looks (node uuid, began timestamptz);
 CREATE INDEX looks_of_node ON cancelmark.looks (node, began);
 CREATE TABLE cancelmark.cancels (workspace_id uuid, session_id text, mark bigint, at timestamptz);
 CREATE FUNCTION cancelmark.audit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT FROM cancelmark.prompts p WHERE p.workspace_id = new.workspace_id AND p.state = 'done'
-               AND p.seq = substring(new.id FROM '^p([0-9]+)')::bigint AND p.xmin <> pg_current_xact_id()::xid) THEN
+    IF EXISTS (SELECT FROM cancelmark.ends e WHERE e.workspace_id = new.workspace_id
+               AND e.seq = substring(new.id FROM '^p([0-9]+)')::bigint AND e.transaction <> pg_current_xact_id()) THEN
         INSERT INTO cancelmark.late_messages VALUES (new.id);
     END IF;
     INSERT INTO cancelmark.covered_messages
@@ -38,6 +40,13 @@ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER audit AFTER INSERT OR UPDATE ON cancelmark.messages DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION cancelmark.audit();
+CREATE FUNCTION cancelmark.note_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO cancelmark.ends VALUES (new.workspace_id, new.seq, pg_current_xact_id());
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_end AFTER UPDATE ON cancelmark.prompts FOR EACH ROW
+    WHEN (old.state <> 'done' AND new.state = 'done') EXECUTE FUNCTION cancelmark.note_end();
 CREATE FUNCTION cancelmark.note_cancel() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO cancelmark.cancels VALUES (new.workspace_id, new.id, new.mark, clock_timestamp());

@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from ..interface import Broken, StoreError, Unconfirmed, Unstorable
 from .schema import migrate
+from .sending import Sender
 
 log = logging.getLogger("cancelmark.store")
 
@@ -46,6 +47,7 @@ class Database:
         self.address = make_conninfo("", **{**KEEPALIVE, **{k: v for k, v in given.items() if v is not None}})
         self.where = f"{given.get('host') or 'this machine'}/{given.get('dbname') or ''}"  # no password in any message
         self.node = uuid4()
+        self.sender = Sender(self)
         self._pool = self._make_pool(connections)
 
     def _make_pool(self, connections: int) -> Any:

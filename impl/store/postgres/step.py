@@ -14,8 +14,10 @@ order of commits and have no gap (C8a). Locks are always taken in one order: wor
 
 **A prompt that the step accepts** has no number before. What else the step does with it calls it 0, and its message p0.
 
-**Several steps in one statement**, each of another session: `step_all`. All sessions are locked first, by id. Each step
-is compared by itself. If one raises an error, nothing of them is kept, and each has to be sent alone.
+**Several steps in one statement**, each of another session: `step_all`. Each is compared and kept by itself. One that
+fails, or whose session another statement has locked, is answered with `alone`: nothing of it is kept, it has to be sent
+alone, and the others do not wait for it. They come in the order of their workspaces, so that two such statements take
+counters in one order.
 """
 
 REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index
@@ -269,7 +271,7 @@ $$;
 
 STEP_ALL = r"""
 CREATE FUNCTION step_all(
-    node uuid, home uuid, sids text[], asked json,
+    asked json,
     OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
     OUT o_seqs bigint[])
 RETURNS SETOF record LANGUAGE plpgsql SET search_path = cancelmark, pg_temp SET lock_timeout = '2s' AS $$
@@ -277,12 +279,18 @@ RETURNS SETOF record LANGUAGE plpgsql SET search_path = cancelmark, pg_temp SET 
 DECLARE
     one json;
 BEGIN
-    PERFORM 1 FROM sessions
-        WHERE workspace_id = home AND id = ANY (sids) ORDER BY id FOR NO KEY UPDATE;
     FOR one IN SELECT value FROM json_array_elements(asked) LOOP
-        SELECT s.* INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs
-            FROM step(node, home, one->>0, one->>1, (one->>2)::bigint, (one->>3)::bigint, one->>4, one->>5,
-                one->6, one->7) s;
+        o_status := 'alone';
+        BEGIN
+            PERFORM FROM sessions WHERE workspace_id = (one->>1)::uuid AND id = one->>2 FOR NO KEY UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                SELECT s.* INTO o_status, o_version, o_epoch, o_owner, o_places, o_seqs
+                    FROM step((one->>0)::uuid, (one->>1)::uuid, one->>2, one->>3, (one->>4)::bigint, (one->>5)::bigint,
+                        one->>6, one->>7, one->8, one->9) s;
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            o_status := 'alone';
+        END;
         RETURN NEXT;
     END LOOP;
 END

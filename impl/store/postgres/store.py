@@ -38,7 +38,7 @@ from ..rows import (
 )
 from ..steps import Answer, Committed, Conflict, Lost, Snapshot, Steps
 from .database import Database
-from .sending import Asked, Sender
+from .sending import Asked
 from .step import CLOSING, REFUSED, WORN_OUT
 
 log = logging.getLogger("cancelmark.store")
@@ -83,7 +83,6 @@ class PostgresStore(Store):
         self._listeners: list[Callable[[int], None]] = []
         self._last: dict[str, asyncio.Future[None]] = {}  # of each session's commits that are under way
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sender = Sender(database)
         self.seen = 0  # the highest seq in the workspace that a load has found
         self._open = True
 
@@ -162,8 +161,8 @@ class PostgresStore(Store):
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
             try:
-                return (await self._sender.send(values) if not attempt else None) or (
-                    await self._sender.send_alone(values))
+                return (await self.database.sender.send(values) if not attempt else None) or (
+                    await self.database.sender.send_alone(values))
             except StoreError as error:
                 cause = error.__cause__
                 state = getattr(cause, "sqlstate", None) or ""

@@ -7,11 +7,15 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 from support.postgres import Bouncer, shared_database, shared_server
 
 from cancelmark.impl.store import (
+    TERMINAL,
     AcceptPrompt,
+    Answer,
+    AppendEvent,
     Committed,
     Conflict,
     NewSession,
@@ -21,6 +25,7 @@ from cancelmark.impl.store import (
 )
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.schema import MIGRATIONS
+from cancelmark.impl.store.postgres.sending import UNDER_WAY
 
 
 @asynccontextmanager
@@ -66,6 +71,30 @@ def test_a_connection_that_is_ended_by_others_costs_nothing() -> None:
                                     " WHERE application_name = 'cancelmark' AND pid <> pg_backend_pid()")
             committed(await a.commit(steps(str(n), n, AcceptPrompt(0, "s", "b"))))
         assert len((await a.load("s")).prompts) == 5
+
+    play(story)
+
+
+def test_nobody_waits_for_a_session_that_others_have_locked_nor_for_a_statement_that_takes_long() -> None:
+    async def story(a: PostgresStore) -> None:
+        names = [f"s{n}" for n in range(12)]
+        await a.write([NewSession(name) for name in names])
+
+        def write(name: str, id: str) -> asyncio.Task[Answer]:
+            return asyncio.ensure_future(a.commit(Steps(f"{id}-{name}", name, None, [AppendEvent(name, TERMINAL, {})])))
+
+        async with await psycopg.AsyncConnection.connect(a.database.address) as other:
+            await other.execute("SELECT FROM cancelmark.sessions WHERE workspace_id = %s AND id = 's7' FOR UPDATE",
+                                [a.workspace])
+            sent = {name: write(name, "together") for name in names}
+            locked = sent.pop("s7")
+            await asyncio.gather(*sent.values())
+            alone = [write("s7", f"alone-{n}") for n in range(UNDER_WAY)]  # wait for the first
+            await asyncio.gather(*(write(name, "meanwhile") for name in names if name != "s7"))
+            assert not any(task.done() for task in (locked, *alone))
+        committed(await locked)
+        await asyncio.gather(*alone)
+        assert await a.latest_event() == 2 * len(names) - 1 + UNDER_WAY
 
     play(story)
 

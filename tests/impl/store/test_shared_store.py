@@ -448,8 +448,7 @@ def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itsel
             a.commit(Steps(f"step-{name}", name, versions[name], operations[name], claim="adopt"))
             for name in names), return_exceptions=True)))
         assert len([query for query in told if "cancelmark.step_all(" in query]) == 1
-        alone = len(names) - UNDER_WAY
-        assert len(told) == UNDER_WAY + 1 + alone + 2, "two have failed, all are sent alone, and two are loaded"
+        assert len(told) == UNDER_WAY + 1 + 2 + 2, "two have failed and are sent alone, and two are loaded"
         assert answers.pop("s4") == Conflict(await a.load("s4"))
         assert isinstance(answers.pop("s5"), Refused)
         assert committed(answers.pop("s6")).events == ()
@@ -464,6 +463,41 @@ def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itsel
         assert again == answers["s0"]._replace(repeated=True)
 
     play(story, 2)
+
+
+def test_steps_of_many_workspaces_share_few_statements_each_under_the_name_that_its_node_had(
+        play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(a: PostgresStore) -> None:
+        stores = [PostgresStore(a.database, uuid4()) for _ in range(12)]
+        for store in stores:
+            await store.make(str(store.workspace), "log")
+            await store.write([NewSession("s")])
+        told: list[str] = []
+        fetch = Database.fetch
+
+        async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
+            told.append(query)
+            return await fetch(self, query, *values, **how)
+
+        monkeypatch.setattr(Database, "fetch", note)
+        first = a.database.node
+
+        begun = []
+        for n, store in enumerate(stores):
+            if n == 6:  # the node was declared dead, and goes on as another
+                asyncio.get_running_loop().call_soon(setattr, a.database, "node", uuid4())
+            begun.append(store.begin_commit(steps(
+                f"step-{n}", 0, AcceptPrompt(0, "s", f"prompt {n}"), AppendEvent("s", TERMINAL, {}), claim="adopt")))
+        answers = await asyncio.gather(*begun)
+        assert len(told) == UNDER_WAY + 1
+        assert [committed(answer).events for answer in answers] == [(1,)] * len(stores)
+        for n, store in enumerate(stores):
+            assert [p.text for p in (await store.load("s")).prompts] == [f"prompt {n}"]
+        owners = [(await a.database.fetch("SELECT owner FROM cancelmark.sessions WHERE workspace_id = %s",
+                                          store.workspace))[0][0] for store in stores]
+        assert owners == [first] * 6 + [a.database.node] * 6
+
+    play(story)
 
 
 def test_a_node_that_writes_to_many_sessions_at_once_and_one_that_closes_them_wait_for_each_other(play: Play) -> None:

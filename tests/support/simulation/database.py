@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from psycopg_pool import PoolClosed
@@ -19,7 +20,9 @@ from cancelmark.impl.store.postgres import Database
 from cancelmark.impl.store.postgres.schema import TABLES
 
 from .dialect import connect, fit, translate, translate_tables
-from .step import Asked, Raised, Step
+from .step import Answer, Asked, Raised, Step
+
+ALONE: Answer = ("alone", 0, None, None, [], [])
 
 
 def has_steps(query: str) -> bool:
@@ -30,9 +33,8 @@ def list_asked(query: str, values: Sequence[Any]) -> list[Asked]:
     """The steps of a statement."""
     if "step_all" not in query:
         return [Asked(*values)]
-    node, home, _, steps = values
-    return [Asked(node, home, *rest, json.dumps(actions), json.dumps(operations))
-            for *rest, actions, operations in json.loads(steps)]
+    return [Asked(UUID(node), UUID(home), *rest, json.dumps(actions), json.dumps(operations))
+            for node, home, *rest, actions, operations in json.loads(values[0])]
 
 
 class Answered(NamedTuple):
@@ -88,9 +90,22 @@ class SimulatedServer:
         self.db.execute("COMMIT")
         return answer
 
+    def _do_with_others(self, asked: Asked) -> Answer:
+        """Does one step of several, or leaves nothing of it."""
+        self.db.execute("SAVEPOINT one")
+        try:
+            step = self.steps(self, asked)
+            row = step.run() if step.has_session else ALONE
+        except (psycopg.Error, sqlite3.IntegrityError, OverflowError, UnicodeError):
+            self.db.execute("ROLLBACK TO one")
+            row = ALONE
+        self.db.execute("RELEASE one")
+        return row
+
     def _do(self, query: str, values: Sequence[Any]) -> Answered:
         if has_steps(query):
-            return Answered([self.steps(self, one).run() for one in list_asked(query, values)])
+            do = self._do_with_others if "step_all" in query else lambda asked: self.steps(self, asked).run()
+            return Answered([*map(do, list_asked(query, values))])
         left = [fit(value) for value in values]
         for name, statement in translate(query):
             number = statement.count("?")

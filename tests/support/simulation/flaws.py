@@ -16,13 +16,15 @@ from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Node, Work
 from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.cluster.workspaces import SharedWorkspace, SharedWorkspaces
-from cancelmark.impl.runtime.run import Run
+from cancelmark.impl.runtime.run import Handle, Run
 from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.store import (
+    AcceptPrompt,
     Answer,
     AppendEvent,
     Committed,
     Message,
+    MovePrompt,
     Snapshot,
     Steps,
     Store,
@@ -233,15 +235,12 @@ def enter_own() -> AbstractContextManager[Any]:
     return stack
 
 
-async def go_on_regardless(self: SharedRuntime, lane: SharedLane, *more: Any) -> Any:
+async def go_on_regardless(self: SharedRuntime, lane: SharedLane, accepted: AcceptPrompt, answer: Committed) -> Handle:
     """What was taken meanwhile stays as it was taken, on a session without the prompt that has entered."""
     meanwhile, lane.steps = lane.steps, []
-    handle = await _go_on_with_entered(self, lane, *more)
+    handle = self._place(lane, accepted, answer, None, [MovePrompt(0, State.ACTIVE)])
     lane.steps += meanwhile
     return handle
-
-
-_go_on_with_entered = SharedRuntime._go_on_with_entered
 
 
 async def retry_as_new(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
@@ -350,7 +349,7 @@ FLAWS: Sequence[Flaw] = (
     Flaw("entry-by-acceptor", "who accepts a prompt takes it in", "cancel", "is accepted", patches=enter_own,
          choices="4:7"),
     Flaw("entered-unseen", "what is taken while a prompt enters is not taken again", "as-it-ends",
-         "not what the journal says", patches=swap(SharedRuntime, _go_on_with_entered=go_on_regardless)),
+         "not what the journal says", patches=swap(SharedRuntime, _catch_up=go_on_regardless)),
     Flaw("retry-as-new", "a step in doubt is sent under a new id", "anonymous", "was accepted 2 times",
          patches=swap(PostgresStore, _try=retry_as_new), choices="3:1"),
     Flaw("retry-cancels-twice", "a cancel in doubt is sent under a new id", "echo", "cancel was called 1 times",

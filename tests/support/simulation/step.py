@@ -74,6 +74,10 @@ class Step:
     def begin(cls, server: Any, asked: Asked) -> None:
         """The step is sent. What takes something then takes it before others that commit sooner: nobody should."""
 
+    @property
+    def has_session(self) -> bool:
+        return bool(self._row)
+
     def run(self) -> Answer:
         asked = self.asked
         row = self.row
