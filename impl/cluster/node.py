@@ -3,7 +3,8 @@
 **The lease is the process's.** The beat is sent by the loop that runs the turns, so that a loop that hangs does not
 beat. Death is one-way: a node that finds itself dead drops its turns, and goes on under another id. A node declares
 others dead only if it has itself beaten without a break for as long as a lease lasts: after an outage of the database
-everybody's lease has run out, and nobody is dead.
+everybody's lease has run out, and nobody is dead. A beat that is not answered by the time of the next is sent again, on
+a connection of its own.
 
 **Polling is enough.** A wake-up (LISTEN on a connection of its own, if the database can be reached directly) makes a
 node look sooner. It is sent after a commit, for all that has gathered, and never within a step: NOTIFY holds a lock of
@@ -142,18 +143,22 @@ class Node:
         self.beaten, self.database.node = sent, id
 
     async def _beat_for_ever(self) -> None:
+        heard = True
         while True:
             try:
-                await self._beat()
+                await self._beat(afresh=not heard)
+                heard = True
                 await asyncio.sleep(self.lease.beat)
             except Exception as error:  # whatever it is: a node that does not beat is dead, and would not hear of it
+                heard = False
                 log.warning("no beat: %s", error, exc_info=None if isinstance(error, StoreError) else error)
                 await asyncio.sleep(min(self.lease.beat, 0.2))
 
-    async def _beat(self) -> None:
+    async def _beat(self, afresh: bool = False) -> None:
         """Renews the lease of this node. If it is dead to the others, it goes on as another (C5b, C5c)."""
         sent = asyncio.get_running_loop().time()
-        rows = await self.database.fetch(BEAT, self.lease.length, self.draining, self.id, deadline=self.lease.length)
+        rows = await self.database.fetch(BEAT, self.lease.length, self.draining, self.id, deadline=self.lease.beat,
+                                         afresh=afresh)
         if rows:
             self.beaten, self.others = sent, rows[0][0] - 1
             return

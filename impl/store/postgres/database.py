@@ -6,7 +6,10 @@ gives each statement another connection, such as pgbouncer in transaction mode.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from socket import SHUT_RDWR, socket
 from typing import Any
 from uuid import uuid4
 
@@ -55,11 +58,16 @@ class Database:
             self.address, min_size=1, max_size=connections, open=False, timeout=CONNECT, max_idle=60,
             reconnect_timeout=0, kwargs={"autocommit": True, "prepare_threshold": None})
 
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Any]:
+        async with await psycopg.AsyncConnection.connect(
+                self.address, autocommit=True, prepare_threshold=None) as connection:
+            yield connection
+
     async def open(self) -> None:
         """Connects, and brings the schema up to date. Raises `StoreError`."""
         try:
-            async with await psycopg.AsyncConnection.connect(
-                    self.address, autocommit=True, prepare_threshold=None) as connection:
+            async with self._connect() as connection:
                 await migrate(self.where, connection)
         except psycopg.Error as error:
             raise self._explain_opening(error) from error
@@ -76,21 +84,32 @@ class Database:
         await self._pool.close(timeout=2)
 
     async def fetch(self, query: str, *values: Any, deadline: float = DEADLINE, once: bool = False,
-                    ) -> list[tuple[Any, ...]]:
+                    afresh: bool = False) -> list[tuple[Any, ...]]:
         """The rows that one statement answers with. Raises `StoreError`. Of a statement that must be done once, it is
-        `Unconfirmed` if it may have been done, and so is one that ends as if this task were canceled."""
+        `Unconfirmed` if it may have been done, and so is one that ends as if this task were canceled. `afresh`, it is
+        sent on a connection of its own: those that are there may all be dead."""
         sent = False
         try:
-            async with asyncio.timeout(deadline), self._pool.connection() as connection:
+            async with self._connect() if afresh else self._pool.connection(min(CONNECT, deadline)) as connection:
                 sent = True
-                cursor = await connection.execute(query.encode(), values)
-                return await cursor.fetchall() if cursor.description else []
-        except (psycopg.Error, TimeoutError, OSError, UnicodeError) as error:
+                cut = asyncio.get_running_loop().call_later(deadline, self._cut, connection)
+                try:
+                    cursor = await connection.execute(query.encode(), values)
+                    return await cursor.fetchall() if cursor.description else []
+                finally:
+                    cut.cancel()
+        except (psycopg.Error, OSError, UnicodeError) as error:
             raise self.explain(error, sent, once) from error
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
             raise self.explain(error, sent, once) from error
+
+    def _cut(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Ends a connection that does not answer, so that whoever waits is told at once. A task that is canceled would
+        first ask the database to cancel the statement, on another connection that may not answer either."""
+        with suppress(OSError, psycopg.Error), socket(fileno=os.dup(connection.fileno())) as line:
+            line.shutdown(SHUT_RDWR)
 
     async def listen(self, address: str, channel: str) -> AsyncGenerator[str, None]:
         """Yields nothing when it listens on a connection of its own, and then what each notice says. Raises

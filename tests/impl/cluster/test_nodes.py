@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from support.journals import AUDIT, judge, judge_rows
 from support.postgres import Bouncer, shared_server
+from support.proxies import Proxy
 from support.servers import Place, Server, serving
 
 from cancelmark.impl.cluster.lane import SharedLane
@@ -588,6 +589,25 @@ def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(mo
         assert failed
 
     play(story)
+
+
+def test_a_node_whose_connections_are_all_dead_without_a_word_lives_on_with_new_ones() -> None:
+    async def main() -> None:
+        server = shared_server()
+        name = server.new_database()
+        proxy = Proxy("127.0.0.1", server.port)
+        await proxy.start()
+        lease = Lease(4.0, 0.1)
+        async with asyncio.timeout(60), nodes(1, lease, database=server.url(name, proxy.port)) as (behind,), \
+                nodes(1, lease, database=server.url(name)) as (buries,):
+            node = behind[0].site.workspaces.node
+            await asyncio.gather(*(behind[1].get() for _ in range(8)))
+            proxy.half_open()
+            await asyncio.sleep(2 * lease.length)
+            assert (node.deaths, buries[0].site.workspaces.node.buried) == (0, 0)
+        await proxy.stop()
+
+    asyncio.run(main())
 
 
 # --- what calls cost, in statements: each is a way to the database and back, and a step is a commit besides

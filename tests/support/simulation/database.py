@@ -136,6 +136,10 @@ class SimulatedDatabase(Database):
     def _make_pool(self, connections: int) -> "_Pool":
         return _Pool(self)
 
+    @asynccontextmanager
+    async def _connect(self) -> "AsyncIterator[SimulatedDatabase]":
+        yield self
+
     async def _carry_at_once(self, query: str, values: Sequence[Any]) -> Answered:
         await asyncio.sleep(0)
         return self._server.do(query, values)
@@ -148,6 +152,9 @@ class SimulatedDatabase(Database):
 
     async def open(self) -> None:
         """There it is."""
+
+    def _cut(self, connection: Any) -> None:
+        """Each statement is answered within its deadline."""
 
     async def listen(self, address: str, channel: str) -> AsyncGenerator[str, None]:
         heard: asyncio.Queue[str] = asyncio.Queue()
@@ -165,7 +172,7 @@ class _Pool:
         self._database, self._closed = database, False
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[SimulatedDatabase]:
+    async def connection(self, timeout: float) -> AsyncIterator[SimulatedDatabase]:
         if self._closed:
             raise PoolClosed("the pool is closed")
         yield self._database

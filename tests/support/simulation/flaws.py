@@ -181,12 +181,12 @@ async def adopt_whatever(self: SharedRuntime, lane: SharedLane) -> None:
 def renew_sessions() -> AbstractContextManager[Any]:
     beat = Node._beat
 
-    async def take_back(self: Node) -> None:
+    async def take_back(self: Node, afresh: bool = False) -> None:
         workspaces = self._look.__self__  # type: ignore[attr-defined]
         for workspace in workspaces:
             mine = [id for id, lane in workspace.runtime._lanes.items() if lane.epoch is not None]
             await self.database.fetch("UPDATE cancelmark.sessions SET owner = %s WHERE id = ANY(%s)", self.id, mine)
-        await beat(self)
+        await beat(self, afresh)
 
     return patch.object(Node, "_beat", take_back)
 
