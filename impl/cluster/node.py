@@ -3,8 +3,8 @@
 **The lease is the process's.** The beat is sent by the loop that runs the turns, so that a loop that hangs does not
 beat. Death is one-way: a node that finds itself dead drops its turns, and goes on under another id. A node declares
 others dead only if it has itself beaten without a break for as long as a lease lasts: after an outage of the database
-everybody's lease has run out, and nobody is dead. A beat that is not answered by the time of the next is sent again, on
-a connection of its own.
+everybody's lease has run out, and nobody is dead. If a beat is not answered by the time of the next, that one is
+sent on a connection of its own.
 
 **Polling is enough.** A wake-up (LISTEN on a connection of its own, if the database can be reached directly) makes a
 node look sooner. It is sent after a commit, for all that has gathered, and never within a step: NOTIFY holds a lock of
@@ -15,9 +15,10 @@ owner of one loads that one, before it looks at anything else. If they have no r
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID, uuid4
 
 from ..store import StoreError
@@ -90,7 +91,8 @@ class Node:
         self._awake, self._told = asyncio.Event(), asyncio.Event()
         self._news: set[tuple[str, str]] = set()  # workspaces and sessions of which the others are to be told
         self._tasks: list[asyncio.Task[None]] = []
-        self._looking: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()  # beats, and looks at sessions
+        self._dying = asyncio.Lock()
 
     @property
     def id(self) -> UUID:
@@ -115,7 +117,7 @@ class Node:
 
     async def stop(self) -> None:
         """Nothing is this node's any more."""
-        tasks = [*self._tasks, *self._looking]
+        tasks = [*self._tasks, *self._under_way]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,29 +145,43 @@ class Node:
         self.beaten, self.database.node = sent, id
 
     async def _beat_for_ever(self) -> None:
-        heard = True
+        unanswered: set[asyncio.Task[None]] = set()
         while True:
-            try:
-                await self._beat(afresh=not heard)
-                heard = True
-                await asyncio.sleep(self.lease.beat)
-            except Exception as error:  # whatever it is: a node that does not beat is dead, and would not hear of it
-                heard = False
+            began = asyncio.get_running_loop().time()
+            unanswered.add(self._spawn(self._beat(afresh=bool(unanswered))))
+            done, unanswered = await asyncio.wait(
+                unanswered, timeout=self.lease.beat, return_when=asyncio.FIRST_COMPLETED)
+            errors = [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done]
+            for error in filter(None, errors):  # whatever it is: a node that does not beat is dead
                 log.warning("no beat: %s", error, exc_info=None if isinstance(error, StoreError) else error)
+            if None in errors:
+                unanswered = set()  # the others are too late, whatever they say
+                await asyncio.sleep(began + self.lease.beat - asyncio.get_running_loop().time())
+            elif errors:
                 await asyncio.sleep(min(self.lease.beat, 0.2))
 
     async def _beat(self, afresh: bool = False) -> None:
         """Renews the lease of this node. If it is dead to the others, it goes on as another (C5b, C5c)."""
-        sent = asyncio.get_running_loop().time()
-        rows = await self.database.fetch(BEAT, self.lease.length, self.draining, self.id, deadline=self.lease.beat,
+        id, sent = self.id, asyncio.get_running_loop().time()
+        rows = await self.database.fetch(BEAT, self.lease.length, self.draining, id, deadline=self.lease.length,
                                          afresh=afresh)
-        if rows:
-            self.beaten, self.others = sent, rows[0][0] - 1
-            return
-        log.error("this node was declared dead; it goes on under another name", extra={"node": str(self.id)})
-        await self._enroll(uuid4())
-        self._die()  # in the same breath: under its old name it would see its sessions, and run them again
-        self.deaths += 1
+        async with self._dying:
+            if id != self.id:
+                return
+            if rows:
+                self.beaten, self.others = max(self.beaten, sent), rows[0][0] - 1
+                return
+            log.error("this node was declared dead; it goes on under another name", extra={"node": str(self.id)})
+            await self._enroll(uuid4())
+            self._die()  # in the same breath: under its old name it would see its sessions, and run them again
+            self.deaths += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # too late for anybody to ask
+        return task
 
     async def _look_for_ever(self) -> None:
         """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""
@@ -211,9 +227,7 @@ class Node:
         """What a node has said, or nothing: then anything may have changed."""
         sender, *news = json.loads(said) if said else ("", ("", ""))
         for workspace, session in news if sender != str(self.id) else ():
-            task = asyncio.ensure_future(self._look_soon(workspace, session))
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._spawn(self._look_soon(workspace, session))
 
     async def _look_soon(self, workspace: str, session: str) -> None:
         try:
