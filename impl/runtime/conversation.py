@@ -27,10 +27,13 @@ Read = Callable[..., Awaitable[Sequence[Message]]]  # `Store.messages` of one se
 
 
 async def read_back(read: Read, before: str | None = None, limit: int | None = None) -> list[Said]:
-    """What was said before that message, or at all, since the last summary: the latest of it, in order. Others run
-    between two pages."""
-    limit = READ if limit is None else limit
-    heard: list[Said] = []
+    """What was said before that message, or at all, since the last summary: the latest of it, in order."""
+    return [words for _, words in await _read_with_ids(read, before, READ if limit is None else limit)]
+
+
+async def _read_with_ids(read: Read, before: str | None, limit: int) -> list[tuple[str, Said]]:
+    """The same, each with the id of its message. Others run between two pages."""
+    heard: list[tuple[str, Said]] = []
     complete = False
     while not complete and len(heard) < limit:
         size = min(PAGE, limit - len(heard))
@@ -39,7 +42,7 @@ async def read_back(read: Read, before: str | None = None, limit: int | None = N
         for message in reversed(page):
             before = message.id
             if (words := said(message)).parts:
-                heard.append(words)
+                heard.append((message.id, words))
             if is_summary(message):
                 complete = True
                 break
@@ -65,7 +68,7 @@ class Memory:
         known = self._known.pop(session_id, None)
         self._size -= known.size if known else 0
         if known is None or not await known.go_on(read, prompt):
-            known = _Known(await read_back(read, prompt), await read(before=prompt, last=1))
+            known = _Known(await _read_with_ids(read, prompt, READ))
         if known.last and known.size <= self._limit:
             self._known[session_id] = known
             self._size += known.size
@@ -77,9 +80,9 @@ class Memory:
 class _Known:
     """What is remembered of one session."""
 
-    def __init__(self, heard: list[Said], last: Sequence[Message]) -> None:
-        self.said, self.last = heard, last[-1].id if last else ""
-        self.size = sum(map(_measure, heard))
+    def __init__(self, heard: Sequence[tuple[str, Said]]) -> None:
+        self.said, self.last = [words for _, words in heard], heard[-1][0] if heard else ""
+        self.size = sum(map(_measure, self.said))
         self.kept = Kept()
 
     async def go_on(self, read: Read, prompt: str) -> bool:

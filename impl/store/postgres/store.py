@@ -37,6 +37,7 @@ from ..rows import (
     make_transition,
 )
 from ..steps import Answer, Committed, Conflict, Lost, Snapshot, Steps
+from ..tail import Tail
 from .database import Database
 from .sending import Asked
 from .step import CLOSING, REFUSED, WORN_OUT
@@ -83,6 +84,7 @@ class PostgresStore(Store):
         self._listeners: list[Callable[[int], None]] = []
         self._last: dict[str, asyncio.Future[None]] = {}  # of each session's commits that are under way
         self._tasks: set[asyncio.Task[None]] = set()
+        self._tail = Tail()
         self.seen = 0  # the highest seq in the workspace that a load has found
         self._open = True
 
@@ -136,7 +138,8 @@ class PostgresStore(Store):
 
     async def _commit(self, steps: Steps) -> Answer:
         try:
-            operations = _dumps([encode(operation) for operation in steps.operations])
+            encoded = [encode(operation) for operation in steps.operations]
+            operations = _dumps(encoded)
         except (TypeError, ValueError, RecursionError) as error:
             raise self.database.explain(UnicodeError(str(error)), True) from error
         values = (self.database.node, self.workspace, steps.session_id, steps.id, steps.version, steps.epoch,
@@ -147,12 +150,22 @@ class PostgresStore(Store):
         status, version, epoch, owner, places, seqs = await self._try(steps, values)
         match status:
             case "ok" | "dup":
+                self._remember(steps.operations, encoded, places)
                 mine = epoch if owner == self.database.node else None
                 return Committed(version, tuple(places), status == "dup", tuple(seqs), mine)
             case "stale":
                 return Conflict(await self.load(steps.session_id))
             case _:
                 return Lost()
+
+    def _remember(self, operations: Sequence[Operation], encoded: Iterable[Sequence[Any]], places: Iterable[int],
+                  ) -> None:
+        """Keeps what was added to the log: whoever watches asks for it now."""
+        if any(isinstance(op, DropEvent) for op in operations):
+            self._tail = Tail()
+        added = ((op, len(told[3])) for op, told in zip(operations, encoded) if isinstance(op, AppendEvent))
+        self._tail = self._tail.grow((Event(place, op.session_id, op.run_id, op.type, op.payload), size)
+                                     for place, (op, size) in zip(places, added))
 
     async def _try(self, steps: Steps, values: Asked) -> tuple[Any, ...]:
         """The answer to the steps. They are repeated under their id until it comes, or patience is over; then nobody is
@@ -289,6 +302,8 @@ class PostgresStore(Store):
 
     async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
                      terminal: bool = False, limit: int | None = None) -> list[Event]:
+        if self._open and (known := self._tail.find(after, until, session, terminal, limit)) is not None:
+            return known
         where: list[str] = ["place > %s"]
         values: list[int | str | None] = [after]
         for condition, value in (("place <= %s", until), ("session_id = %s", session),

@@ -269,7 +269,7 @@ def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
 
 def fit_for_postgres(op: Operation) -> Operation:
     """The operation, in the part of its range in which PostgreSQL is like the others: no NUL in a text, a seq that the
-    store does not have to give out, and one active prompt of a session."""
+    store does not have to give out or to look up, and one active prompt of a session."""
     match op:
         case NewSession() | AcceptPrompt() | ReplaceText():
             op = op._replace(**{name: value.replace("\0", "0") for name, value in op._asdict().items()
@@ -278,8 +278,8 @@ def fit_for_postgres(op: Operation) -> Operation:
         case PutMessage(message):
             return PutMessage(message._replace(**{name: value.replace("\0", "0") for name, value
                                                   in message._asdict().items() if isinstance(value, str)}))
-        case MovePrompt(state=State.ACTIVE):
-            return op._replace(state=State.QUEUED)
+        case MovePrompt():
+            return op._replace(seq=op.seq or 7, state=State.QUEUED if op.state is State.ACTIVE else op.state)
     return op
 
 
