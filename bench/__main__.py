@@ -4,7 +4,8 @@ import sys
 
 from cancelmark.impl.cli.main import run_command
 
-from . import frame, peer
+from . import frame
+from .wire import peer
 
 PARSERS = {"peer": peer.parser, "llm": peer.llm_parser}
 

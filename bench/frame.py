@@ -22,7 +22,7 @@ from cancelmark.impl.files import UsageError, write
 from .report import Report, Table
 from .setting import Setting, find_commit, find_peer, install_baseline
 
-# Each is a module here with a function `measure(setting)`, imported when it is asked for.
+# Each is a module with a function `measure(setting)`, imported when it is asked for.
 SUBJECTS: Mapping[str, str] = {
     "explorer": "The explorer: two engines and SPIN, states a second, bytes a state, and how they grow",
     "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
@@ -35,6 +35,10 @@ SUBJECTS: Mapping[str, str] = {
     "power": "The random tests: how many examples they need to find each known flaw",
     "spin": "SPIN and the explorer: two models of one protocol, counted side by side",
 }
+
+ROOMS = {"search": ("explorer", "spin"), "process": ("runtime", "store", "power"),
+         "wire": ("server", "beside", "growth", "long"), "nodes": ("cluster",)}
+MODULES = {name: f"{__package__}.{room}.{name}" for room, names in ROOMS.items() for name in names}
 
 DESCRIPTION = """\
 Measure, and compare with what was promised. Goals are ratios of two things measured in one run, or counts: seconds
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
     """One subject, with what it was measured on."""
-    subject: Callable[[Setting], Report] = import_module(f"{__package__}.{name}").measure
+    subject: Callable[[Setting], Report] = import_module(MODULES[name]).measure
     before, began = load(), perf_counter()
     report = subject(setting)
     return {"report": report, "measured": {

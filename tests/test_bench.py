@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import explorer, frame, setting, spin, versions
+from cancelmark.bench import frame, setting
 from cancelmark.bench.report import Goal, Picture, Report, Table
+from cancelmark.bench.search import explorer, spin, versions
 from cancelmark.impl.files import UsageError
 from cancelmark.model.properties import Bounds
 
@@ -45,8 +46,9 @@ def test_a_table_puts_numbers_to_the_right_and_separates_thousands() -> None:
 
 
 def test_every_subject_is_there() -> None:
-    for name in frame.SUBJECTS:
-        assert callable(import_module(f"cancelmark.bench.{name}").measure)
+    assert frame.MODULES.keys() == frame.SUBJECTS.keys()
+    for module in frame.MODULES.values():
+        assert callable(import_module(module).measure)
 
 
 def test_the_report_is_written_for_people_and_for_programs(

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from support.costs import count_calls
 
-from cancelmark.bench import beside, frame, growth, long, peer, runtime, store
-from cancelmark.bench.models import Null
+from cancelmark.bench import frame
+from cancelmark.bench.process import runtime, store
+from cancelmark.bench.process.models import Null
 from cancelmark.bench.report import Report
 from cancelmark.bench.setting import Baseline, Setting
+from cancelmark.bench.wire import beside, growth, long, peer
 from cancelmark.impl.files import UsageError
 from cancelmark.impl.runtime import Runtime
 

@@ -12,7 +12,7 @@ import pytest
 from support.budget import DEEP
 from support.counts import FAMILY_PINNED, PINNED
 
-from cancelmark.bench import spin
+from cancelmark.bench.search import spin
 from cancelmark.bench.setting import Setting
 from cancelmark.model.check.explore import explore
 from cancelmark.model.lifecycle import Feature

@@ -7,13 +7,10 @@ at once and alone, so that a node with little to do waits for nobody. A statemen
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
 from ..interface import StoreError, Unconfirmed
-
-if TYPE_CHECKING:
-    from .database import Database
 
 UNDER_WAY = 2  # statements of one node
 TOGETHER = 48  # steps in one statement
@@ -28,10 +25,16 @@ Row: TypeAlias = tuple[Any, ...]
 Waiting: TypeAlias = "tuple[Asked, asyncio.Future[Row | None]]"
 
 
+class Connected(Protocol):
+    """What takes a statement to the database."""
+
+    async def fetch(self, query: str, *values: Any, once: bool) -> list[Row]: ...
+
+
 class Sender:
     """Sends the steps of one node, for one event loop. No two steps of one session are given to it at a time."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database: Connected) -> None:
         self._database = database
         self._under_way: set[asyncio.TimerHandle] = set()  # statements, by when they do not count any more
         self._waiting: list[Waiting] = []

@@ -19,8 +19,8 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from .report import Goal, Report, Table
-from .setting import Setting
+from ..report import Goal, Report, Table
+from ..setting import Setting
 
 CONNECTIONS = 32
 REQUESTS = 3000  # of each kind in a round

@@ -15,10 +15,10 @@ from time import perf_counter
 from cancelmark.impl.models.demo import demo_model
 from cancelmark.impl.runtime.workspace import Workspaces
 
-from .report import Goal, Report, Table
-from .runtime import history
+from ..process.runtime import history
+from ..report import Goal, Report, Table
+from ..setting import Setting
 from .server import EMPTY, Connection, get, post, server
-from .setting import Setting
 
 PROMPTS = 100_000  # in the long session
 BATCH = 2000  # of them are written at a time

@@ -22,9 +22,9 @@ from typing import Any
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.store import AcceptPrompt, NewSession, SqliteStore
 
+from ..report import Goal, Report, Table
+from ..setting import Setting
 from .models import Endless
-from .report import Goal, Report, Table
-from .setting import Setting
 
 CALLERS = (16, 128, 1024)  # at the same time
 PROMPTS = 8192  # in all

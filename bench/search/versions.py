@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.properties import Bounds
 
+from ..report import Goal, Report, Table
+from ..setting import Setting
 from .ours import bound_options
-from .report import Goal, Report, Table
-from .setting import Setting
 
 DEFAULT = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 LARGEST = Bounds(5, cancels=2, clears=1)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from cancelmark.model.properties import Bounds
 
+from ..plot import plot
+from ..report import Goal, Picture, Report, Table
+from ..setting import Setting
 from . import spin, versions
 from .ours import check
-from .plot import plot
-from .report import Goal, Picture, Report, Table
-from .setting import Setting
 
 SMALL = (
     Bounds(1, cancels=1),

@@ -43,9 +43,9 @@ from cancelmark.impl.store import (
 from cancelmark.model.lifecycle import INITIAL, Outcome, State, Trigger
 from cancelmark.model.protocol import REFERENCE
 
+from ..report import Goal, Report, Table
+from ..setting import Setting
 from .models import Null, Reader
-from .report import Goal, Report, Table
-from .setting import Setting
 
 CHUNKS = 10  # a round, for each of which the clock is looked at
 PROMPTS = {"memory": 200, "SQLite": 50}  # a chunk

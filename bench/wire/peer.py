@@ -24,9 +24,9 @@ from cancelmark.impl.cli.main import Parser
 from cancelmark.impl.cli.terminal import output
 from cancelmark.impl.files import UsageError
 
+from ..report import Report, Table
 from .client import Lane, Place, Watcher, find_address, run_together
 from .llm import serve
-from .report import Report, Table
 
 WORKSPACES = 16
 CANCELS = 36  # a round: what else the machine does reaches a few of them

@@ -22,14 +22,14 @@ from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.store import AcceptPrompt, MovePrompt, NewSession, SqliteStore
 from cancelmark.model.lifecycle import State
 
+from ..plot import plot
+from ..process.models import Endless
+from ..process.runtime import history
+from ..report import Goal, Picture, Report, Table
+from ..setting import Setting
 from .client import Lane, Place, Watcher, run_together
-from .models import Endless
 from .peer import Server
-from .plot import plot
-from .report import Goal, Picture, Report, Table
-from .runtime import history
 from .server import server
-from .setting import Setting
 
 SIZES = (0, 100_000, 1_000_000)  # prompts in the database
 WRITTEN = 100_000  # of these are written by the store, and the others are copies

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 
+from ..report import Goal, Report, Table
+from ..setting import Setting
 from .ours import check
-from .report import Goal, Report, Table
-from .setting import Setting
 
-SPEC = Path(__file__).resolve().parent.parent / "specs" / "cancelmark.pml"
+SPEC = Path(__file__).resolve().parents[2] / "specs" / "cancelmark.pml"
 
 BOUNDS = (
     Bounds(3, cancels=2, clears=1),

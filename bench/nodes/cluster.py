@@ -19,10 +19,10 @@ from uuid import uuid4
 
 from cancelmark.impl.store import AcceptPrompt, Committed, NewSession, Steps
 
+from ..report import Goal, Report, Table
+from ..setting import Setting
+from ..wire.server import Connection, acceptance, opened, post, prompts, server
 from .postgres import find_tool, instance, new_database
-from .report import Goal, Report, Table
-from .server import Connection, acceptance, opened, post, prompts, server
-from .setting import Setting
 
 CALLERS = (16, 64)
 COMMITS = 1500  # of each kind in a round
@@ -40,9 +40,9 @@ FAILOVER = "from the death of a node to the end of what it ran, less lease and p
 
 PROCESSORS = ("On a quiet machine nobody waits for the disk, and both kinds for the two processors: an acceptance is a "
               "function of a dozen statements in the database, two to three times the work of an INSERT.")
-WAYS = ("The way has three commits, of the cancel, the wake-up and the end, and two looks at the session; a test counts "
-        "them. Each of the five is a statement of about a millisecond, most of it in Python, where an INSERT that "
-        "hardly waits for the disk takes a third of one. The two calls over HTTP are the rest.")
+WAYS = ("The way has three commits, of the cancel, the wake-up and the end, and two looks at the session: a test "
+        "counts them. Each of the five is a statement of about a millisecond, most of it in Python, where an INSERT "
+        "that hardly waits for the disk takes a third of one. The two calls over HTTP are the rest.")
 
 
 async def compare_commits(url: str, callers: int) -> tuple[float, float]:

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from ..report import Goal, Report
+from ..setting import Setting
 from . import llm
 from .peer import WORKSPACES, Server, compare, find_ratios, tabulate
-from .report import Goal, Report
-from .setting import Setting
 
 SECONDS = 3.0  # for each rate
 OURS = "now"

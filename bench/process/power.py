@@ -4,10 +4,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from .report import Goal, Report, Table
-from .setting import Setting
+from ..report import Goal, Report, Table
+from ..setting import Setting
 
-TESTS = Path(__file__).resolve().parent.parent / "tests"
+TESTS = Path(__file__).resolve().parents[2] / "tests"
 
 
 def measure(setting: Setting) -> Report:

@@ -1,0 +1,1 @@
+"""The runtime and its store, within one process."""

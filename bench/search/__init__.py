@@ -1,0 +1,1 @@
+"""The explorer, beside another tool, an earlier version and a peer."""
