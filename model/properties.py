@@ -115,23 +115,26 @@ def no_late_fold(step: SessionStep) -> bool:
 
 def no_lost_cancel(step: SessionStep) -> bool:
     # By what has reached a prompt after the step: a cancel must not itself start what it covers.
-    reached = {p.seq for p in step.after.prompts if p.reach is BY_CANCEL}
-    ended_otherwise = {p.seq for p in step.after.prompts if p.outcome not in (None, CANCELED) and p.seq in reached}
-    return (reached.isdisjoint([p.seq for p in step.started + step.folded])
-            and (not ended_otherwise or ended_otherwise.isdisjoint(
-                 p.seq for p in step.before.live if p.state is not ACTIVE)))
+    reached = [p for p in step.after.prompts if p.reach is BY_CANCEL]
+    if not reached:
+        return True
+    seqs = [p.seq for p in reached]
+    ended_otherwise = [p.seq for p in reached if p.outcome not in (None, CANCELED)]
+    return (not any(p.seq in seqs for p in step.started + step.folded)
+            and not (ended_otherwise and any(
+                p.seq in ended_otherwise for p in step.before.live if p.state is not ACTIVE)))
 
 
 def cancel_stops(step: SessionStep) -> bool:
-    reached = {p.seq for p in step.after.prompts if p.reach is BY_CANCEL}
-    running = {p.seq for p in step.before.active if p.reach is not BY_CANCEL}
-    asked = {e.seq for e in step.effects if isinstance(e, Stop)}
-    return reached & running <= asked <= reached
+    reached = [p.seq for p in step.after.prompts if p.reach is BY_CANCEL]
+    asked = [e.seq for e in step.effects if isinstance(e, Stop)]
+    return (all(seq in reached for seq in asked)
+            and all(p.seq in asked for p in step.before.active if p.reach is not BY_CANCEL and p.seq in reached))
 
 
 def queue_dropped(step: SessionStep) -> bool:
     # By what has reached a prompt: in the original a call may take more than one step.
-    waiting = {p.seq for p in step.before.queue if p.reach is NOTHING}
+    waiting = [p.seq for p in step.before.queue if p.reach is NOTHING]
     return all(p.outcome is CANCELED for p in step.after.prompts
                if p.reach is BY_CLEAR or (p.reach is BY_CANCEL and p.seq in waiting))
 
@@ -141,7 +144,8 @@ def one_terminal(step: SessionStep) -> bool:
 
 
 def no_loss(step: SessionStep) -> bool:
-    return {p.seq for p in step.before.prompts} <= {p.seq for p in step.after.prompts}
+    left = [p.seq for p in step.after.prompts]
+    return all(p.seq in left for p in step.before.prompts)
 
 
 def single_active(step: SessionStep) -> bool:
@@ -159,9 +163,9 @@ def no_absorption(step: SessionStep) -> bool:
 
 
 def attribution(step: SessionStep) -> bool:
-    outcomes = {p.seq: p.outcome for p in step.after.prompts}  # a prompt that was done before has no event in this step
+    # A prompt that was done before has no event in this step.
     return (all(e.of == e.seq for e in step.effects if isinstance(e, End | Report))
-            and all(outcomes.get(e.seq) is e.outcome for e in step.ended))
+            and all(any(p.seq == e.seq and p.outcome is e.outcome for p in step.after.prompts) for e in step.ended))
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
@@ -182,7 +186,7 @@ def closed(step: ServerStep) -> bool:
 
 
 def record(step: SessionStep) -> bool:
-    waiting = {p.seq for p in step.before.prompts if p.state is CANCELED_ON_ENTRY}
+    waiting = [p.seq for p in step.before.prompts if p.state is CANCELED_ON_ENTRY]
     return all(Record(p.seq) in step.effects for p in step.after.prompts if p.state is DONE and p.seq in waiting)
 
 
@@ -197,9 +201,8 @@ def prompt_terminal(step: SessionStep) -> bool:
 
 def _unchanged(step: SessionStep, but: Iterable[Prompt]) -> bool:
     """Whether the step leaves every prompt but these as it was, and reaches none of them."""
-    apart = {p.seq for p in but}
-    after = {p.seq: p for p in step.after.prompts}
-    return all(after.get(p.seq) == p and step.after.covered(p) == step.before.covered(p)
+    apart = [p.seq for p in but]
+    return all(p in step.after.prompts and step.after.covered(p) == step.before.covered(p)
                for p in step.before.prompts if p.seq not in apart)
 
 
@@ -224,7 +227,7 @@ def stop_heard(step: SessionStep) -> bool:
 
 
 def held(step: SessionStep) -> bool:
-    running = {p.seq for p in step.before.active}
+    running = [p.seq for p in step.before.active]
     return not step.after.wished_hold or not (step.folded or any(p.state is not ACTIVE for p in step.started)
                                               or any(p.seq in running for p in step.after.queue))
 

@@ -138,7 +138,7 @@ def witnessed(
     """The session with its history brought up to date: an observer writes it, the protocol never reads it."""
     after = step.session
     events = [e.seq for e in step.effects if isinstance(e, End)]
-    reached = {p.seq for p in action.whom(before, prompt, variant)} if action.whom else ()
+    reached = [p.seq for p in action.whom(before, prompt, variant)] if action.whom else ()
     if reached or events:
         prompts = []
         for p in after.prompts:

@@ -13,9 +13,11 @@ So whether the mark *is* the seq of a live prompt is not told; a mark and the la
 
 That this is enough is not assumed of a protocol but held. Places of prompts can be compared with each other, and
 limits with each other. A prompt and a limit can be compared in one way: whether the prompt is at or below the limit.
-The latest seq plus one is the next. Whatever else is done with a place raises an error, and a session of such a
-protocol is worked out as it is. One thing is not noticed: a protocol that looks a prompt's seq up among numbers of its
-own, as in `seq in {2}`. Places of prompts are kept in sets, and a set compares only what has the same hash.
+The latest seq plus one is the next. Whatever else a number can do, a place refuses, and a session of such a protocol is
+worked out as it is. So a place has no hash, either: in `seq in {2}` nothing is compared unless hashes are equal. For
+the same reason neither actions nor properties keep seqs in sets; where they do, nothing breaks, but takes longer.
+
+`isinstance(seq, int)` is true of a place. What Python asks of no object cannot be refused: `type(seq)`, `seq is 2`.
 """
 
 from collections.abc import Sequence
@@ -26,8 +28,11 @@ from ...session import AnySession, Prompt, Session
 MARK, PROMPTS, MEMORY = map(Session._fields.index, ("mark", "prompts", "memory"))
 
 
-class NotRenumberedError(Exception):
-    """Something that only seqs can tell, or a seq where nobody would look for it."""
+class NotRenumberedError(BaseException):
+    """Something that only seqs can tell, or a seq where nobody would look for it.
+
+    No `Exception`, so that a protocol which goes on after any of those does not go on after this.
+    """
 
 
 class Place:
@@ -38,8 +43,15 @@ class Place:
     def __init__(self, at: int) -> None:
         self.at = at
 
+    @property
+    def __class__(self) -> type:  # for `isinstance`
+        return int
+
     def __le__(self, other: Any) -> bool:
-        mine, others = self.at, other.at
+        try:
+            mine, others = self.at, other.at
+        except AttributeError:
+            raise NotRenumberedError from None
         if mine & ~others & 1:
             raise NotRenumberedError
         return mine <= others  # type: ignore[no-any-return]
@@ -48,7 +60,10 @@ class Place:
         return not self <= other
 
     def __ge__(self, other: Any) -> bool:
-        mine, others = self.at, other.at
+        try:
+            mine, others = self.at, other.at
+        except AttributeError:
+            raise NotRenumberedError from None
         if others & ~mine & 1:
             raise NotRenumberedError
         return mine >= others  # type: ignore[no-any-return]
@@ -57,16 +72,16 @@ class Place:
         return not self >= other
 
     def __eq__(self, other: Any) -> bool:
-        mine, others = self.at, other.at
+        try:
+            mine, others = self.at, other.at
+        except AttributeError:
+            raise NotRenumberedError from None
         if (mine ^ others) & 1:
             raise NotRenumberedError
         return mine == others  # type: ignore[no-any-return]
 
-    def __hash__(self) -> int:
-        return self.at
-
-    def __repr__(self) -> str:
-        raise NotRenumberedError
+    def __ne__(self, other: Any) -> bool:
+        return not self == other
 
     def __bool__(self) -> bool:
         if self.at & 1:
@@ -74,30 +89,31 @@ class Place:
         return True
 
 
-class Limit(Place):
-    """The place of a mark."""
-
-    __slots__ = ()
-
-    def __hash__(self) -> int:  # the mark and the latest seq may be equal
-        raise NotRenumberedError
+def _refuse(*_: Any) -> Any:
+    raise NotRenumberedError
 
 
-class Latest(Limit):
-    """The place of the latest seq."""
+ALLOWED = {"__new__", "__getattribute__", "__doc__", "__le__", "__gt__", "__ge__", "__lt__", "__eq__", "__ne__",
+           "__bool__"}
+for _name in vars(int).keys() - ALLOWED:
+    setattr(Place, _name, _refuse if _name.startswith("__") else property(_refuse))
+
+
+class Latest(Place):
+    """The place of the latest seq, and of a mark that is equal to it."""
 
     __slots__ = ()
 
     def __add__(self, one: Any) -> Any:
-        if one != 1:
+        if type(one) is not int or one != 1:
             raise NotRenumberedError
         return PLACES[self.at + 1]
 
 
-KINDS = {Place, Limit, Latest}
+KINDS = {Place, Latest}
 MOST = 32  # live prompts that there are places for
 # One of each: `is` is quicker than `==`.
-PLACES: list[Any] = [Limit(at) if at & 1 else Place(at) for at in range(2 * MOST + 6)]
+PLACES: list[Any] = [Place(at) for at in range(2 * MOST + 6)]
 LATEST: list[Any] = [Latest(at) for at in range(2 * MOST + 6)]
 
 
@@ -110,7 +126,9 @@ class Shape(NamedTuple):
 
     def fill(self, kind: type[Prompt]) -> tuple[Session, Any]:
         """A session of this shape with places for seqs, and the place of the latest seq."""
-        return self.form.fill(kind, PLACES[self.mark], PLACES[2:self.latest:2]), LATEST[self.latest]
+        latest = LATEST[self.latest]
+        return self.form.fill(kind, latest if self.mark == self.latest else PLACES[self.mark],
+                              PLACES[2:self.latest:2]), latest
 
 
 def shape_of(session: AnySession, seq: int) -> tuple[Shape, list[int]] | None:
@@ -131,9 +149,14 @@ def shape_of(session: AnySession, seq: int) -> tuple[Shape, list[int]] | None:
 
 def number_place(place: Any) -> int:
     """The place as a number."""
-    if not isinstance(place, Place):
+    if type(place) not in KINDS:
         raise NotRenumberedError
-    return place.at
+    return place.at  # type: ignore[no-any-return]
+
+
+def number_of(seq: Any) -> int:
+    """The number of a place. A seq is its own."""
+    return seq.at if type(seq) in KINDS else seq
 
 
 def number_prompt(prompt: Prompt) -> Prompt:

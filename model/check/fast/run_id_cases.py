@@ -11,10 +11,14 @@ two prompts with one seq have one run id. A protocol that reads run ids must rea
 from typing import Any
 
 from ...session import AnySession, Prompt
+from .places import number_of
 
 
-class Asked(Exception):
-    """Somebody wants to know the run id of the prompt with this seq."""
+class Asked(BaseException):
+    """Somebody wants to know the run id of the prompt with this seq, or at the place of this number.
+
+    No `Exception`, so that a protocol which goes on after any of those does not go on after this.
+    """
 
     def __init__(self, seq: int) -> None:
         super().__init__(seq)
@@ -38,7 +42,7 @@ class HiddenPrompt(Prompt):
 
     @property
     def run_id(self) -> bool:
-        raise Asked(self.seq)
+        raise Asked(number_of(self.seq))
 
 
 def without_run_ids(session: AnySession) -> AnySession:
@@ -53,6 +57,6 @@ def without_run_ids(session: AnySession) -> AnySession:
 
 
 def with_run_ids(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
-    """The session with these run ids, by seq, and the others as they are."""
+    """The session with these run ids, by seq or number of place, and the others as they are."""
     return session.with_prompts(
-        Prompt(p.seq, run_ids[p.seq], *p[2:]) if p.seq in run_ids else p for p in session.prompts)
+        Prompt(p.seq, run_ids[at], *p[2:]) if (at := number_of(p.seq)) in run_ids else p for p in session.prompts)

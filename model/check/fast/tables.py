@@ -22,7 +22,18 @@ from ..plain import Explorer, endless
 from .kernel import CASE, MOST_MOVES, MOVE
 from .layout import WORD_BITS, Layout, TooWide
 from .memory import Memory
-from .places import Form, Shape, form_of, number_place, number_places, number_prompt, shape_of
+from .places import (
+    PLACES,
+    Form,
+    NotRenumberedError,
+    Shape,
+    form_of,
+    number_of,
+    number_place,
+    number_places,
+    number_prompt,
+    shape_of,
+)
 from .run_id_cases import Asked, HiddenPrompt, with_run_ids, without_run_ids
 
 Made = TypeVar("Made")
@@ -176,15 +187,14 @@ class Sessions:
                 try:
                     self._shapes[shape] = self._place_cases(
                         *shape.fill(HiddenPrompt), full=len(shape.form.prompts) >= prompts)
-                except Exception:  # whatever goes wrong with places is told with seqs
+                except (Exception, NotRenumberedError):  # whatever goes wrong with places is told with seqs
                     self._shapes[shape] = None
             if (found := self._shapes[shape]) is not None:
                 return self._put_back(found, number, seqs, full=seq >= prompts)
         return tuple([Case(*case) for case in self._split(session, seq, self._numbered_option, full=seq >= prompts)])
 
     def _place_cases(self, session: AnySession, seq: int, full: bool) -> tuple[PlacedCase, ...]:
-        return tuple([PlacedCase({number_place(place): yes for place, yes in known.items()}, moves, unrest)
-                      for known, moves, unrest in self._split(session, seq, self._placed_option, full)])
+        return tuple([PlacedCase(*case) for case in self._split(session, seq, self._placed_option, full)])
 
     def _put_back(self, cases: tuple[PlacedCase, ...], number: int, seqs: list[int], full: bool) -> tuple[Case, ...]:
         """The cases for the session of that number. `full`: no prompt is accepted any more."""
@@ -226,20 +236,21 @@ class Sessions:
         form, places = number_places(without_run_ids(move.live))
         return PlacedOption(
             move.action, move.seq and number_place(move.seq), move.variant, self._number_of_form(form), places,
-            tuple(map(number_place, run_ids)), tuple(map(number_prompt, move.ended)),
-            frozenset(map(number_place, lost)), shows)
+            run_ids, tuple(map(number_prompt, move.ended)), lost, shows)
 
     def _judge(
         self, session: AnySession, seq: int, move: Move,
     ) -> tuple[tuple[int, ...], frozenset[int], tuple[str, ...]]:
-        """The run ids of the prompts that the move accepts, the prompts that are lost by it, and what it shows."""
+        """The run ids of the prompts that the move accepts and the prompts that are lost by it, by seq or number of
+        place; and what it shows."""
         step = SessionStep.of(session, move)
         broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
         new = [p for p in move.after.prompts if p.seq > seq]
         lost: frozenset[int] = frozenset()
         if len(move.after.prompts) < len(session.prompts) + len(new):
-            lost = frozenset(p.seq for p in session.prompts) - {p.seq for p in move.after.prompts}
-        return tuple([p.seq for p in new if p.run_id]), lost, broken + self._goals_met(move)
+            lost = frozenset([number_of(p.seq) for p in session.prompts]) - {
+                number_of(p.seq) for p in move.after.prompts}
+        return tuple([number_of(p.seq) for p in new if p.run_id]), lost, broken + self._goals_met(move)
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
@@ -290,7 +301,8 @@ class Tables:
         self.shows: dict[tuple[str, ...], int] = {}
         self.everywhere: dict[Action, int] = {}
         self._kinds: dict[tuple[Action, int, bool, bool, tuple[str, ...]], tuple[int, int, int, int]] = {}
-        self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all but seq and run id
+        self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all of it but seq and run
+        # id; and the seq if some property at rest looks at that
         self.unrest_of_end = array("I", bytes(4 * (2 << layout.end_bits)))
 
     def add(self, untabled: Iterable[tuple[int, int]]) -> None:
@@ -364,16 +376,30 @@ class Tables:
 
     def end(self, session: int, prompt: Prompt) -> int:
         """The number of the way in which a prompt of that session ended: by kind, then by session. 0: forgotten."""
-        kind = prompt[2:]
-        first = self.ends.get(kind)
+        first = self.ends.get(prompt[2:])
         if first is None:
-            unrest = [self.sessions.unrest((Prompt(0, run_id, *kind),)) for run_id in (False, True)]
-            first = 0
-            if not self.forget or any(unrest):
-                first = 1 + self.layout.bounds.sessions * len(self.ends)
-                if first + self.layout.bounds.sessions > 1 << self.layout.end_bits:
-                    raise EndsTooWide
-                for number in range(first, first + self.layout.bounds.sessions):
-                    self.unrest_of_end[2 * number:2 * number + 2] = array("I", unrest)
-            self.ends[kind] = first
+            first = self.ends.get((prompt[0], *prompt[2:]))
+        if first is None:
+            first = self._number_end(prompt)
         return first and first + session
+
+    def _number_end(self, prompt: Prompt) -> int:
+        kind = prompt[2:]
+        try:
+            unrest = self._judge_end(PLACES[2], kind)
+        except (Exception, NotRenumberedError):  # as with sessions: whatever goes wrong with a place is told with seqs
+            unrest = self._judge_end(prompt.seq, kind)
+            kind = (prompt.seq, *kind)
+        first = 0
+        if not self.forget or any(unrest):
+            first = 1 + self.layout.bounds.sessions * len(self.ends)
+            if first + self.layout.bounds.sessions > 1 << self.layout.end_bits:
+                raise EndsTooWide
+            for number in range(first, first + self.layout.bounds.sessions):
+                self.unrest_of_end[2 * number:2 * number + 2] = array("I", unrest)
+        self.ends[kind] = first
+        return first
+
+    def _judge_end(self, seq: int, kind: tuple[Any, ...]) -> list[int]:
+        """What a prompt that ended breaks at rest, without a run id and with one."""
+        return [self.sessions.unrest((Prompt(seq, run_id, *kind),)) for run_id in (False, True)]

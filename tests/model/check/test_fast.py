@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -214,20 +215,62 @@ def remember(step: Step, arg: Argument) -> None:
     step.memory = arg.subject.seq
 
 
-@pytest.mark.parametrize("protocol", [
-    enters(lambda step, arg: arg.subject.seq % 2), enters(lambda step, arg: arg.subject.seq == 2),
-    enters(lambda step, arg: arg.subject.seq < step.mark), enters(lambda step, arg: arg.subject.seq == step.mark),
-    enters(lambda step, arg: step.mark > arg.subject.seq), enters(lambda step, arg: step.mark >= arg.subject.seq + 1),
-    enters(lambda step, arg: step.mark), enters(lambda step, arg: arg.subject.seq >= arg.seq),
-    enters(lambda step, arg: str(arg.subject.seq) == "2"), enters(lambda step, arg: [0, 1, 0, 1][arg.subject.seq]),
-    enters(lambda step, arg: {2: True}.get(step.mark)), with_action("enter", apply=remember),
+def enters_even_if_it_fails(step: Step, arg: Argument) -> object:
+    try:
+        return arg.subject.seq % 2
+    except Exception:
+        return False
+
+
+@pytest.mark.parametrize("why", [
+    lambda step, arg: arg.subject.seq % 2, lambda step, arg: arg.subject.seq == 2,
+    lambda step, arg: arg.subject.seq < step.mark, lambda step, arg: arg.subject.seq == step.mark,
+    lambda step, arg: step.mark > arg.subject.seq, lambda step, arg: step.mark >= arg.subject.seq + 1,
+    lambda step, arg: step.mark, lambda step, arg: arg.subject.seq >= arg.seq,
+    lambda step, arg: str(arg.subject.seq) == "2", lambda step, arg: [0, 1, 0, 1][arg.subject.seq],
+    lambda step, arg: {2: True}.get(step.mark), lambda step, arg: arg.subject.seq in {2},
+    lambda step, arg: arg.subject.seq in {7, 8, 3}, lambda step, arg: {2: True}.get(arg.subject.seq),
+    lambda step, arg: 3 in {p.seq for p in step.live}, lambda step, arg: {p.seq: p for p in step.live}.get(3),
+    lambda step, arg: {p.seq for p in step.live} - {1}, lambda step, arg: {p.seq for p in step.live} == {1, 2},
+    lambda step, arg: {p[:1] for p in step.live} & {(2,)}, lambda step, arg: hash(arg.subject.seq) % 2,
+    lambda step, arg: arg.seq in {2}, lambda step, arg: arg.seq + 1 in {3}, lambda step, arg: arg.seq + 2 == 4,
+    lambda step, arg: arg.subject.seq in range(2, 3), lambda step, arg: len(range(arg.subject.seq)) == 2,
+    lambda step, arg: min(arg.subject.seq, 2) == 2, lambda step, arg: max(p.seq for p in step.live) == 2,
+    lambda step, arg: sum(p.seq for p in step.live) == 3, lambda step, arg: -arg.subject.seq == -2,
+    lambda step, arg: 1 < arg.subject.seq, lambda step, arg: arg.subject.seq != 2,
+    lambda step, arg: f"{arg.subject.seq}" == "2", lambda step, arg: arg.subject.label == "B",
+    lambda step, arg: arg.subject.seq.bit_length() == 2, lambda step, arg: arg.subject.seq.real == 2,
+    cache(lambda step, arg: arg.subject.seq == 2), enters_even_if_it_fails,
 ])
-def test_a_protocol_that_computes_with_seqs_is_understood(protocol: Behaviour) -> None:
+def test_a_protocol_that_computes_with_seqs_is_understood(why: Callable[[Step, Argument], object]) -> None:
     bounds = Bounds(3, cancels=1)
-    same(protocol, bounds)
-    explorer = fast.FastExplorer(protocol, bounds)
+    same(enters(why), bounds)
+    explorer = fast.FastExplorer(enters(why), bounds)
     explorer.search()
     assert None in explorer.sessions._shapes.values(), "its sessions are worked out as they are"
+
+
+@pytest.mark.parametrize("protocol", [
+    with_action("enter", apply=remember), enters(lambda step, arg: step.mark is arg.seq),
+    enters(lambda step, arg: not isinstance(arg.subject.seq, int)), enters(lambda step, arg: not arg.subject.seq),
+])
+def test_a_protocol_that_asks_something_else_of_seqs_is_understood(protocol: Behaviour) -> None:
+    same(protocol, Bounds(3, cancels=1))
+
+
+@pytest.mark.parametrize("judged", [
+    {"at_rest": lambda p: p.seq != 2 or p.outcome is not Outcome.ERROR},
+    {"at_rest": lambda p: p.seq not in {2} or p.outcome is not Outcome.ERROR},
+    {"at_rest": lambda p: p.label != "B" or p.outcome is not Outcome.ERROR},
+    {"at_rest": lambda p: p.seq != 2 or p.state is not State.DONE},
+    {"on_session": lambda step: not any(p.seq in {2} and p.outcome for p in step.after.prompts)},
+    {"on_session": lambda step: {e.seq for e in step.ended} != {2}},
+])
+def test_a_property_that_looks_at_seqs_is_judged(judged: dict[str, Any]) -> None:
+    bounds, picky = Bounds(2, cancels=1), (Property("picky", "The second prompt is another.", **judged),)
+    assert plainly(REFERENCE, bounds, picky).verdict == "violated"
+    same(REFERENCE, bounds, picky)
+    loses_nothing(REFERENCE, bounds, picky)
 
 
 # --- words
