@@ -23,6 +23,7 @@ from .session import ACCEPTED, ACTIVE, CANCELED_ON_ENTRY, DONE, QUEUED, AnySessi
 
 CANCELED = Outcome.CANCELED
 NOTHING, BY_CLEAR, BY_CANCEL = Reach
+ENDS = End, Report
 
 
 class Kind(Enum):
@@ -106,7 +107,9 @@ def no_poisoning(step: SessionStep) -> bool:
 def no_late_fold(step: SessionStep) -> bool:
     # A follow-up that was accepted after the cancel would end with the turn that took it in; so would one that was
     # accepted after an interrupt, once that enters and stops the turn.
-    interrupts = [p for p in (step.before.live if step.folded else ())
+    if not step.folded:
+        return True
+    interrupts = [p for p in step.before.live
                   if p.state is ACCEPTED and p.reach is not BY_CANCEL and observer.wish_of(p).now]
     return (all(p.reach is not BY_CANCEL for p in step.into)
             and not any(host.seq < p.seq < guest.seq
@@ -128,15 +131,19 @@ def no_lost_cancel(step: SessionStep) -> bool:
 def cancel_stops(step: SessionStep) -> bool:
     reached = [p.seq for p in step.after.prompts if p.reach is BY_CANCEL]
     asked = [e.seq for e in step.effects if isinstance(e, Stop)]
+    if not reached:
+        return not asked
     return (all(seq in reached for seq in asked)
             and all(p.seq in asked for p in step.before.active if p.reach is not BY_CANCEL and p.seq in reached))
 
 
 def queue_dropped(step: SessionStep) -> bool:
     # By what has reached a prompt: in the original a call may take more than one step.
+    reached = [p for p in step.after.prompts if p.reach is not NOTHING and p.outcome is not CANCELED]
+    if not reached:
+        return True
     waiting = [p.seq for p in step.before.queue if p.reach is NOTHING]
-    return all(p.outcome is CANCELED for p in step.after.prompts
-               if p.reach is BY_CLEAR or (p.reach is BY_CANCEL and p.seq in waiting))
+    return not any(p.reach is BY_CLEAR or p.seq in waiting for p in reached)
 
 
 def one_terminal(step: SessionStep) -> bool:
@@ -144,7 +151,7 @@ def one_terminal(step: SessionStep) -> bool:
 
 
 def no_loss(step: SessionStep) -> bool:
-    left = [p.seq for p in step.after.prompts]
+    left = iter([p.seq for p in step.after.prompts])  # in order, as those before: each is looked for after the last
     return all(p.seq in left for p in step.before.prompts)
 
 
@@ -164,8 +171,8 @@ def no_absorption(step: SessionStep) -> bool:
 
 def attribution(step: SessionStep) -> bool:
     # A prompt that was done before has no event in this step.
-    return (all(e.of == e.seq for e in step.effects if isinstance(e, End | Report))
-            and all(any(p.seq == e.seq and p.outcome is e.outcome for p in step.after.prompts) for e in step.ended))
+    return (all(e.of == e.seq for e in step.effects if isinstance(e, ENDS))
+            and all(any(p.outcome is e.outcome and p.seq == e.seq for p in step.after.prompts) for e in step.ended))
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
@@ -187,7 +194,8 @@ def closed(step: ServerStep) -> bool:
 
 def record(step: SessionStep) -> bool:
     waiting = [p.seq for p in step.before.prompts if p.state is CANCELED_ON_ENTRY]
-    return all(Record(p.seq) in step.effects for p in step.after.prompts if p.state is DONE and p.seq in waiting)
+    return not waiting or all(
+        Record(p.seq) in step.effects for p in step.after.prompts if p.state is DONE and p.seq in waiting)
 
 
 def prompt_terminal(step: SessionStep) -> bool:

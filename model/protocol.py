@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -48,6 +49,9 @@ class Behaviour(Interface):
         """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
 
 
+_compile_once = cache(compile_rows)  # a protocol that is limited has the same rows
+
+
 @dataclass(frozen=True, repr=False)
 class Protocol:
     """A protocol: the rows its prompts live by, what their guards mean, and the actions that fire them."""
@@ -63,7 +67,7 @@ class Protocol:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", rows_of(self.rows, self.features))
         object.__setattr__(self, "actions", self.actions or actions_of(self.features))
-        object.__setattr__(self, "table", compile_rows(self.rows))
+        object.__setattr__(self, "table", _compile_once(self.rows))
         object.__setattr__(self, "_by_name", {action.name: action for action in self.actions})
 
     def __repr__(self) -> str:

@@ -62,12 +62,16 @@ class Onward(NamedTuple):
 
 @contextmanager
 def nothing_collected() -> Iterator[None]:
-    """Nothing that a search makes has circles, and the collector would look at all of it over and over."""
+    """Nothing that a search makes has circles, and the collector would look at all of it over and over; or once, as
+    soon as it may: but whatever is frozen and thawed counts as old."""
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         if collecting:
             gc.enable()
 

@@ -11,6 +11,7 @@ The tables say what a move would show (properties broken, goals met), the search
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from ...actions import Action, Variant
@@ -40,6 +41,7 @@ Made = TypeVar("Made")
 T = TypeVar("T")
 
 MOST_AT_REST = 32  # properties: each has a bit
+NOBODY: frozenset[int] = frozenset()
 
 
 class Option(NamedTuple):
@@ -113,12 +115,25 @@ def ask(
         yield known, found
 
 
-def list_parts(protocol: Behaviour) -> list[Behaviour]:
-    """The protocol as a whole; and in parts, one after the other, each of which may ask for run ids without the others:
-    its actions, if its moves are listed by actions."""
-    if isinstance(protocol, Protocol) and type(protocol).moves is Protocol.moves:
-        return [protocol, *(protocol.limited((action,)) for action in protocol.actions)]
-    return [protocol, protocol]
+class Parts:
+    """A protocol in parts, which come one after the other: each action that has asked for a run id, and the actions
+    between these. It is one part if its moves are not listed by actions."""
+
+    def __init__(self, protocol: Behaviour) -> None:
+        self.protocol = protocol
+        self.parts = [protocol]
+        self._asking: set[Action] = set()
+
+    def split(self, part: Behaviour, asks: Callable[[Behaviour], bool]) -> bool:
+        """Takes apart the part that has asked, by which of its actions ask. False: it has no parts."""
+        protocol, asking = self.protocol, self._asking
+        if not isinstance(protocol, Protocol) or type(protocol).moves is not Protocol.moves or len(part.actions) < 2:
+            return False
+        before = len(asking)
+        asking.update([action for action in part.actions if asks(protocol.limited((action,)))])
+        self.parts = [protocol.limited(tuple(actions)) for _, actions in groupby(
+            protocol.actions, lambda action: action if action in asking else None)]
+        return len(asking) > before
 
 
 class Sessions:
@@ -133,8 +148,8 @@ class Sessions:
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         if len(self.at_rest) > MOST_AT_REST:
             raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
-        self._parts = list_parts(plain.protocol)
-        self._parts_when_full = list_parts(plain.without_accept)
+        self._parts = Parts(plain.protocol)
+        self._parts_when_full = Parts(plain.without_accept)
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
         self._shapes: dict[Shape, tuple[PlacedCase, ...] | None] = {}  # None: it must be worked out as it is
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
@@ -213,14 +228,16 @@ class Sessions:
             moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
             return tuple([make(session, seq, move) for move in moves])
 
-        whole, *parts = self._parts_when_full if full else self._parts
-        try:
-            return [({}, work_out(session, whole), self.unrest(session.owed))]
-        except Asked:  # and what does not ask is worked out once for all cases
-            cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
-                (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
-        for part in parts:
-            found = list(ask(session, {}, partial(work_out, part=part)))
+        def list_answers(part: Behaviour) -> list[tuple[dict[int, bool], tuple[Made, ...]]]:
+            return list(ask(session, {}, partial(work_out, part=part)))
+
+        parts = self._parts_when_full if full else self._parts
+        cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
+            (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
+        for part in parts.parts:  # what does not ask is worked out once for all cases
+            found = list_answers(part)
+            if len(found) > 1 and parts.split(part, lambda part: len(list_answers(part)) > 1):
+                return self._split(session, seq, make, full)
             cases = [({**known, **asked}, moves + more, unrest)
                      for known, moves, unrest in cases for asked, more in found
                      if all(asked.get(of, yes) is yes for of, yes in known.items())]
@@ -244,13 +261,12 @@ class Sessions:
         """The run ids of the prompts that the move accepts and the prompts that are lost by it, by seq or number of
         place; and what it shows."""
         step = SessionStep.of(session, move)
-        broken = tuple([id for id, holds in self.plain.on_session if not holds(step)])
-        new = [p for p in move.after.prompts if p.seq > seq]
-        lost: frozenset[int] = frozenset()
-        if len(move.after.prompts) < len(session.prompts) + len(new):
-            lost = frozenset([number_of(p.seq) for p in session.prompts]) - {
-                number_of(p.seq) for p in move.after.prompts}
-        return tuple([number_of(p.seq) for p in new if p.run_id]), lost, broken + self._goals_met(move)
+        shows = tuple([id for id, holds in self.plain.on_session if not holds(step)]) + self._goals_met(move)
+        before, after = session.prompts, move.after.prompts
+        if [p.seq for p in before] == [p.seq for p in after]:
+            return (), NOBODY, shows
+        lost = NOBODY.union([number_of(p.seq) for p in before]).difference([number_of(p.seq) for p in after])
+        return tuple([number_of(p.seq) for p in after if p.seq > seq and p.run_id]), lost, shows
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
