@@ -101,7 +101,7 @@ def canceled(p: Prompt) -> bool:
 
 
 def no_poisoning(step: SessionStep) -> bool:
-    return all(p.reach is not NOTHING for p in step.after.prompts if canceled(p))
+    return not [p for p in step.after.prompts if p.reach is NOTHING and canceled(p)]
 
 
 def no_late_fold(step: SessionStep) -> bool:
@@ -123,18 +123,17 @@ def no_lost_cancel(step: SessionStep) -> bool:
         return True
     seqs = [p.seq for p in reached]
     ended_otherwise = [p.seq for p in reached if p.outcome not in (None, CANCELED)]
-    return (not any(p.seq in seqs for p in step.started + step.folded)
-            and not (ended_otherwise and any(
-                p.seq in ended_otherwise for p in step.before.live if p.state is not ACTIVE)))
+    return (not [p for p in step.started + step.folded if p.seq in seqs]
+            and not [p for p in step.before.prompts if ended_otherwise and p.seq in ended_otherwise
+                     and p.state is not ACTIVE and p.state is not DONE])
 
 
 def cancel_stops(step: SessionStep) -> bool:
     reached = [p.seq for p in step.after.prompts if p.reach is BY_CANCEL]
     asked = [e.seq for e in step.effects if isinstance(e, Stop)]
-    if not reached:
-        return not asked
-    return (all(seq in reached for seq in asked)
-            and all(p.seq in asked for p in step.before.active if p.reach is not BY_CANCEL and p.seq in reached))
+    running = [p.seq for p in step.before.prompts if p.state is ACTIVE and p.reach is not BY_CANCEL]
+    return (not [seq for seq in asked if seq not in reached]
+            and not [seq for seq in running if seq in reached and seq not in asked])
 
 
 def queue_dropped(step: SessionStep) -> bool:
@@ -142,12 +141,12 @@ def queue_dropped(step: SessionStep) -> bool:
     reached = [p for p in step.after.prompts if p.reach is not NOTHING and p.outcome is not CANCELED]
     if not reached:
         return True
-    waiting = [p.seq for p in step.before.queue if p.reach is NOTHING]
-    return not any(p.reach is BY_CLEAR or p.seq in waiting for p in reached)
+    waiting = [p.seq for p in step.before.prompts if p.state is QUEUED and p.reach is NOTHING]
+    return not [p for p in reached if p.reach is BY_CLEAR or p.seq in waiting]
 
 
 def one_terminal(step: SessionStep) -> bool:
-    return all(p.ends <= 1 for p in step.after.prompts)
+    return not [p for p in step.after.prompts if p.ends > 1]
 
 
 def no_loss(step: SessionStep) -> bool:
@@ -170,9 +169,11 @@ def no_absorption(step: SessionStep) -> bool:
 
 
 def attribution(step: SessionStep) -> bool:
+    if [e for e in step.effects if isinstance(e, ENDS) and e.of != e.seq]:
+        return False
     # A prompt that was done before has no event in this step.
-    return (all(e.of == e.seq for e in step.effects if isinstance(e, ENDS))
-            and all(any(p.outcome is e.outcome and p.seq == e.seq for p in step.after.prompts) for e in step.ended))
+    return not step.ended or all(
+        [p for p in step.after.prompts if p.outcome is e.outcome and p.seq == e.seq] for e in step.ended)
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:

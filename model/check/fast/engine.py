@@ -245,7 +245,7 @@ class FastExplorer:
         run_ids = [p.seq for p in server.prompts if p.run_id]
         ends = []
         for i, prompt in self.plain.finished_prompts(state):
-            if end := self.tables.end(i, prompt):
+            if end := self.tables.end(i, prompt.seq, prompt[2:]):
                 ends.append((prompt.seq, end))
                 run_ids += [prompt.seq] * prompt.run_id
         left = [limit - spent for limit, spent in zip(self.plain.limits[1:], situation.spent[1:])]

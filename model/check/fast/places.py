@@ -43,7 +43,7 @@ class Place:
     def __init__(self, at: int) -> None:
         self.at = at
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:  # for `isinstance`
         return int
 
@@ -79,9 +79,6 @@ class Place:
         if (mine ^ others) & 1:
             raise NotRenumberedError
         return mine == others  # type: ignore[no-any-return]
-
-    def __ne__(self, other: Any) -> bool:
-        return not self == other
 
     def __bool__(self) -> bool:
         if self.at & 1:
@@ -156,7 +153,8 @@ def number_place(place: Any) -> int:
 
 def number_of(seq: Any) -> int:
     """The number of a place. A seq is its own."""
-    return seq.at if type(seq) in KINDS else seq
+    number: int = seq.at if type(seq) in KINDS else seq
+    return number
 
 
 def number_prompt(prompt: Prompt) -> Prompt:
@@ -200,7 +198,9 @@ def number_places(session: Any) -> tuple[Form, tuple[int, ...]]:
     if found is None:
         raise NotRenumberedError
     form, places = found
-    return form, tuple([number_place(place) for place in places])
+    if not KINDS.issuperset(map(type, places)):
+        raise NotRenumberedError
+    return form, tuple([place.at for place in places])
 
 
 def _without_places(fields: tuple[Any, ...]) -> tuple[Any, ...]:

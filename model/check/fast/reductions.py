@@ -95,7 +95,7 @@ class Commuting:
         steps: dict[tuple[int, Ends], list[Option]] = {}
         for move in case.moves:
             if move.action.system and move.action.while_closing and _alone(move.action):
-                steps.setdefault((move.live, _ends(move)), []).append(move)
+                steps.setdefault((move.live, move.ends), []).append(move)
         for (after, ends), moves in steps.items():
             yield after, OwnStep(tuple(moves), ends, frozenset(id for move in moves for id in move.shows))
 
@@ -129,11 +129,11 @@ class Commuting:
                     _quiet(left) and not (_quiet(right) and left.unrest | right.unrest == right.unrest)):
                 yield None
             for move in left.moves:
-                if (move.live == y and _alone(move.action) and _ends(move) == step.ends
+                if (move.live == y and _alone(move.action) and move.ends == step.ends
                         and step.shows.issuperset(move.shows)):
                     continue
                 other = moves.get(move.label)
-                if (other is None or _ends(move) != _ends(other) or move.run_ids != other.run_ids
+                if (other is None or move.ends != other.ends or move.run_ids != other.run_ids
                         or move.lost != other.lost or move.changes != other.changes
                         or not step.shows.union(other.shows).issuperset(move.shows)):
                     yield None
@@ -151,8 +151,3 @@ def _quiet(case: Case) -> bool:
 def _alone(action: Action) -> bool:
     """Whether the action touches nothing but its session."""
     return action.bound is None and action.sets_closing is None and not action.everywhere
-
-
-def _ends(move: Option) -> Ends:
-    """How prompts end in a move. Their run ids are what they are, known or hidden."""
-    return tuple((p.seq, *p[2:]) for p in move.ended)

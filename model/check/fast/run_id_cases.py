@@ -8,10 +8,12 @@ Such a prompt is in every other respect a prompt: its run id is compared as one 
 two prompts with one seq have one run id. A protocol that reads run ids must read the field `run_id`.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ...session import AnySession, Prompt
 from .places import number_of
+
+T = TypeVar("T", bound=AnySession)
 
 
 class Asked(BaseException):
@@ -52,11 +54,17 @@ def without_run_ids(session: AnySession) -> AnySession:
             break
     else:
         return session
-    return session.with_prompts(
-        p if type(p) is HiddenPrompt else HiddenPrompt(p.seq, UNKNOWN, *p[2:]) for p in session.prompts)
+    return _with_prompts(session, [
+        p if type(p) is HiddenPrompt else HiddenPrompt(p.seq, UNKNOWN, *p[2:]) for p in session.prompts])
 
 
 def with_run_ids(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
     """The session with these run ids, by seq or number of place, and the others as they are."""
-    return session.with_prompts(
-        Prompt(p.seq, run_ids[at], *p[2:]) if (at := number_of(p.seq)) in run_ids else p for p in session.prompts)
+    return _with_prompts(session, [
+        Prompt(p.seq, run_ids[at], *p[2:]) if (at := number_of(p.seq)) in run_ids else p for p in session.prompts])
+
+
+def _with_prompts(session: T, prompts: list[Prompt]) -> T:
+    """The session with other prompts, which are in order."""
+    same: T = session._replace(prompts=tuple(prompts))  # type: ignore[attr-defined]
+    return same

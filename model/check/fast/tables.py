@@ -9,8 +9,8 @@ The tables say what a move would show (properties broken, goals met), the search
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,22 +44,52 @@ MOST_AT_REST = 32  # properties: each has a bit
 NOBODY: frozenset[int] = frozenset()
 
 
-class Option(NamedTuple):
-    """One thing that a session can do, whatever the run ids that nobody asked for."""
+class Deed(NamedTuple):
+    """One thing that sessions can do, whatever the run ids that nobody asked for: with the numbers of places for seqs,
+    or with seqs."""
 
     action: Action
     seq: int | None
     variant: Variant
-    live: int  # the number of the session without the finished prompts, hidden
     run_ids: tuple[int, ...]  # of the prompts that it accepts: the seqs that have one
     ended: tuple[Prompt, ...]
     lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
-    changes: bool
     shows: tuple[str, ...]  # the properties it breaks and the goals it meets, by id
+
+
+class Option(NamedTuple):
+    """A deed of one session, and what it leads to."""
+
+    deed: Deed
+    seqs: Sequence[int]  # by the numbers that the deed has for them
+    live: int  # the number of the session without the finished prompts, hidden
+    changes: bool
+
+    @property
+    def action(self) -> Action:
+        return self.deed.action
+
+    @property
+    def shows(self) -> tuple[str, ...]:
+        return self.deed.shows
 
     @property
     def label(self) -> tuple[Action, int | None, Variant]:
-        return self.action, self.seq, self.variant
+        deed = self.deed
+        return deed.action, deed.seq and self.seqs[deed.seq], deed.variant
+
+    @property
+    def run_ids(self) -> list[int]:
+        return [self.seqs[seq] for seq in self.deed.run_ids]
+
+    @property
+    def lost(self) -> set[int]:
+        return {self.seqs[seq] for seq in self.deed.lost}
+
+    @property
+    def ends(self) -> tuple[tuple[Any, ...], ...]:
+        """How prompts end: their seqs, and all that an end is known by. Their run ids are what they are."""
+        return tuple([(self.seqs[p[0]], *p[2:]) for p in self.deed.ended])
 
 
 class Case(NamedTuple):
@@ -70,35 +100,29 @@ class Case(NamedTuple):
     unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
 
 
-class PlacedOption(NamedTuple):
-    """The same with the numbers of places for seqs."""
+class PlacedDeed(NamedTuple):
+    """A deed with the numbers of places for seqs, and what it leads to."""
 
-    action: Action
-    seq: int | None
-    variant: Variant
+    deed: Deed
     form: int  # of the session that it leads to, by number
     places: tuple[int, ...]  # of that session: the mark's, and the prompts'
-    run_ids: tuple[int, ...]
-    ended: tuple[Prompt, ...]
-    lost: frozenset[int]
-    shows: tuple[str, ...]
-
-    def put_back(self, number: int, seqs: list[int], sessions: "Sessions") -> Option:
-        """The same for the session of that number, with seqs for the numbers of places."""
-        action, seq, variant, form, places, run_ids, ended, lost, shows = self
-        live = sessions.number_form((form, *[seqs[place] for place in places]))
-        return Option(
-            action, seq and seqs[seq], variant, live, tuple([seqs[p] for p in run_ids]) if run_ids else (),
-            tuple([type(p)(seqs[p[0]], *p[1:]) for p in ended]) if ended else (),
-            frozenset([seqs[p] for p in lost]) if lost else lost, bool(ended) or live != number, shows)
 
 
-class PlacedCase(NamedTuple):
-    """The same with the numbers of places for seqs."""
+class Shaped:
+    """What the sessions of a shape can do: each deed once, and cases that have the indices of theirs."""
 
-    known: dict[int, bool]
-    moves: tuple[PlacedOption, ...]
-    unrest: int
+    def __init__(self, cases: Sequence[tuple[dict[int, bool], tuple[PlacedDeed, ...], int]]) -> None:
+        self._given = cases
+        deeds = {id(deed): deed for _, moves, _ in cases for deed in moves}
+        index = {key: i for i, key in enumerate(deeds)}
+        self.deeds = list(deeds.values())
+        self.cases = [(known, [index[id(deed)] for deed in moves], unrest) for known, moves, unrest in cases]
+
+    @cached_property
+    def when_full(self) -> "Shaped":
+        """The same when no prompt is accepted any more."""
+        return Shaped([(known, tuple([d for d in moves if d.deed.action.bound != "prompts"]), unrest)
+                       for known, moves, unrest in self._given])
 
 
 def ask(
@@ -151,7 +175,8 @@ class Sessions:
         self._parts = Parts(plain.protocol)
         self._parts_when_full = Parts(plain.without_accept)
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
-        self._shapes: dict[Shape, tuple[PlacedCase, ...] | None] = {}  # None: it must be worked out as it is
+        self._shapes: dict[Shape, Shaped | None] = {}  # None: it must be worked out as it is
+        self._seqs = range(2 + plain.bounds.prompts)  # for deeds that have seqs
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
@@ -166,13 +191,11 @@ class Sessions:
         """The same, if it was ever met."""
         return self._numbers.get(self._key(session))
 
-    def number_form(self, key: tuple[int, ...]) -> int:
-        """The number of the session with this form, mark and seqs."""
-        number = self._numbers.get(key)
-        if number is None:
-            form, mark, *seqs = key
-            number = self._numbers[key] = len(self.known)
-            self.known.append(self._form[form].fill(HiddenPrompt, mark, seqs))
+    def _number_session(self, key: tuple[int, ...]) -> int:
+        """A number for the session with this form, mark and seqs."""
+        form, mark, *seqs = key
+        number = self._numbers[key] = len(self.known)
+        self.known.append(self._form[form].fill(HiddenPrompt, mark, seqs))
         return number
 
     def _key(self, session: AnySession) -> object:
@@ -200,25 +223,26 @@ class Sessions:
             shape, seqs = renumbered
             if shape not in self._shapes:
                 try:
-                    self._shapes[shape] = self._place_cases(
-                        *shape.fill(HiddenPrompt), full=len(shape.form.prompts) >= prompts)
+                    self._shapes[shape] = Shaped(self._split(
+                        *shape.fill(HiddenPrompt), self._placed_deed, full=len(shape.form.prompts) >= prompts))
                 except (Exception, NotRenumberedError):  # whatever goes wrong with places is told with seqs
                     self._shapes[shape] = None
             if (found := self._shapes[shape]) is not None:
-                return self._put_back(found, number, seqs, full=seq >= prompts)
+                return self._put_back(found.when_full if seq >= prompts else found, number, seqs)
         return tuple([Case(*case) for case in self._split(session, seq, self._numbered_option, full=seq >= prompts)])
 
-    def _place_cases(self, session: AnySession, seq: int, full: bool) -> tuple[PlacedCase, ...]:
-        return tuple([PlacedCase(*case) for case in self._split(session, seq, self._placed_option, full)])
-
-    def _put_back(self, cases: tuple[PlacedCase, ...], number: int, seqs: list[int], full: bool) -> tuple[Case, ...]:
-        """The cases for the session of that number. `full`: no prompt is accepted any more."""
-        placed = {id(move): move for case in cases for move in case.moves
-                  if not (full and move.action.bound == "prompts")}
-        options = {key: move.put_back(number, seqs, self) for key, move in placed.items()}
-        return tuple([Case({seqs[place]: yes for place, yes in case.known.items()},
-                           tuple([options[id(move)] for move in case.moves if id(move) in options]), case.unrest)
-                      for case in cases])
+    def _put_back(self, shaped: Shaped, number: int, seqs: list[int]) -> tuple[Case, ...]:
+        """The cases for the session of that number, with seqs for the numbers of places."""
+        options, numbers = [], self._numbers
+        for deed, form, places in shaped.deeds:
+            key = form, *[seqs[place] for place in places]
+            live = numbers.get(key)
+            if live is None:
+                live = self._number_session(key)
+            options.append(Option(deed, seqs, live, live != number or bool(deed.ended)))
+        return tuple([
+            Case({seqs[place]: yes for place, yes in known.items()}, tuple([options[i] for i in moves]), unrest)
+            for known, moves, unrest in shaped.cases])
 
     def _split(
         self, session: AnySession, seq: int, make: Callable[[AnySession, int, Move], Made], full: bool,
@@ -244,29 +268,28 @@ class Sessions:
         return cases
 
     def _numbered_option(self, session: AnySession, seq: int, move: Move) -> Option:
-        run_ids, lost, shows = self._judge(session, seq, move)
-        return Option(move.action, move.seq, move.variant, self.number(without_run_ids(move.live)), run_ids,
-                      move.ended, lost, move.after != session, shows)
+        deed = self._judge(session, seq, move, move.seq, move.ended)
+        return Option(deed, self._seqs, self.number(without_run_ids(move.live)), move.after != session)
 
-    def _placed_option(self, session: AnySession, seq: int, move: Move) -> PlacedOption:
-        run_ids, lost, shows = self._judge(session, seq, move)
+    def _placed_deed(self, session: AnySession, seq: int, move: Move) -> PlacedDeed:
         form, places = number_places(without_run_ids(move.live))
-        return PlacedOption(
-            move.action, move.seq and number_place(move.seq), move.variant, self._number_of_form(form), places,
-            run_ids, tuple(map(number_prompt, move.ended)), lost, shows)
+        return PlacedDeed(
+            self._judge(session, seq, move, move.seq and number_place(move.seq), tuple(map(number_prompt, move.ended))),
+            self._number_of_form(form), places)
 
     def _judge(
-        self, session: AnySession, seq: int, move: Move,
-    ) -> tuple[tuple[int, ...], frozenset[int], tuple[str, ...]]:
-        """The run ids of the prompts that the move accepts and the prompts that are lost by it, by seq or number of
-        place; and what it shows."""
+        self, session: AnySession, seq: int, move: Move, of: int | None, ended: tuple[Prompt, ...],
+    ) -> Deed:
+        """The move as a deed, of the prompt `of`."""
         step = SessionStep.of(session, move)
         shows = tuple([id for id, holds in self.plain.on_session if not holds(step)]) + self._goals_met(move)
         before, after = session.prompts, move.after.prompts
-        if [p.seq for p in before] == [p.seq for p in after]:
-            return (), NOBODY, shows
-        lost = NOBODY.union([number_of(p.seq) for p in before]).difference([number_of(p.seq) for p in after])
-        return tuple([number_of(p.seq) for p in after if p.seq > seq and p.run_id]), lost, shows
+        run_ids: tuple[int, ...] = ()
+        lost = NOBODY
+        if [p.seq for p in before] != [p.seq for p in after]:
+            run_ids = tuple([number_of(p.seq) for p in after if p.seq > seq and p.run_id])
+            lost = NOBODY.union([number_of(p.seq) for p in before]).difference([number_of(p.seq) for p in after])
+        return Deed(move.action, of, move.variant, run_ids, ended, lost, shows)
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
@@ -282,7 +305,7 @@ class Sessions:
         for (number, _), cases in self._cases.items():
             onward[number] = (*onward.get(number, ()), *(
                 move.live for case in cases for move in case.moves
-                if move.action.system and not move.ended))
+                if move.action.system and not move.deed.ended))
         return endless(onward)
 
     def unrest(self, prompts: Iterable[Prompt]) -> int:
@@ -315,6 +338,7 @@ class Tables:
         self.most = 0  # moves that a state can have
         self.choosy = False  # whether there is more than one way for something to happen everywhere
         self.shows: dict[tuple[str, ...], int] = {}
+        self._summed_up: dict[tuple[Action, ...], tuple[bool, bool]] = {}
         self.everywhere: dict[Action, int] = {}
         self._kinds: dict[tuple[Action, int, bool, bool, tuple[str, ...]], tuple[int, int, int, int]] = {}
         self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all of it but seq and run
@@ -329,44 +353,58 @@ class Tables:
             case_of[session << self.index_bits | index] = len(self.cases) // CASE.size
             packed: dict[int, bytes] = {}  # by option: several cases have the same
             for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
-                options = [option for option in urgent or case.moves if option.action.while_closing or not closing]
+                options = urgent or case.moves
+                if closing:
+                    options = tuple([option for option in options if option.action.while_closing])
                 begin = len(self.moves) // MOVE.size
                 for option in options:
-                    if id(option) not in packed:
-                        packed[id(option)] = MOVE.pack(*self._move(session, number, closing, option))
-                    self.moves += packed[id(option)]
+                    key = id(option)
+                    move = packed.get(key)
+                    if move is None:
+                        move = packed[key] = self._pack(session, number, closing, option)
+                    self.moves += move
                 self.cases += CASE.pack(
                     sum(map(layout.run_id, case.known)),
-                    sum(layout.run_id(seq) for seq, yes in case.known.items() if yes),
-                    begin, begin + len(options), case.unrest,
-                    not any(option.action.system for option in options), bool(urgent))
+                    sum([layout.run_id(seq) for seq, yes in case.known.items() if yes]),
+                    begin, begin + len(options), case.unrest, self._sum_up(options)[0], bool(urgent))
                 self.most = max(self.most, layout.bounds.sessions * len(options))
-                everywhere = [option.action for option in case.moves if option.action.everywhere]
-                self.choosy |= len(set(everywhere)) < len(everywhere)
+                self.choosy |= self._sum_up(case.moves)[1]
         if self.most > MOST_MOVES:
             raise TooWide(f"a state has more than {MOST_MOVES:,} moves")
 
-    def _move(self, session: int, number: int, closing: bool, option: Option) -> tuple[int, ...]:
-        """The fields of one move."""
-        layout, after, keep = self.layout, option.live, WHOLE
+    def _sum_up(self, options: tuple[Option, ...]) -> tuple[bool, bool]:
+        """Whether the system can do none of these by itself; and whether two of them are the same action everywhere."""
+        actions = tuple([option.deed.action for option in options])
+        found = self._summed_up.get(actions)
+        if found is None:
+            everywhere = [action for action in actions if action.everywhere]
+            found = self._summed_up[actions] = (
+                not any(action.system for action in actions), len(set(everywhere)) < len(everywhere))
+        return found
+
+    def _pack(self, session: int, number: int, closing: bool, option: Option) -> bytes:
+        """One move."""
+        deed, seqs, after, changes = option
+        layout, keep = self.layout, WHOLE
         if after >> layout.session_bits:
             raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
-        kind = option.action, session, closing, option.changes, option.shows
+        kind = deed.action, session, closing, changes, deed.shows
         fields = self._kinds.get(kind)
         if fields is None:
             fields = self._kinds[kind] = self._fields_of_kind(*kind)
         left, add, shows, everywhere = fields
         add += after - number << layout.sessions[session]
-        for seq in option.run_ids:
-            add += layout.run_id(seq)
-        for prompt in option.ended:
-            if end := self.end(session, prompt):
-                add += end << layout.ends + (prompt[0] - 1) * layout.end_bits
+        for seq in deed.run_ids:
+            add += layout.run_id(seqs[seq])
+        for prompt in deed.ended:
+            seq = seqs[prompt[0]]
+            if end := self.end(session, seq, prompt[2:]):
+                add += end << layout.ends + (seq - 1) * layout.end_bits
             else:
-                keep &= ~layout.run_id(prompt[0])
-        for seq in option.lost:
-            keep &= ~layout.run_id(seq)
-        return left, keep, add & WHOLE, shows, option.changes, everywhere
+                keep &= ~layout.run_id(seq)
+        for seq in deed.lost:
+            keep &= ~layout.run_id(seqs[seq])
+        return MOVE.pack(left, keep, add & WHOLE, shows, changes, everywhere)
 
     def _fields_of_kind(
         self, action: Action, session: int, closing: bool, changes: bool, shows: tuple[str, ...],
@@ -390,22 +428,21 @@ class Tables:
                 add -= 1 << self.layout.budgets[action.bound]
         return left, add, self.shows.setdefault(shows, len(self.shows)), everywhere
 
-    def end(self, session: int, prompt: Prompt) -> int:
+    def end(self, session: int, seq: int, kind: tuple[Any, ...]) -> int:
         """The number of the way in which a prompt of that session ended: by kind, then by session. 0: forgotten."""
-        first = self.ends.get(prompt[2:])
+        first = self.ends.get(kind)
         if first is None:
-            first = self.ends.get((prompt[0], *prompt[2:]))
+            first = self.ends.get((seq, *kind))
         if first is None:
-            first = self._number_end(prompt)
+            first = self._number_end(seq, kind)
         return first and first + session
 
-    def _number_end(self, prompt: Prompt) -> int:
-        kind = prompt[2:]
+    def _number_end(self, seq: int, kind: tuple[Any, ...]) -> int:
         try:
             unrest = self._judge_end(PLACES[2], kind)
         except (Exception, NotRenumberedError):  # as with sessions: whatever goes wrong with a place is told with seqs
-            unrest = self._judge_end(prompt.seq, kind)
-            kind = (prompt.seq, *kind)
+            unrest = self._judge_end(seq, kind)
+            kind = (seq, *kind)
         first = 0
         if not self.forget or any(unrest):
             first = 1 + self.layout.bounds.sessions * len(self.ends)

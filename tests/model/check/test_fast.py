@@ -237,7 +237,7 @@ def enters_even_if_it_fails(step: Step, arg: Argument) -> object:
     lambda step, arg: arg.subject.seq in range(2, 3), lambda step, arg: len(range(arg.subject.seq)) == 2,
     lambda step, arg: min(arg.subject.seq, 2) == 2, lambda step, arg: max(p.seq for p in step.live) == 2,
     lambda step, arg: sum(p.seq for p in step.live) == 3, lambda step, arg: -arg.subject.seq == -2,
-    lambda step, arg: 1 < arg.subject.seq, lambda step, arg: arg.subject.seq != 2,
+    lambda step, arg: arg.subject.seq > 1, lambda step, arg: arg.subject.seq != 2,
     lambda step, arg: f"{arg.subject.seq}" == "2", lambda step, arg: arg.subject.label == "B",
     lambda step, arg: arg.subject.seq.bit_length() == 2, lambda step, arg: arg.subject.seq.real == 2,
     cache(lambda step, arg: arg.subject.seq == 2), enters_even_if_it_fails,

@@ -9,7 +9,7 @@ import pytest
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.fast.reductions import Commuting
-from cancelmark.model.check.fast.tables import Case, Option
+from cancelmark.model.check.fast.tables import Case, Deed, Option
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
 from cancelmark.model.session import Prompt
@@ -23,8 +23,10 @@ NAMES = "stuv"  # of sessions; a session's number is its place here
 
 def move(name: str, live: str, **fields: Any) -> Option:
     """An action that leads to the session called `live`."""
-    whole = {"seq": 1, "variant": None, "run_ids": (), "ended": (), "lost": frozenset(), "changes": True, "shows": ()}
-    return Option(action=fields.pop("action", ACTION[name]), live=NAMES.index(live), **{**whole, **fields})
+    whole = {"action": ACTION[name], "seq": 1, "variant": None, "run_ids": (), "ended": (), "lost": frozenset(),
+             "shows": ()}
+    changes = fields.pop("changes", True)
+    return Option(Deed(**{**whole, **fields}), range(4), NAMES.index(live), changes)
 
 
 class Graph:
