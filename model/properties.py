@@ -119,19 +119,19 @@ def no_late_fold(step: SessionStep) -> bool:
 def no_lost_cancel(step: SessionStep) -> bool:
     # By what has reached a prompt after the step: a cancel must not itself start what it covers.
     reached = [p for p in step.after.prompts if p.reach is BY_CANCEL]
-    if not reached:
-        return True
-    seqs = [p.seq for p in reached]
-    ended_otherwise = [p.seq for p in reached if p.outcome not in (None, CANCELED)]
-    return (not [p for p in step.started + step.folded if p.seq in seqs]
-            and not [p for p in step.before.prompts if ended_otherwise and p.seq in ended_otherwise
-                     and p.state is not ACTIVE and p.state is not DONE])
+    begun = [p.seq for p in step.started + step.folded]
+    ended_otherwise = [p.seq for p in reached if p.outcome is not None and p.outcome is not CANCELED]
+    return (not (begun and any(p.seq in begun for p in reached))
+            and not (ended_otherwise and any(
+                p.seq in ended_otherwise for p in step.before.live if p.state is not ACTIVE)))
 
 
 def cancel_stops(step: SessionStep) -> bool:
-    reached = [p.seq for p in step.after.prompts if p.reach is BY_CANCEL]
     asked = [e.seq for e in step.effects if isinstance(e, Stop)]
     running = [p.seq for p in step.before.prompts if p.state is ACTIVE and p.reach is not BY_CANCEL]
+    if not asked and not running:
+        return True
+    reached = [p.seq for p in step.after.prompts if p.reach is BY_CANCEL]
     return (not [seq for seq in asked if seq not in reached]
             and not [seq for seq in running if seq in reached and seq not in asked])
 
@@ -160,8 +160,9 @@ def single_active(step: SessionStep) -> bool:
 
 def fifo(step: SessionStep) -> bool:
     # A turn that goes on in a held session was active before, and passes nobody.
-    return all(observer.place(p) < observer.place(q) for p in step.started for q in step.after.queue
-               if not (p.state is ACTIVE and step.after.wished_hold))
+    return not step.started or all(
+        observer.place(p) < observer.place(q) for p in step.started for q in step.after.queue
+        if not (p.state is ACTIVE and step.after.wished_hold))
 
 
 def no_absorption(step: SessionStep) -> bool:
@@ -177,7 +178,7 @@ def attribution(step: SessionStep) -> bool:
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
-    idle = not step.before.live and step.call in ("cancel", "stop") and not step.variant
+    idle = step.call in ("cancel", "stop") and not step.variant and not step.before.live
     return not idle or (step.after.prompts == step.before.prompts and not step.effects
                         and step.after.held == step.before.held)
 
@@ -195,8 +196,8 @@ def closed(step: ServerStep) -> bool:
 
 def record(step: SessionStep) -> bool:
     waiting = [p.seq for p in step.before.prompts if p.state is CANCELED_ON_ENTRY]
-    return not waiting or all(
-        Record(p.seq) in step.effects for p in step.after.prompts if p.state is DONE and p.seq in waiting)
+    settled = waiting and [p.seq for p in step.after.prompts if p.state is DONE and p.seq in waiting]
+    return not settled or all(Record(seq) in step.effects for seq in settled)
 
 
 def prompt_terminal(step: SessionStep) -> bool:
