@@ -150,8 +150,8 @@ def one_terminal(step: SessionStep) -> bool:
 
 
 def no_loss(step: SessionStep) -> bool:
-    left = iter([p.seq for p in step.after.prompts])  # in order, as those before: each is looked for after the last
-    return all(p.seq in left for p in step.before.prompts)
+    left = [p.seq for p in step.after.prompts]
+    return not [p for p in step.before.prompts if p.seq not in left]
 
 
 def single_active(step: SessionStep) -> bool:
