@@ -39,9 +39,9 @@ ROOMY = "-w25"  # SPIN's hash table has a slot for each state, and more
 T = TypeVar("T")
 
 
-FASTER_PLAIN = ("Two thirds of the fast engine's time at these bounds table what sessions can do, in Python. Three quarters "
-                "of that are the protocol's own actions and properties, and what makes these faster makes the plain "
-                "engine faster, too.")
+FASTER_PLAIN = ("About half of the fast engine's time at these bounds tables what sessions can do, in Python. Three "
+                "quarters of that are the protocol's own actions and properties, and what makes these faster makes the "
+                "plain engine faster, too.")
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
