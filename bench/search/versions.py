@@ -37,7 +37,7 @@ NO_PEER = "There was no peer: give PEER=FILE, a Stateright binary."
 
 
 TABLES = ("Two fifths of what is left table what sessions can do, in Python, the loop in C is the rest. Three quarters "
-          "of the tables are the protocol's own actions and properties, run once for each order of a session's prompts.")
+          "of that are the protocol's own actions and properties, run once for each order of a session's prompts.")
 
 
 class Run(NamedTuple):

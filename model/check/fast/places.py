@@ -35,7 +35,17 @@ class NotRenumberedError(BaseException):
     """
 
 
-class Place:
+def _refuse(*_: Any) -> Any:
+    raise NotRenumberedError
+
+
+ALLOWED = {"__new__", "__getattribute__", "__doc__", "__le__", "__gt__", "__ge__", "__lt__", "__eq__", "__ne__",
+           "__bool__"}
+Refusing: Any = type("Refusing", (), {"__slots__": (), **{
+    name: _refuse if name.startswith("__") else property(_refuse) for name in vars(int).keys() - ALLOWED}})
+
+
+class Place(Refusing):  # type: ignore[misc]
     """Where a seq is in the order of a session's seqs: an even number, or an odd one for a limit."""
 
     __slots__ = ("at",)
@@ -80,20 +90,12 @@ class Place:
             raise NotRenumberedError
         return mine == others  # type: ignore[no-any-return]
 
+    __hash__ = _refuse  # since it has an `__eq__`
+
     def __bool__(self) -> bool:
         if self.at & 1:
             raise NotRenumberedError
         return True
-
-
-def _refuse(*_: Any) -> Any:
-    raise NotRenumberedError
-
-
-ALLOWED = {"__new__", "__getattribute__", "__doc__", "__le__", "__gt__", "__ge__", "__lt__", "__eq__", "__ne__",
-           "__bool__"}
-for _name in vars(int).keys() - ALLOWED:
-    setattr(Place, _name, _refuse if _name.startswith("__") else property(_refuse))
 
 
 class Latest(Place):
