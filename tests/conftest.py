@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.commands import Said, run_command
 from support.reviewing import Review, make_review
 from support.runtimes import OpenStore
 from support.shared_fixture import once
@@ -47,6 +48,12 @@ def columns(review: Review) -> dict[str, Column]:
     """The verdict matrix, as the review has searched it."""
     return {protocol.name: review.found.chapters[protocol.name].column.unpack(protocol)
             for protocol in (*REVISIONS, REFERENCE)}
+
+
+@pytest.fixture(scope="session")
+def proof(tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """What `cancelmark prove` says: the whole proof, by a real solver."""
+    return once(tmp_path_factory, "proof", lambda: run_command("prove"))
 
 
 @pytest.fixture

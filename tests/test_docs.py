@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from support.commands import run_command
+from support.commands import Said, run_command
 from support.docs import PAGES, code_blocks, commands_with_output, heading_anchors, matches
 from support.paths import ROOT
 
@@ -48,10 +48,11 @@ def test_no_example_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_prints_what_the_page_shows(command: str) -> None:
+def test_a_command_prints_what_the_page_shows(command: str, request: pytest.FixtureRequest) -> None:
     name, *arguments = shlex.split(command)
     assert name == "cancelmark"
-    printed = run_command(*arguments).stdout
+    said: Said = request.getfixturevalue("proof") if arguments == ["prove"] else run_command(*arguments)
+    printed = said.stdout
     assert matches(printed.splitlines(), COMMANDS[command]), printed
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import COMMAND, read_refusal, run_command, run_on_terminal
+from support.commands import COMMAND, Said, read_refusal, run_command, run_on_terminal
 
 from cancelmark.impl.cli import prove
 from cancelmark.impl.cli.main import main as cli
@@ -37,16 +37,18 @@ LAST_LINE = re.compile(r"obligations=(\d+) proved=(\d+) broken=(\d+) unknown=(\d
 OBLIGATIONS = len(INVARIANT) + len(ACTIONS) * (len(INVARIANT) + len(STEPS)) + len(CONSEQUENCES)
 
 
-def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claimed_beside() -> None:
-    done = run_command("prove", "--json")
-    report = json.loads(done.stdout)
-    assert done.stderr == "", "no progress bar in a pipe"
-    assert (report["verdict"], report["obligations"], report["proved"]) == ("proved", OBLIGATIONS, OBLIGATIONS)
-    assert {g["id"]: g["verdict"] for g in report["guarantees"]} == dict.fromkeys(
-        [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)], "proved")
-    assert [c["name"] for c in report["invariant"]] == [c.name for c in INVARIANT]
-    assert report["empty"] == report["counterexamples"] == []
-    assert set(report["not_proved"]) == {"delivery"}, "the guarantee of the specification that no property judges"
+def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claimed_beside(proof: Said) -> None:
+    assert proof.stderr == "", "no progress bar in a pipe"
+    verdicts = re.findall(r"^([\w-]+) +(proved|unproved|broken|unknown) ", proof.stdout, re.MULTILINE)
+    assert verdicts == [(name, "proved") for name in (
+        *(claim.name for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)),
+        *(p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)))]
+    assert "not empty: every action and every move happens in some state" in proof.stdout
+    assert re.findall(r"^not proved: (\w+)", proof.stdout, re.MULTILINE) == ["delivery"], (
+        "the guarantee of the specification that no property judges")
+    last = LAST_LINE.fullmatch(proof.stdout.splitlines()[-1])
+    assert last
+    assert last.groups() == (str(OBLIGATIONS), str(OBLIGATIONS), "0", "0", "proved")
 
 
 def test_without_a_conjunct_a_person_at_a_terminal_sees_what_it_was_good_for() -> None:
@@ -92,6 +94,16 @@ def verdict_of(out: str) -> tuple[str | Any, ...]:
     last = LAST_LINE.fullmatch(out.splitlines()[-1])
     assert last
     return last.groups()[2:]
+
+
+def test_a_proof_as_data(answers: Answers) -> None:
+    report = json.loads(answers(0, "--json"))
+    assert (report["verdict"], report["obligations"], report["proved"]) == ("proved", OBLIGATIONS, OBLIGATIONS)
+    assert {g["id"]: g["verdict"] for g in report["guarantees"]} == dict.fromkeys(
+        [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)], "proved")
+    assert [c["name"] for c in report["invariant"]] == [c.name for c in INVARIANT]
+    assert report["empty"] == report["counterexamples"] == []
+    assert set(report["not_proved"]) == {"delivery"}
 
 
 def test_what_the_solver_does_not_answer_is_no_proof(answers: Answers) -> None:
