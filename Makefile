@@ -15,7 +15,7 @@ SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-random test-runtime test-postgres test-deep mutants soak chaos simulate cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
+.PHONY: family help review test test-long test-random test-runtime test-postgres test-deep mutants soak chaos simulate cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -38,8 +38,11 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@mkdir -p $(REVIEW)
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
-test: $(READY) ## all tests
-	@$(PYTEST)
+test: $(READY) ## everything is tested, in ten minutes
+	@$(PYTEST) -m "not long"
+
+test-long: $(READY) ## more of the same: larger bounds, more examples
+	@$(PYTEST) -m long
 
 test-random: $(READY) ## the random tests alone, with a seed that is new each time; SEED=NUMBER tries one again
 	@echo "try this again with: make test-random SEED=$(SEED)"
@@ -54,7 +57,7 @@ test-postgres: $(READY) ## what a server does, on a PostgreSQL database instead 
 	@CANCELMARK_TEST_ON_POSTGRES=1 $(PYTEST) tests/impl/server/test_server_behaviours.py \
 		tests/impl/server/test_family_calls.py
 
-test-deep: $(READY) ## the same tests with twenty times the random histories, for a night
+test-deep: $(READY) ## all of them with twenty times the random histories, for a night
 	@CANCELMARK_DEEP=1 $(PYTEST) --timeout 14400
 
 mutants: $(READY) ## change the protocol in small ways, and see a test fail each time: specs/mutation.md (an hour)

@@ -31,6 +31,16 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is left to `make test-long` says more of the same: `make test` runs that test with other parameters."""
+    if not any("::" in argument for argument in config.args):
+        tests = {item.nodeid.partition("[")[0] for item in items if not item.get_closest_marker("long")}
+        alone = {item.nodeid for item in items if item.nodeid.partition("[")[0] not in tests}
+        if alone:
+            raise pytest.UsageError(f"`make test` has no part of {', '.join(sorted(alone))}: mark less of it as long")
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays, and no garbage collection need look at all of it again."""
     gc.collect()

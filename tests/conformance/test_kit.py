@@ -3,8 +3,9 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -34,13 +35,16 @@ from cancelmark.conformance.playing.script import Script, script, scripts
 from cancelmark.conformance.playing.venue import AdapterError, Inside
 from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Decision, Report, Status
+from cancelmark.conformance.samples import page as known
 from cancelmark.conformance.samples.family import SHOWN
 from cancelmark.conformance.samples.models import model_adapter
 from cancelmark.conformance.samples.naive import NaiveAdapter
+from cancelmark.conformance.samples.page import CELLS
 from cancelmark.conformance.samples.seeded import OneWorker, Sound
 from cancelmark.conformance.shrinking import list_candidates
 from cancelmark.impl.adapters.runtime import Journal, RuntimeAdapter
 from cancelmark.impl.runtime.workspace import GRACE
+from cancelmark.impl.specs.pages import HEADER
 from cancelmark.impl.store import NewSession
 from cancelmark.model.actions import Argument, Port
 from cancelmark.model.protocol import REFERENCE
@@ -104,14 +108,40 @@ def test_each_revision_is_judged_as_the_model_judges_it() -> None:
     assert all(name in names and kit[guarantee, name] == "kept" for guarantee, name in UNSEEN)
 
 
+def shown_in(page: str) -> dict[str, set[str]]:
+    """In which revisions the page says that each flaw shows."""
+    found = re.findall(r"^\| \[([\w-]+)\]\(flaws.md#.*\| ([r\d, ]+) \|$", page, re.MULTILINE)
+    return {flaw: set(names.split(", ")) for flaw, names in found}
+
+
 def test_each_flaw_shows_wherever_it_is_or_there_is_a_reason() -> None:
-    page = (SPECS / "conformance.md").read_text()
-    shown = dict(re.findall(r"^\| \[([\w-]+)\]\(flaws.md#.*\| ([r\d, ]+) \|$", page, re.MULTILINE))
+    shown = shown_in((SPECS / "conformance.md").read_text())
     assert set(shown) | set(HIDDEN) == {f.name for f in FLAWS}
     for flaw in FLAWS:
         if flaw.name not in HIDDEN:
-            assert set(flaw.revisions) <= set(shown[flaw.name].split(", ")), flaw.name
+            assert set(flaw.revisions) <= shown[flaw.name], flaw.name
             assert flaw.breaks in {s.guarantee for s in SCENARIOS if s.name == flaw.name}
+
+
+@dataclass
+class Published:
+    """What the page says of a server, in place of a report on it."""
+
+    name: str
+
+    def verdict(self, guarantee: str) -> Any:
+        shown = cells("conformance.md")[guarantee, self.name]
+        return SimpleNamespace(status=next(status for status, cell in CELLS.items() if cell == shown))
+
+
+def test_the_page_is_not_stale_where_one_revision_is_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-long` judges all of them again."""
+    published, judged, show = (SPECS / "conformance.md").read_text(), "r4", known.shows
+    monkeypatch.setattr(known, "judge_known", lambda name, judge=known.judge_known: (
+        judge(name) if name == judged else Published(name)))
+    monkeypatch.setattr(known, "shows", lambda flaw, name: (
+        show(flaw, name) if name == judged else name in shown_in(published)[flaw.name]))
+    assert published == HEADER + known.conformance_page()
 
 
 def test_the_naive_worker_fails_as_documented() -> None:

@@ -36,17 +36,22 @@ def plainly(protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] 
     return explore(protocol, bounds, properties=properties, engine="plain")
 
 
-def same(protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None) -> None:
-    """Both engines, the fast one with one thread and with several: everything that they report."""
+def same(
+    protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None,
+) -> tuple[FastExplorer, FastExplorer]:
+    """Both engines, the fast one with one thread and with several, which are returned: everything that they report."""
     plain = plainly(protocol, bounds, properties)
     assert plain.engine == "plain"
-    for threads in (1, 4):
-        result = FastExplorer(protocol, bounds, properties, threads=threads).search()
+    alone = FastExplorer(protocol, bounds, properties, threads=1)
+    shared = FastExplorer(protocol, bounds, properties, threads=4)
+    for explorer in (alone, shared):
+        result = explorer.search()
         assert result.engine == "fast"
         for told in ("states", "edges", "levels", "depth", "stopped", "verdict", "unmet"):
-            assert getattr(result, told) == getattr(plain, told), (told, threads)
+            assert getattr(result, told) == getattr(plain, told), (told, explorer.threads)
         assert list(result.violations.items()) == list(plain.violations.items())
         assert result.met == plain.met
+    return alone, shared
 
 
 def lengths(result: Result) -> dict[str, int]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.budget import DEEP
+from support.budget import DEEP, every, long
 from support.counts import PINNED
 from support.engines import hide_compilers, loses_nothing, need_fast_engine, plainly, same
 
@@ -48,7 +48,7 @@ SMALL = [Bounds(p, c, cl, r, cr, close, s) for p in (1, 2) for c in (0, 2) for c
          for cr in (0, 1) for close in (0, 1) for s in (1, 2) if p + c + cr + close + s < 6]
 
 
-@pytest.mark.parametrize("bounds", SMALL, ids=str)
+@pytest.mark.parametrize("bounds", every(3, SMALL), ids=str)
 def test_both_engines_agree_on_the_reference_and_no_reduction_loses_a_verdict(bounds: Bounds) -> None:
     same(REFERENCE, bounds)
     loses_nothing(REFERENCE, bounds)
@@ -67,10 +67,11 @@ def test_the_pinned_counts_are_the_fast_engines_too(
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
-def test_both_engines_agree_on_seeded_bugs_and_no_reduction_loses_one(bug: Bug) -> None:
-    for bounds in (bug.bounds, replace(bug.bounds, sessions=2)):
-        same(bug.protocol, bounds)
-        loses_nothing(bug.protocol, bounds)
+@pytest.mark.parametrize("sessions", [1, long(2)])
+def test_both_engines_agree_on_seeded_bugs_and_no_reduction_loses_one(bug: Bug, sessions: int) -> None:
+    bounds = replace(bug.bounds, sessions=max(sessions, bug.bounds.sessions))
+    same(bug.protocol, bounds)
+    loses_nothing(bug.protocol, bounds)
 
 
 SMALL_PROFILES = [p for p in PROFILES if p.bounds.total < 4 and p.bounds not in (Bounds(2, cancels=1), Bounds(3))]
@@ -105,7 +106,7 @@ def row_mutants() -> Iterator[Behaviour]:
 MUTANTS = list(row_mutants())
 
 
-@pytest.mark.parametrize("protocol", MUTANTS if DEEP else MUTANTS[::4], ids=lambda p: p.name)
+@pytest.mark.parametrize("protocol", MUTANTS if DEEP else every(3, MUTANTS[::4]), ids=lambda p: p.name)
 def test_both_engines_and_all_reductions_agree_on_mutated_rows(protocol: Behaviour) -> None:
     bounds = Bounds(2, cancels=1, requeues=1, crashes=1)
     plain = plainly(protocol, bounds)
@@ -242,12 +243,11 @@ def enters_even_if_it_fails(step: Step, arg: Argument) -> object:
     lambda step, arg: arg.subject.seq.bit_length() == 2, lambda step, arg: arg.subject.seq.real == 2,
     cache(lambda step, arg: arg.subject.seq == 2), enters_even_if_it_fails,
 ])
-def test_a_protocol_that_computes_with_seqs_is_understood(why: Callable[[Step, Argument], object]) -> None:
-    bounds = Bounds(3, cancels=1)
-    same(enters(why), bounds)
-    explorer = fast.FastExplorer(enters(why), bounds)
-    explorer.search()
-    assert None in explorer.sessions._shapes.values(), "its sessions are worked out as they are"
+@pytest.mark.parametrize("bounds", [Bounds(2, cancels=1), long(Bounds(3, cancels=1))], ids=str)
+def test_a_protocol_that_computes_with_seqs_is_understood(
+        why: Callable[[Step, Argument], object], bounds: Bounds) -> None:
+    for explorer in same(enters(why), bounds):
+        assert None in explorer.sessions._shapes.values(), "its sessions are worked out as they are"
 
 
 @pytest.mark.parametrize("protocol", [
@@ -368,7 +368,7 @@ def test_without_a_compiler_the_plain_engine_does_it(monkeypatch: pytest.MonkeyP
     (Bounds(3, cancels=2, clears=1), ()),
     (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1), ()),
     (Bounds(4, cancels=2, clears=1), ()),
-    (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), ()),
+    long(Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), ()),
     (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), tuple(Reduction)),
     (Bounds(4, cancels=2, clears=1, requeues=1, crashes=1, closes=1), tuple(Reduction)),
 ], ids=str)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
-from support.budget import DEEP
+from support.budget import DEEP, long
 
 from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
@@ -51,10 +51,10 @@ BOUNDS = [
 
 ALL = frozenset(Feature)
 FAMILY_BOUNDS = [
-    (frozenset({Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(2, revokes=1, stops=1, holds=1)),
+    long(frozenset({Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(2, revokes=1, stops=1, holds=1)),
     (frozenset({Feature.NEXT, Feature.REPLACE}), Bounds(2, requeues=1, replaces=1, nexts=1)),
-    (frozenset({Feature.HOLD, Feature.INTERRUPT, Feature.REJECT}), Bounds(2, holds=1, requeues=1)),
-    (frozenset({Feature.STOP, Feature.INTERRUPT}), Bounds(2, stops=1, crashes=1)),
+    long(frozenset({Feature.HOLD, Feature.INTERRUPT, Feature.REJECT}), Bounds(2, holds=1, requeues=1)),
+    long(frozenset({Feature.STOP, Feature.INTERRUPT}), Bounds(2, stops=1, crashes=1)),
     (ALL, Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, revokes=1, stops=1, holds=1, replaces=1,
                  nexts=1)),
     (ALL, Bounds(1, crashes=1, holds=1, sessions=2)),
