@@ -8,8 +8,8 @@ VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --timeout 600  # a third worker: tests of real servers wait
-unexport PYTHONDONTWRITEBYTECODE  # without bytecode, three workers and each server under test compile everything anew
+PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal --timeout 600  # more than two: tests of real servers wait
+unexport PYTHONDONTWRITEBYTECODE  # without bytecode, four workers and each server under test compile everything anew
 ifndef SEED
 SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif

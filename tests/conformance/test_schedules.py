@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.budget import effort
+from support.budget import effort, long
 from support.flawed_family import FLAWS, Flaw
 from support.random_clients import CHOICES, CLIENTS, FAMILY_CLIENTS, FAMILY_SCHEDULES, SCHEDULES, STORE
 from support.scheduled import (
@@ -63,8 +63,8 @@ A, B = accept(run_id=True), accept()
     ([accept(turn="grows too long"), cancel("requeue")], Memory, 3, 645),
     ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 481),
     ([A, A, clear_queue("queued")], Memory, 3, 98),
-    ([A, close(), cancel(), cancel()], Memory, 2, 1311),
-    ([A, cancel()], File, 2, 437),
+    long([A, close(), cancel(), cancel()], Memory, 2, 1311),
+    long([A, cancel()], File, 2, 437),
     ([close(), cancel(), cancel()], File, 2, 21),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_keeps_every_promise(

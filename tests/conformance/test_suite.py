@@ -5,6 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.budget import long
 from support.installs import plain_install, run_in
 
 from cancelmark.conformance.adapter.guarantees import ORDER
@@ -33,7 +34,7 @@ class TestAgain(ConformanceSuite):
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "-rfs", "-q")
 
 
-@pytest.mark.parametrize("version", [8, 9])
+@pytest.mark.parametrize("version", [long(8), 9])
 def test_two_lines_are_a_suite(version: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     python = plain_install(tmp_path_factory) if version == 8 else sys.executable
     (tmp_path / "test_mine.py").write_text(TWO_LINES)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.budget import DEEP
+from support.budget import DEEP, every
 from support.counts import FAMILY_PINNED, PINNED
 
 from cancelmark.bench.search import spin
@@ -162,7 +162,7 @@ def shortest_of(verifier: spin.Verifier) -> tuple[list[str], set[str]]:
     return calls, {line.removeprefix("violated: ") for line in trail[len(calls):]}
 
 
-@pytest.mark.parametrize("name", sorted(SAME.keys() - {"TRIED_AGAIN"}))
+@pytest.mark.parametrize("name", every(3, sorted(SAME.keys() - {"TRIED_AGAIN"})))
 def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_properties(name: str, tmp_path: Path) -> None:
     bug = SEEDED[SAME[name]]
     calls, violated = shortest_of(spin.build(tmp_path, bug.bounds, SHORTEST, name))
@@ -173,7 +173,7 @@ def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_propert
     assert violated == broken_by(protocol, before, calls[-1]) <= bug.breaks
 
 
-@pytest.mark.parametrize("name", SAME_IN_FAMILY)
+@pytest.mark.parametrize("name", every(3, list(SAME_IN_FAMILY)))
 def test_spin_and_the_explorer_find_the_same_mistake_in_the_family(name: str, tmp_path: Path) -> None:
     mistake = SEEDED_IN_FAMILY[SAME_IN_FAMILY[name]]
     protocol = mistake.protocol
