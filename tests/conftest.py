@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.budget import find_left_out
 from support.commands import Said, run_command
 from support.reviewing import Review, make_review
 from support.runtimes import OpenStore
@@ -35,10 +36,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is left to `make test-long` says more of the same: `make test` runs that test with other parameters."""
     if not any("::" in argument for argument in config.args):
-        tests = {item.nodeid.partition("[")[0] for item in items if not item.get_closest_marker("long")}
-        alone = {item.nodeid for item in items if item.nodeid.partition("[")[0] not in tests}
-        if alone:
-            raise pytest.UsageError(f"`make test` has no part of {', '.join(sorted(alone))}: mark less of it as long")
+        left_out = find_left_out({item.nodeid: item.get_closest_marker("long") is not None for item in items})
+        if left_out:
+            raise pytest.UsageError(f"`make test` has no part of {', '.join(left_out)}: mark less as long")
 
 
 def pytest_collection_finish() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.budget import find_left_out
 from support.paths import ROOT
 
 from cancelmark.impl.specs.rooms import ROOMS, imported_rooms, imports, room_of, sources
@@ -252,6 +253,17 @@ def test_make_help_lists_every_target() -> None:
 # --- tests
 
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+def test_a_test_that_has_no_part_in_make_test_is_noticed() -> None:
+    """`conftest` asks this of all tests that are collected."""
+    assert find_left_out({"t.py::small": False, "t.py::both[1]": False, "t.py::both[9]": True}) == []
+    assert find_left_out({"t.py::both[1]": False, "t.py::large[1]": True, "t.py::large[9]": True}) == ["t.py::large"]
+
+
+def test_what_make_test_leaves_out_is_run_before_a_change_lands() -> None:
+    targets = re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert {"test", "test-long"} <= set(targets)
 
 
 def test_no_test_module_is_imported() -> None:
