@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.budget import DEEP
+from support.budget import DEEP, long
 from support.replayed_sessions import FamilySessions, Sessions
 from tools import replaying
 from tools.replaying import Asked, Difference, Subject, replay
@@ -94,7 +94,8 @@ class QueueBySeq(FamilySessions):
 @pytest.mark.parametrize("bounds", [
     Bounds(2, requeues=1, revokes=1, stops=1),
     Bounds(2, crashes=1, holds=1, replaces=1),
-    Bounds(2, cancels=1, holds=1, nexts=1),
+    long(Bounds(2, cancels=1, holds=1, nexts=1)),
+    Bounds(2, holds=1, nexts=1),
     *([Bounds(2, cancels=1, requeues=1, crashes=1, revokes=1, stops=1, holds=1), Bounds(3, holds=1, nexts=1)]
       if DEEP else []),
 ], ids=str)
