@@ -22,6 +22,9 @@ from cancelmark.model.trace import Trace
 from cancelmark.views.drawing.render import render_png
 from cancelmark.views.traces.timeline import trace_svg
 
+# No example fails for being slow: on a busy machine any of them is, now and then.
+settings.register_profile("patient", settings(), deadline=None)
+settings.load_profile("patient")
 # What `make test-random` tries is new each time, and can be tried again.
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from support.budget import find_left_out
 from support.paths import ROOT
 
@@ -264,6 +265,10 @@ def test_a_test_that_has_no_part_in_make_test_is_noticed() -> None:
 def test_what_make_test_leaves_out_is_run_before_a_change_lands() -> None:
     targets = re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert {"test", "test-long"} <= set(targets)
+
+
+def test_no_random_test_fails_because_the_machine_is_busy() -> None:
+    assert settings().deadline is None
 
 
 def test_no_test_module_is_imported() -> None:
