@@ -38,7 +38,7 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@mkdir -p $(REVIEW)
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
-test: $(READY) ## everything is tested, in ten minutes
+test: $(READY) ## everything is tested
 	@$(PYTEST) -m "not long"
 
 test-long: $(READY) ## more of the same: larger bounds, more examples
