@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,13 +23,22 @@ async def outlast(work: "asyncio.Future[Any]") -> asyncio.CancelledError | None:
     the request to cancel is returned, for the caller to raise when it has done what must follow; if not, raised."""
     canceled: asyncio.CancelledError | None = None
     while not work.done():
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        tell = partial(_tell, done)
+        work.add_done_callback(tell)
         try:
-            await asyncio.wait([work])
+            await done  # `asyncio.wait` does the same for many, and takes a few times as long
         except asyncio.CancelledError as request:
             canceled = request
+            work.remove_done_callback(tell)
     if canceled and not has_succeeded(work):
         raise canceled
     return canceled
+
+
+def _tell(done: "asyncio.Future[None]", _: "asyncio.Future[Any]") -> None:
+    if not done.done():
+        done.set_result(None)
 
 
 def has_succeeded(work: "asyncio.Future[Any]") -> bool:

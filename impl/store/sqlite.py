@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby, islice, takewhile
+from itertools import chain, groupby, islice, takewhile
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +46,7 @@ from .rows import (
     make_transition,
 )
 from .schema import check_identity, migrate
-from .statements import APPEND_EVENT, FREEING, Statement, make_statement
+from .statements import APPEND_EVENT, FREEING, Statement, insert_many, make_statement
 from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
 from .tail import Tail
 from .troubles import DAMAGED, explain, leaves_doubt
@@ -57,6 +58,10 @@ V = TypeVar("V")
 DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
 
 GIVEN_BACK = 4096  # pages that one commit gives back to the disk, at most
+
+ROWS = 16  # that one statement inserts, if so many wait
+
+_get_sql = attrgetter("sql")
 
 
 @dataclass(slots=True, eq=False)
@@ -75,16 +80,11 @@ class _Job:
         """The ids of what it adds to the log."""
         return self.answer.events if self.error is None and isinstance(self.answer, Committed) else ()
 
-    @property
-    def frees(self) -> bool:
-        """Whether it makes room."""
-        return any(statement.sql in FREEING for statement in self.statements)
-
     def list_events(self) -> Iterator[tuple[Event, int]]:
         """What it has added to the log, each with its size."""
-        if self.events:
+        if events := self.events:
             appended = (statement for statement in self.statements if statement.sql is APPEND_EVENT)
-            for id, (op, _, values) in zip(self.events, appended):
+            for id, (op, _, values) in zip(events, appended):
                 assert isinstance(op, AppendEvent)
                 yield Event(id, op.session_id, op.run_id, op.type, op.payload), len(values[2])
 
@@ -132,7 +132,8 @@ class SqliteStore(Store):
             raise explain(self.path, error) from error
         self._ledger = Ledger()  # the writing thread's, except for what is settled
         self._reading = threading.Lock()
-        self._changed = threading.Condition()  # guards the three below
+        self._lock = threading.Lock()  # guards the three below
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
         self._open = True
@@ -148,7 +149,7 @@ class SqliteStore(Store):
     def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
         loop = asyncio.get_running_loop()
         job = _Job(steps, [make_statement(operation) for operation in steps.operations], loop, loop.create_future())
-        with self._changed:
+        with self._lock:
             if not self._open:
                 job.future.set_exception(closed(self.path))
                 return job.future
@@ -246,11 +247,11 @@ class SqliteStore(Store):
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         entry = (asyncio.get_running_loop(), listener)
-        with self._changed:
+        with self._lock:
             self._listeners.append(entry)
 
         def unwatch() -> None:
-            with self._changed:
+            with self._lock:
                 discard(self._listeners, entry)
 
         return unwatch
@@ -307,7 +308,7 @@ class SqliteStore(Store):
             self._end_doubt()
 
     def _take(self) -> list[_Job]:
-        with self._changed:
+        with self._lock:
             group, self._waiting = self._waiting, []
         return group
 
@@ -318,7 +319,7 @@ class SqliteStore(Store):
         appended = [] if self._named else [id for job in jobs for id in job.events]
         if error is None and appended:
             error = self._attempt("INSERT INTO lives (first, name) VALUES (?, ?)", min(appended), self._life)
-        if error is None and any(job.frees for job in jobs):
+        if error is None and _make_room(jobs):
             error = self._give_back()
         if error is None:
             error = self._confirm_commit()
@@ -370,30 +371,42 @@ class SqliteStore(Store):
 
     def _apply_together(self, jobs: Sequence[_Job]) -> bool:
         """Executes all steps, in their order. False, and nothing is done, if some do not fit or fail."""
+        ledger = self._ledger
         ids: list[int] = []
         try:
             for job in jobs:
-                if not self._ledger.fits(job.steps):
+                if not ledger.fits(job.steps):
                     raise sqlite3.IntegrityError
-                self._ledger.add(job.steps)
-            self._ledger.take_back()
-            for sql, run in groupby((s for job in jobs for s in job.statements), key=lambda s: s.sql):
+                job.answer = ledger.add(job.steps)
+            for sql, run in groupby([statement for job in jobs for statement in job.statements], key=_get_sql):
                 if sql is APPEND_EVENT:
                     ids += self._execute(run)
                 else:
-                    rows = [statement.values for statement in run]
-                    if self._writer.executemany(sql, rows).rowcount != len(rows):
-                        raise sqlite3.IntegrityError
+                    self._execute_all(sql, [values for _, _, values in run])
         except Exception:
-            self._ledger.take_back()
+            ledger.take_back()
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
             return False
-        given = iter(ids)
-        for job in jobs:
-            number = sum(statement.sql is APPEND_EVENT for statement in job.statements)
-            job.answer = self._ledger.add(job.steps, tuple(islice(given, number)))
+        if ids:
+            given = iter(ids)
+            for job in jobs:
+                if number := sum(statement.sql is APPEND_EVENT for statement in job.statements):
+                    assert isinstance(job.answer, Committed)
+                    job.answer = ledger.add_events(job.steps, job.answer, tuple(islice(given, number)))
         return True
+
+    def _execute_all(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Executes a statement for each of the rows. Many rows are inserted by one statement: the interpreter lock is
+        let go for each statement, and whoever computes then may keep it for a while."""
+        done = changed = 0
+        while len(rows) - done >= ROWS and (many := insert_many(sql, ROWS)):
+            changed += self._writer.execute(many, list(chain.from_iterable(rows[done:done + ROWS]))).rowcount
+            done += ROWS
+        if done < len(rows):
+            changed += self._writer.executemany(sql, rows[done:]).rowcount
+        if changed != len(rows):
+            raise sqlite3.IntegrityError
 
     def _apply_each(self, jobs: list[_Job]) -> sqlite3.Error | None:
         """Executes the steps one by one, so that each can fail alone. One that costs the whole transaction is taken
@@ -463,18 +476,24 @@ class SqliteStore(Store):
     def _tell(self, group: Sequence[_Job]) -> None:
         """Tells the listeners, and after them the callers: each event loop is woken once."""
         self._batches += len(group)
-        if any(job.frees for job in group):
+        if _make_room(group):
             self._tail = Tail()
-        latest = max((id for job in group for id in job.events[-1:]), default=0)
+        appending = [job for job in group if job.events]
+        latest = max((job.events[-1] for job in appending), default=0)
         listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
-        if latest:
-            self._tail = self._tail.grow(event for job in group for event in job.list_events())
-            with self._changed:
+        if appending:
+            self._tail = self._tail.grow(event for job in appending for event in job.list_events())
+            with self._lock:
                 listeners = list(self._listeners)
         for loop in dict.fromkeys([loop for loop, _ in listeners] + [job.loop for job in group]):
             heard = [listener for where, listener in listeners if where is loop]
             with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
                 loop.call_soon_threadsafe(_tell, heard, latest, [job for job in group if job.loop is loop])
+
+
+def _make_room(jobs: Iterable[_Job]) -> bool:
+    """Whether some of them do."""
+    return not FREEING.isdisjoint([statement.sql for job in jobs for statement in job.statements])
 
 
 def _tell(listeners: Iterable[Callable[[int], None]], latest: int, jobs: Iterable[_Job]) -> None:

@@ -1,6 +1,8 @@
 """Operations as SQL."""
 
 import json
+import re
+from functools import cache
 from time import time
 from typing import Any, NamedTuple
 
@@ -52,7 +54,9 @@ _FORGETTABLE = "seq = ? AND state = 'done' AND digest IS NULL AND seq < (SELECT 
 _FORGET_PROMPT = f"DELETE FROM prompts WHERE {_FORGETTABLE} AND run_id IS NULL"
 _FORGET_TEXT = ("UPDATE prompts SET text = '', attachments = NULL, digest = ?"
                 f" WHERE {_FORGETTABLE} AND run_id IS NOT NULL")
-FREEING = (_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT)
+FREEING = frozenset((_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT))
+
+_ACCEPTED = INITIAL.value
 
 
 class Statement(NamedTuple):
@@ -63,6 +67,17 @@ class Statement(NamedTuple):
     values: tuple[Any, ...]
 
 
+@cache
+def insert_many(sql: str, rows: int) -> str | None:
+    """The same for so many rows in one statement, in their order. None if it does not insert."""
+    if not (found := _VALUES.search(sql)):
+        return None
+    return f"{sql[:found.end()]}{(', ' + found[1]) * (rows - 1)}{sql[found.end():]}"
+
+
+_VALUES = re.compile(r"\bVALUES (\([?, 0]+\))")
+
+
 def make_statement(op: Operation) -> Statement:
     match op:
         case NewSession():
@@ -70,7 +85,7 @@ def make_statement(op: Operation) -> Statement:
         case RaiseMark():
             return Statement(op, _RAISE_MARK, (op.mark, op.session_id))
         case AcceptPrompt():
-            return Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, INITIAL.value,
+            return Statement(op, _ACCEPT_PROMPT, (op.seq, op.session_id, op.text, op.run_id, _ACCEPTED,
                                                    _dumps(op.attachments) if op.attachments else None,
                                                    op.traits.front, op.traits.urgent))
         case MovePrompt():

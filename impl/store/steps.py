@@ -112,10 +112,18 @@ class Ledger:
 
     def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
         """The steps are applied."""
-        version = self._version(steps.session_id)
-        if steps.version is not None:
-            version = self._new_versions[steps.session_id] = version + 1
-        answer = Committed(version, events)
+        id, session_id, version, _, _, _, _, _ = steps
+        now = self._version(session_id)
+        if version is not None:
+            now = self._new_versions[session_id] = now + 1
+        answer = Committed(now, events)
+        if id:
+            self._new_kept[id] = answer
+        return answer
+
+    def add_events(self, steps: Steps, answer: Committed, events: tuple[int, ...]) -> Committed:
+        """The steps that were added have appended these."""
+        answer = answer._replace(events=events)
         if steps.id:
             self._new_kept[steps.id] = answer
         return answer

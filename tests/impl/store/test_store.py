@@ -51,6 +51,7 @@ from cancelmark.impl.store import (
     Store,
     StoreError,
     Transition,
+    sqlite,
 )
 from cancelmark.impl.store.operations import NEEDS
 from cancelmark.impl.store.postgres import Database, PostgresStore
@@ -257,14 +258,17 @@ async def write_groups(store: Store, groups: list[list[Batch]]) -> None:
         await assert_equal(store, model)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "rows"), [("memory", 0), ("sqlite", sqlite.ROWS), ("sqlite", 2)])
 @given(groups=GROUPS)
 @settings(max_examples=effort(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
-    kind: str, groups: list[list[Batch]], tmp_path_factory: pytest.TempPathFactory,
+    kind: str, rows: int, groups: list[list[Batch]], tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    with closing(open_store(kind, tmp_path_factory.mktemp("store"))) as store:
-        asyncio.run(write_groups(store, groups))
+    """Also where two rows are many enough to be inserted together."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite, "ROWS", rows)
+        with closing(open_store(kind, tmp_path_factory.mktemp("store"))) as store:
+            asyncio.run(write_groups(store, groups))
 
 
 def fit_for_postgres(op: Operation) -> Operation:
@@ -440,6 +444,29 @@ def test_batches_that_wait_at_the_same_time_share_one_commit(store: SqliteStore,
     assert commits_in_wal(path) - before == 1
     assert store.statistics().commits - commits == 1
     assert store.statistics().batches == 51
+
+
+def test_many_rows_are_inserted_by_few_statements(store: SqliteStore) -> None:
+    executed: list[str] = []
+    store._writer.set_trace_callback(executed.append)
+    seqs = range(1, 3 * sqlite.ROWS + 3)
+    asyncio.run(write_in_one_transaction(store, [[AcceptPrompt(seq, "s", "text")] for seq in seqs]))
+    assert sum("INSERT INTO prompts" in sql for sql in executed) == 3 + 2
+    assert [p.seq for p in at_once(unfinished(store))] == [*seqs]
+
+
+@pytest.mark.parametrize("stranger", [False, True])
+def test_many_rows_are_kept_in_their_order_and_one_of_them_fails_alone(store: SqliteStore, stranger: bool) -> None:
+    """One of the messages is put twice; the stranger's has an id of another session."""
+    write(store, NewSession("t"), PutMessage(Message("other", "t", "user", ())))
+    ids = [*(f"m{number}" for number in range(sqlite.ROWS - 1)), "m3", "other" if stranger else "m98", "m99"]
+    batches: list[Batch] = [[PutMessage(Message(id, "s", "user", (), updated_at=number))]
+                            for number, id in enumerate(ids)]
+    results = asyncio.run(write_in_one_transaction(store, batches))
+    assert [isinstance(result, Refused) for result in results] == [id == "other" for id in ids]
+    kept = at_once(store.messages("s"))
+    assert [message.id for message in kept] == [id for id in dict.fromkeys(ids) if id != "other"]
+    assert kept[3].updated_at == sqlite.ROWS - 1
 
 
 def test_batches_that_come_one_after_the_other_do_not(store: SqliteStore, path: Path) -> None:
