@@ -33,8 +33,9 @@ Row = tuple[int, str, str, str, str]
 Accept = Callable[[int, int], Awaitable[object]]  # of a caller's number and a seq
 
 
-IN_PYTHON = ("The bare writer adds rows. The store also compares versions, writes transitions and answers each caller, "
-             "in Python and under one interpreter lock; with many callers the disk is waited for seldom.")
+IN_PYTHON = ("By profile the store's thread has the interpreter lock for a seventh of the time, and the event loop "
+             "for four fifths: a future and a callback for each caller, as with the bare writer, and besides its "
+             "steps, their statement and their place in the ledger, nine objects where the bare writer makes two.")
 
 
 class BareWriter:

@@ -29,8 +29,12 @@ BUSY = 100  # sessions
 SAMPLES = 5  # round trips for each cancel
 
 
-ACCEPTING = ("An acceptance is a parsed request, two steps of the session and a commit that is waited for; the empty "
-             "handler reads nothing and answers at once.")
+ACCEPTING = ("An accepted prompt is two commits, of its acceptance and of its entry into the queue: the second is "
+             "under way when the next prompt comes, which waits for it. The empty handler reads nothing and answers "
+             "at once.")
+CANCELING = ("An end is published once it is durable: one commit, which the end shares with the cancel, and for which "
+             "an empty round trip does not wait. The entry of a prompt that was accepted just before is waited for "
+             "too.")
 
 
 @contextmanager
@@ -213,7 +217,7 @@ def measure(setting: Setting) -> Report:
          Goal(f"{what}, beside a round trip that waits for the disk too, kept on disk", tuple(quotients["durable"]),
               "at most", 3),
          Goal(f"{what}, beside an empty round trip, kept on disk", tuple(quotients["disk"]), "at most", 3,
-              why="An end is published once it is durable: one commit, for which an empty round trip does not wait.")],
+              why=CANCELING)],
         [f"An end is published once it is durable, which an empty round trip need not wait for: one commit with what a "
          f"cancel writes. One fsync of this disk takes {fsync() * 1000:.2g} ms, at the median."])
 
