@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 FASTER_PLAIN = ("About half of the fast engine's time at these bounds tables what sessions can do, in Python. Three "
-                "quarters of that are the protocol's own actions and properties, and what makes these faster makes the "
+                "fifths of that are the protocol's own actions and properties, and what makes these faster makes the "
                 "plain engine faster, too.")
 
 

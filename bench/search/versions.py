@@ -36,7 +36,7 @@ NO_BASELINE = "There was no earlier version: give BASELINE=COMMIT."
 NO_PEER = "There was no peer: give PEER=FILE, a Stateright binary."
 
 
-TABLES = ("Two fifths of what is left table what sessions can do, in Python, the loop in C is the rest. Three quarters "
+TABLES = ("Two fifths of what is left table what sessions can do, in Python, the loop in C is the rest. Three fifths "
           "of that are the protocol's own actions and properties, run once for each order of a session's prompts.")
 
 

@@ -12,7 +12,7 @@ SMALL = (
     Scenario("cancel", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 2)], ANY),
     Scenario("at-once", [Do("accept", "a", 0), Do("cancel", "b", 0.002), Do("accept", "b", 0.004)], ANY),
     Scenario("at-the-end", [Do("accept", "a", 0), Do("accept", "b", 0.004), Do("cancel", "b", 0.007)], ANY),
-    Scenario("as-it-ends", [Do("accept", "a", 0), Do("accept", "a", 0.014)], ANY),
+    Scenario("as-it-ends", [Do("accept", "a", 0), Do("accept", "a", 0.013)], ANY),
     Scenario("echo", [Do("accept", "a", 0, "endless"), Do("cancel", "b", 1), Do("accept", "a", 1.004, "waits")],
              Faults(doubts=1)),
     Scenario("works", [Do("accept", "a", 0, "works"), Do("accept", "a", 1, "works")], ANY, nodes="abc"),
