@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
+from ..runtime.tasks import cancel_all
 from ..store import StoreError
 from ..store.postgres import Database
 
@@ -117,10 +118,7 @@ class Node:
 
     async def stop(self) -> None:
         """Nothing is this node's any more."""
-        tasks = [*self._tasks, *self._under_way]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all([*self._tasks, *self._under_way])
         with suppress(StoreError):
             await self.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", self.id)
             await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")

@@ -34,7 +34,7 @@ from ..runtime.refusals import Refusal, Stale, pause
 from ..runtime.run import Handle, Run
 from ..runtime.runtime import Runtime
 from ..runtime.session import Effects, Prompt, Session
-from ..runtime.tasks import outlast
+from ..runtime.tasks import cancel_all, outlast
 from ..runtime.writer import Commit
 from ..store import (
     AcceptPrompt,
@@ -531,10 +531,7 @@ class SharedRuntime(Runtime):
         except (TimeoutError, StoreError, Refusal) as error:
             log.error("closing with sessions that could not be handed over; another node recovers them: %s", error)
         self._over.set()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await cancel_all(self._tasks)
         await self._let_watchers_look()
         self.store.close()
 

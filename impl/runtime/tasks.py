@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 SHARE = 100  # things that are done before others run
+AGAIN = 1.0  # seconds after which a cancel is asked for again
 
 
 async def in_shares(things: Iterable[T]) -> AsyncIterator[T]:
@@ -16,6 +17,16 @@ async def in_shares(things: Iterable[T]) -> AsyncIterator[T]:
         yield thing
         if number % SHARE == 0:
             await asyncio.sleep(0)
+
+
+async def cancel_all(tasks: Iterable["asyncio.Future[Any]"]) -> None:
+    """Cancels the tasks, and waits until they have ended. A cancel may be swallowed, so it is asked for again: before
+    Python 3.12 `asyncio.wait_for` swallows one if what it waits for comes at that moment."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=AGAIN)
 
 
 async def outlast(work: "asyncio.Future[Any]") -> asyncio.CancelledError | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cancelmark.impl.runtime.tasks import has_succeeded, outlast
+from cancelmark.impl.runtime import tasks
+from cancelmark.impl.runtime.tasks import cancel_all, has_succeeded, outlast
 
 
 async def work(waits: int, error: Exception | None = None) -> int:
@@ -79,5 +80,29 @@ def test_work_has_succeeded_when_it_is_done_without_error_or_cancel() -> None:
         await asyncio.sleep(0)
         assert [has_succeeded(task) for task in tasks] == [False, True, False, False]
         await tasks[0]
+
+    asyncio.run(main())
+
+
+def test_a_task_that_swallows_a_cancel_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "AGAIN", 0.01)
+    swallowed: list[str] = []
+
+    async def swallow() -> None:
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                if len(swallowed) == 2:
+                    raise
+                swallowed.append("a cancel")
+
+    async def main() -> None:
+        begun = [asyncio.ensure_future(swallow()), asyncio.ensure_future(asyncio.sleep(60))]
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await cancel_all([*begun, asyncio.ensure_future(asyncio.sleep(0))])
+        assert all(task.cancelled() for task in begun)
+        assert len(swallowed) == 2
 
     asyncio.run(main())
