@@ -25,6 +25,7 @@ from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.store import Committed, Store, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import schema
 from cancelmark.impl.store.postgres import store as stores
+from cancelmark.impl.store.postgres.sending import STEP
 
 
 def counted_model(pace: float) -> ScriptedModel:
@@ -72,7 +73,7 @@ def retry_blindly() -> None:
         while True:
             try:
                 again = (*values[:3], uuid4().hex, *values[4:])
-                return (await self.database.fetch(stores.STEP, *again, once=True))[0]
+                return (await self.database.fetch(STEP, *again, once=True))[0]
             except Unconfirmed:
                 await asyncio.sleep(0.02)
 

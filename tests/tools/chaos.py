@@ -91,11 +91,11 @@ class Chaos:
         self.database.execute(AUDIT)
         async with web(self.members[0].url) as http:
             told = (await http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-chaos"})).json()
-            assert "id" in told, told
             self.workspace = told["id"]
             (await http.post(f"/v1/workspaces/{told['id']}/agent/init", json={})).raise_for_status()
             for _ in range(SESSIONS):
                 made = await http.post(f"/v1/workspaces/{told['id']}/sessions", json={"title": "chaos"})
+                assert made.is_success, made.text
                 self.sessions.append(made.json()["id"])
 
     async def start_node(self, member: Member) -> None:
