@@ -33,7 +33,7 @@ from .refusals import (
 )
 from .run import Handle, Run
 from .session import Counter, Effects, Prompt, Session
-from .tasks import SHARE, cancel_all, in_shares, outlast
+from .tasks import SHARE, in_shares, outlast
 from .trace import TraceWriter, describe_sessions
 from .turn import ToolRunner
 
@@ -433,7 +433,10 @@ class Runtime(Dispatcher):
             if not await self._quiet_within(self.grace):
                 log.error("closing with %d prompts that could not be written; a restart ends them", len(self._runs))
         self._over.set()
-        await cancel_all(self._tasks)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)  # gather waits for what is done already, before Python 3.12
         for lane in self._lanes.values():
             self._leave_behind(lane, TOO_LATE)
         await self._let_watchers_look()
