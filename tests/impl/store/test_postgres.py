@@ -3,7 +3,7 @@ a store that several nodes share is in test_shared_store."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -75,26 +75,40 @@ def test_a_connection_that_is_ended_by_others_costs_nothing() -> None:
     play(story)
 
 
+LOCK = "SELECT FROM cancelmark.sessions WHERE workspace_id = %s AND id IN ('s7', 's8', 's9') FOR UPDATE"
+
+
+async def wait_for_lock(store: PostgresStore) -> None:
+    """Waits for the lock of a session as a step that is sent alone does, and for no longer."""
+    async with await psycopg.AsyncConnection.connect(store.database.address) as connection:
+        await connection.execute("SET lock_timeout = '2s'")
+        with suppress(psycopg.errors.LockNotAvailable):
+            await connection.execute(LOCK, [store.workspace])
+
+
 def test_nobody_waits_for_a_session_that_others_have_locked_nor_for_a_statement_that_takes_long() -> None:
     async def story(a: PostgresStore) -> None:
         names = [f"s{n}" for n in range(12)]
         await a.write([NewSession(name) for name in names])
 
-        def write(name: str, id: str) -> asyncio.Task[Answer]:
-            return asyncio.ensure_future(a.commit(Steps(f"{id}-{name}", name, None, [AppendEvent(name, TERMINAL, {})])))
+        def write(name: str) -> asyncio.Task[Answer]:
+            return asyncio.ensure_future(a.commit(Steps(f"of-{name}", name, None, [AppendEvent(name, TERMINAL, {})])))
 
         async with await psycopg.AsyncConnection.connect(a.database.address) as other:
-            await other.execute("SELECT FROM cancelmark.sessions WHERE workspace_id = %s AND id = 's7' FOR UPDATE",
-                                [a.workspace])
-            sent = {name: write(name, "together") for name in names}
-            locked = sent.pop("s7")
+            await other.execute(LOCK, [a.workspace])
+            patient = asyncio.ensure_future(wait_for_lock(a))
+            await asyncio.sleep(0.3)  # it waits before the others
+            locked = [write(name) for name in ("s7", "s8")]  # as many as are under way at a time
+            assert len(locked) == UNDER_WAY
+            sent = {name: write(name) for name in names if name not in ("s7", "s8")}
+            locked.append(sent.pop("s9"))
             await asyncio.gather(*sent.values())
-            alone = [write("s7", f"alone-{n}") for n in range(UNDER_WAY)]  # wait for the first
-            await asyncio.gather(*(write(name, "meanwhile") for name in names if name != "s7"))
-            assert not any(task.done() for task in (locked, *alone))
-        committed(await locked)
-        await asyncio.gather(*alone)
-        assert await a.latest_event() == 2 * len(names) - 1 + UNDER_WAY
+            assert not patient.done(), "they have waited for as long as a statement waits for a lock"
+            assert not any(task.done() for task in locked)
+        for answer in await asyncio.gather(*locked):
+            committed(answer)
+        await patient
+        assert await a.latest_event() == len(names)
 
     play(story)
 

@@ -423,6 +423,19 @@ def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> 
                 runner.run(database.close())
 
 
+def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements that are sent from now on."""
+    told: list[str] = []
+    fetch = Database.fetch
+
+    async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
+        told.append(query)
+        return await fetch(self, query, *values, **how)
+
+    monkeypatch.setattr(Database, "fetch", note)
+    return told
+
+
 def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itself(
         play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(a: PostgresStore, b: PostgresStore) -> None:
@@ -430,14 +443,7 @@ def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itsel
         for name in names:
             await a.commit(Steps("", name, None, [NewSession(name)]))
         await b.commit(Steps("b", "s4", 0, [AcceptPrompt(0, "s4", "", "taken")], claim="adopt"))
-        told: list[str] = []
-        fetch = Database.fetch
-
-        async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
-            told.append(query)
-            return await fetch(self, query, *values, **how)
-
-        monkeypatch.setattr(Database, "fetch", note)
+        told = note_statements(monkeypatch)
         operations = {name: [AcceptPrompt(0, name, "", f"run-{name}"), AppendEvent(name, TERMINAL, {"of": name})]
                       for name in names}
         operations["s5"] = [AcceptPrompt(0, "s5", "", "taken")]
@@ -472,14 +478,7 @@ def test_steps_of_many_workspaces_share_few_statements_each_under_the_name_that_
         for store in stores:
             await store.make(str(store.workspace), "log")
             await store.write([NewSession("s")])
-        told: list[str] = []
-        fetch = Database.fetch
-
-        async def note(self: Database, query: str, *values: Any, **how: Any) -> list[tuple[Any, ...]]:
-            told.append(query)
-            return await fetch(self, query, *values, **how)
-
-        monkeypatch.setattr(Database, "fetch", note)
+        told = note_statements(monkeypatch)
         first = a.database.node
 
         begun = []
