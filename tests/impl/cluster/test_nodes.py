@@ -601,7 +601,8 @@ def test_a_node_whose_connections_are_all_dead_without_a_word_lives_on_with_new_
         async with asyncio.timeout(60), nodes(1, lease, database=server.url(name, proxy.port)) as (behind,), \
                 nodes(1, lease, database=server.url(name)) as (buries,):
             node = behind[0].site.workspaces.node
-            await asyncio.gather(*(behind[1].get() for _ in range(8)))
+            database = behind[0].site.workspaces.database
+            await asyncio.gather(*(database.fetch("SELECT pg_sleep(0.2)") for _ in range(12)))  # so many connections
             proxy.half_open()
             await asyncio.sleep(2 * lease.length)
             assert (node.deaths, buries[0].site.workspaces.node.buried) == (0, 0)

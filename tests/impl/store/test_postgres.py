@@ -113,6 +113,29 @@ def test_nobody_waits_for_a_session_that_others_have_locked_nor_for_a_statement_
     play(story)
 
 
+def test_nodes_that_write_to_many_workspaces_take_their_counters_in_one_order() -> None:
+    async def story(a: PostgresStore, b: PostgresStore) -> None:
+        homes = [uuid4() for _ in range(24)]
+        mine, theirs = ([PostgresStore(one.database, home) for home in homes] for one in (a, b))
+        for store in mine:
+            await store.make(str(store.workspace), "log")
+            await store.write([NewSession("a"), NewSession("b")])
+
+        async def write(stores: list[PostgresStore], name: str) -> None:
+            for n in range(15):
+                await asyncio.gather(*(store.commit(Steps(f"{name}-{n}", name, None, [AppendEvent(name, TERMINAL, {})]))
+                                       for store in stores))
+
+        count = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        before = await a.database.fetch(count)
+        await asyncio.gather(write(mine, "a"), write(theirs[::-1], "b"))
+        await asyncio.sleep(1)  # until backends have reported
+        assert await a.database.fetch(count) == before
+        assert [await store.latest_event() for store in mine] == [30] * len(homes)
+
+    play(story, 2)
+
+
 # --- the database
 
 def test_through_a_pool_that_gives_each_statement_another_connection() -> None:
