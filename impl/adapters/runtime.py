@@ -157,8 +157,8 @@ class RuntimeAdapter(Adapter):
     async def accept(self, session: str, prompt: Sent) -> None:
         FAILS.set(prompt.fails)
         mode = Feature(prompt.if_busy) if prompt.if_busy else None
-        self.seqs[prompt.name] = await self.asked(
-            self.workspace.accept(session, prompt.text, prompt.run_id, mode=mode))
+        self.seqs[prompt.name] = (await self.asked(
+            self.workspace.accept(session, prompt.text, prompt.run_id, mode=mode))).seq
 
     async def lose(self, session: str, prompt: Sent) -> None:
         FAILS.set(prompt.fails)

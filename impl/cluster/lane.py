@@ -9,7 +9,7 @@ from ..runtime.events import Broker
 from ..runtime.lane import Lane, LaneStep
 from ..runtime.run import Run
 from ..runtime.session import Effects, Prompt, Session
-from ..store import Operation, Snapshot
+from ..store import Snapshot
 
 
 class SharedLane(Lane):
@@ -50,11 +50,11 @@ class SharedLane(Lane):
         prompts = self.session.prompts.values()
         return bool(prompts) and (not self.session.held or any(p.state is not State.QUEUED for p in prompts))
 
-    def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
+    def _all_runs(self) -> Mapping[int, Run]:
         moved = [prompt for step in self.steps for prompt, _ in step.effects.moved]
-        if all(prompt.seq in runs for prompt in moved):
-            return super().list_operations(runs)
-        return super().list_operations({**{p.seq: self.make_run(p) for p in moved}, **runs})
+        if all(prompt.seq in self.runs for prompt in moved):
+            return self.runs
+        return {**{p.seq: self.make_run(p) for p in moved}, **self.runs}
 
     def list_actions(self) -> list[list[object]]:
         """What the steps are, for the journal."""

@@ -105,9 +105,9 @@ class SharedRuntime(Runtime):
             await lane.take()
             try:
                 self._refuse_if_closing()
-                if lane.stuck:
+                if lane.stuck and not lane.lost:
                     raise lane.stuck
-                handle = await self._try_accept(lane, accepted, mode)
+                handle = None if lane.lost else await self._try_accept(lane, accepted, mode)
             finally:
                 self._rest(lane)
             if handle:
@@ -150,7 +150,9 @@ class SharedRuntime(Runtime):
     def _place(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed, mode: Feature | None,
                entering: Sequence[Operation]) -> Handle:
         """The prompt is accepted: this node takes it in if it owns the session, and else the owner does (C1b). If it
-        was to enter in the same step, it has."""
+        was to enter in the same step, it has. If the lane was lost meanwhile, nothing more is done in it."""
+        if lane.lost:
+            return self._leave_to_others(lane, accepted)
         self._hear(lane, accepted, answer)
         if answer.epoch is not None:
             handle, placed = self._admit(lane, accepted, 0, mode)
@@ -159,14 +161,21 @@ class SharedRuntime(Runtime):
             if entering and not lane.stuck:
                 for operation in entering:
                     if isinstance(operation, PutMessage):
-                        self._runs[accepted.seq].keep_message(operation.message._replace(id=f"p{accepted.seq}"))
+                        lane.runs[accepted.seq].keep_message(operation.message._replace(id=f"p{accepted.seq}"))
                 self._keep(lane, 1, answer)
             return handle
         prompt, _ = lane.session.accept(accepted.text, accepted.run_id, accepted.seq, mode)
         prompt.attachments = accepted.attachments
-        self._tell(prompt, prompt.state)
+        self._tell(lane, prompt, prompt.state)
         self._tell_others(lane.session.id)
-        return Handle(lane.make_run(prompt), self.broker)
+        return Handle(lane.make_run(prompt), self.broker, lane.held)
+
+    def _leave_to_others(self, lane: SharedLane, accepted: AcceptPrompt) -> Handle:
+        """The prompt is accepted, and this lane has nothing more to do with it: any node goes on with it."""
+        run = lane.make_run(Prompt(lane.session, accepted.seq, accepted.text, accepted.run_id))
+        if lane.stuck:
+            run.over(lane.stuck)
+        return Handle(run, self.broker, lane.held)
 
     async def _catch_up(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed) -> Handle:
         """The prompt is accepted and has entered. What was taken in the session meanwhile is taken again."""
@@ -178,8 +187,8 @@ class SharedRuntime(Runtime):
             await self._writer.read(load_again)
         except Exception as error:
             self._stand_still(lane, error)
-        prompt = Prompt(lane.session, accepted.seq, accepted.text, accepted.run_id)
-        return Handle(self._runs.get(accepted.seq) or lane.make_run(prompt), self.broker)
+        run = lane.runs.get(accepted.seq)
+        return Handle(run, self.broker, lane.held) if run else self._leave_to_others(lane, accepted)
 
     def _hear(self, lane: SharedLane, accepted: AcceptPrompt, answer: Committed) -> None:
         """The session, as it is once the prompt is accepted. What was accepted before it became this node's is looked
@@ -205,11 +214,10 @@ class SharedRuntime(Runtime):
             self._refuse_if_closing()
             with suppress(Refused):  # another caller was faster
                 await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
-            await self._reach(id)
 
     def unfinished(self, session_id: str | None = None) -> int:
         if session_id is None:
-            return len(self._runs) - sum(len(run.guests) for run in self._runs.values())
+            return super().unfinished()
         return len(lane.session.prompts) if (lane := self._lanes.get(session_id)) else 0
 
     def is_behind(self, session_id: str, version: int) -> bool:
@@ -224,8 +232,8 @@ class SharedRuntime(Runtime):
         """Whether a session is this node's, or is about to be."""
         return any(lane.working or lane.epoch is not None for lane in self._lanes.values())
 
-    def _node_of(self, prompt: Prompt) -> str:
-        return self.node() if (lane := self._lanes.get(prompt.session.id)) and lane.epoch is not None else ""
+    def _node_of(self, lane: Lane) -> str:
+        return self.node() if lane.epoch is not None else ""
 
     # --- looking at what is stored
 
@@ -314,8 +322,9 @@ class SharedRuntime(Runtime):
                 await self._see(lane, snapshot)
 
     async def _see(self, lane: SharedLane, snapshot: Snapshot) -> None:
-        """The session is what the snapshot says, unless this node knows of something later."""
-        if snapshot.version < lane.version:
+        """The session is what the snapshot says, unless this node knows of something later. A lane that was lost while
+        its turn was waited for stays so: the session may have another one by now."""
+        if lane.lost or snapshot.version < lane.version:
             return
         if lane.owned:
             if snapshot.epoch != lane.epoch or not snapshot.owned:
@@ -335,14 +344,13 @@ class SharedRuntime(Runtime):
 
     def _look_at(self, lane: Lane, prompt: Prompt) -> None:
         if lane.epoch is not None:
-            if prompt.seq not in self._runs and prompt.state is not State.ACCEPTED:
-                self._register(prompt)
+            if prompt.seq not in lane.runs and prompt.state is not State.ACCEPTED:
+                self._register(lane, prompt)
             super()._look_at(lane, prompt)
 
-    def _register(self, prompt: Prompt) -> Run:
-        run = super()._register(prompt)
-        lane = self._lanes.get(prompt.session.id)
-        run.goes_on = lane.had_begun(prompt) if lane else prompt.begun
+    def _register(self, lane: Lane, prompt: Prompt) -> Run:
+        run = super()._register(lane, prompt)
+        run.goes_on = lane.had_begun(prompt)
         return run
 
     async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
@@ -378,7 +386,7 @@ class SharedRuntime(Runtime):
 
     def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
         assert isinstance(lane, SharedLane)
-        self._show_records(lane.steps)
+        self._show_records(lane)
         lane.claim = lane.release = ""
         if lane.owned and not lane.needs_owner():
             lane.release = "idle"
@@ -402,14 +410,13 @@ class SharedRuntime(Runtime):
     def _leave(self, lane: SharedLane) -> None:
         """The session is nobody's any more."""
         lane.epoch, lane.free = None, True
-        for seq in [seq for seq, run in self._runs.items() if run.prompt.session is lane.session]:
-            del self._runs[seq]
+        lane.runs.clear()
 
     def _do(self, lane: Lane, effects: Effects) -> None:
         if lane.epoch is not None:
             for prompt, _ in effects.moved:
-                if prompt.seq not in self._runs:  # the step was taken before the session was this node's
-                    self._register(prompt)
+                if prompt.seq not in lane.runs:  # the step was taken before the session was this node's
+                    self._register(lane, prompt)
             super()._do(lane, effects)
             return
         for effect in effects:
@@ -432,7 +439,7 @@ class SharedRuntime(Runtime):
             return
         async with self._taken(lane):
             snapshot = await self._load(session_id)
-            if lane.steps or snapshot.owned:
+            if lane.steps or lane.stuck or snapshot.owned:
                 return
             lane.reload(snapshot, [])
             if snapshot.free:
@@ -456,8 +463,10 @@ class SharedRuntime(Runtime):
     async def give_up_stuck(self) -> None:
         """Gives up the sessions with which this node could not go on, as if it had died: what was active ends with an
         error, and any node goes on with the rest."""
-        for id, stuck in [(id, lane.stuck) for id, lane in self._lanes.items() if lane.stuck]:
+        for id, old in [(id, lane) for id, lane in self._lanes.items() if lane.stuck]:
             snapshot = await self._load(id)
+            if self._lanes.get(id) is not old:  # it was lost meanwhile, and may have been loaded again
+                continue
             lane = self._lanes[id] = SharedLane(Session(id, self._counter, protocol=self.protocol), self.broker)
             lane.reload(snapshot, [])
             async with self._taken(lane):
@@ -465,7 +474,8 @@ class SharedRuntime(Runtime):
                     if lane.owned:
                         await self._recover(lane, snapshot)
                 finally:
-                    lane.stuck = stuck if lane.owned else None
+                    if not lane.lost:
+                        lane.stuck = old.stuck if lane.owned else None
 
     async def _recover(self, lane: SharedLane, snapshot: Snapshot) -> None:
         """Its owner is dead, or gives it up: what was active ends with an error (C4b)."""
@@ -521,10 +531,10 @@ class SharedRuntime(Runtime):
         self.closing = self.draining = True
         loop = asyncio.get_running_loop()
         end = loop.time() + deadline
-        while loop.time() < end and (self._accepting or any(run.task for run in self._runs.values())):
+        while loop.time() < end and (self._accepting or any(run.task for _, run in self._runs)):
             await asyncio.sleep(0.01)
-        for run in [run for run in self._runs.values() if run.turn and run.task]:
-            await self._interrupt(run)
+        for lane, run in [(lane, run) for lane, run in self._runs if run.turn and run.task]:
+            await self._interrupt(lane, run)
         try:
             async with asyncio.timeout(self.grace):
                 await asyncio.gather(*(self._release(lane) for lane in list(self._lanes.values())))
@@ -535,7 +545,7 @@ class SharedRuntime(Runtime):
         await self._let_watchers_look()
         self.store.close()
 
-    async def _interrupt(self, run: Run) -> None:
+    async def _interrupt(self, lane: Lane, run: Run) -> None:
         """Ends a turn that has not ended by itself, once its task has."""
         turn = run.turn  # None: it has ended meanwhile
         if turn is None or turn.abandoned or run.prompt.state is not State.ACTIVE:
@@ -545,7 +555,7 @@ class SharedRuntime(Runtime):
         self._let_go(run, turn)
         if task:
             await asyncio.wait([task], timeout=self.grace)
-        self._end(self._lanes[run.prompt.session.id], run, result, turn.unwritten)
+        self._end(lane, run, result, turn.unwritten)
 
     async def _release(self, lane: Lane) -> None:
         assert isinstance(lane, SharedLane)

@@ -64,7 +64,6 @@ class Dispatcher:
         self.describe: Callable[[str], Json] = lambda session_id: {"id": session_id}  # what is told of a session
         self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
         self._lanes: dict[str, Lane] = {}
-        self._runs: dict[int, Run] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._draining: dict[asyncio.Future[None], Lane] = {}  # the lane that a task drains
         self._left: set[asyncio.Future[None]] = set()  # tasks of turns that were abandoned
@@ -76,9 +75,14 @@ class Dispatcher:
 
     # --- the life of a prompt
 
-    def _register(self, prompt: Prompt) -> Run:
+    @property
+    def _runs(self) -> list[tuple[Lane, Run]]:
+        """The prompts that are not done, each with its lane."""
+        return [(lane, run) for lane in self._lanes.values() for run in lane.runs.values()]
+
+    def _register(self, lane: Lane, prompt: Prompt) -> Run:
         feed = self.broker.feed(prompt.session.id, prompt.run_id)
-        run = self._runs[prompt.seq] = Run(prompt, feed, self.broker.latest)
+        run = lane.runs[prompt.seq] = Run(prompt, feed, self.broker.latest)
         return run
 
     async def _enter_if_ready(self, lane: Lane, run: Run, ready: Ready) -> None:
@@ -90,13 +94,17 @@ class Dispatcher:
             self._enter(lane, run.prompt)
 
     def _enter(self, lane: Lane, prompt: Prompt) -> None:
-        """The prompt enters, and is settled if it was canceled: nobody has to ask for it (R7b, R21)."""
-        self._carry(lane, lane.session.take("enter", prompt))
-        self._settle_if_canceled(lane, prompt)
+        """The prompt enters, and is settled if it was canceled, without being asked to (R7b, R21). It is accepted
+        already: if the protocol fails here, the session stops, and its caller is not told otherwise."""
+        try:
+            self._carry(lane, lane.session.take("enter", prompt))
+            self._settle_if_canceled(lane, prompt)
+        except Exception as error:
+            self._stand_still(lane, error)
 
     def _fail(self, lane: Lane, prompt: Prompt, why: str) -> None:
         """Ends an accepted prompt that cannot start."""
-        run = self._runs[prompt.seq]
+        run = lane.runs[prompt.seq]
         run.said = run.fail(why)
         self._carry(lane, lane.session.take("fail", prompt))
         self._settle_if_canceled(lane, prompt)
@@ -135,7 +143,7 @@ class Dispatcher:
         else:
             self._carry(lane, effects)
 
-    async def _abandon(self, run: Run) -> None:
+    async def _abandon(self, lane: Lane, run: Run) -> None:
         """Ends a prompt whose turn does not stop (R24a)."""
         if run.turn:
             await self._writer.read(run.turn.look_back)
@@ -143,7 +151,7 @@ class Dispatcher:
             log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
             result = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
             self._let_go(run, run.turn)
-            self._end(self._lanes[run.prompt.session.id], run, result, run.turn.unwritten)
+            self._end(lane, run, result, run.turn.unwritten)
 
     def _let_go(self, run: Run, turn: Turn) -> None:
         """Nobody waits for the turn any more."""
@@ -192,7 +200,7 @@ class Dispatcher:
         taken again still reaches that turn. The entry of an interrupt may not, and asks when it is durable."""
         asked = {effect.seq for step in lane.steps for effect in step.effects if isinstance(effect, Stop)}
         for prompt in lane.session.active if asked else ():
-            if prompt.seq in asked and (run := self._runs.get(prompt.seq)) and run.turn and not lane.may_stop(prompt):
+            if prompt.seq in asked and (run := lane.runs.get(prompt.seq)) and run.turn and not lane.may_stop(prompt):
                 return run.turn.stop()
         return False
 
@@ -220,7 +228,7 @@ class Dispatcher:
                 match answer:
                     case Committed():
                         if poorer:
-                            self._mark_trouble(lane.steps[:number])
+                            self._mark_trouble(lane, number)
                         self._keep(lane, number, answer)
                     case Conflict(snapshot):
                         await self._writer.read(partial(self._take_all_again, lane, snapshot))
@@ -242,53 +250,56 @@ class Dispatcher:
 
     def _begin_commit(self, lane: Lane) -> tuple[Commit, int]:
         """Begins to make everything durable that has gathered in the lane, and says how many steps that is."""
-        self._show_records(lane.steps)
+        self._show_records(lane)
         operations = self._list_operations(lane)
         return self._writer.begin(lane.session.id, lane.version, operations, lane.epoch), len(lane.steps)
 
     def _list_operations(self, lane: Lane) -> list[Operation]:
-        return lane.list_operations(self._runs)
+        return lane.list_operations()
 
     def _keep(self, lane: Lane, number: int, answer: Committed) -> None:
-        """Shows and does what the first steps ask for, now that they are durable."""
+        """Answers those who wait for the first steps, now that they are durable, and then shows and does what the steps
+        ask for. They run on after this: what fails here stops the session, and is no answer to them."""
         lane.version = answer.version
-        for effects, mark, held, done, shown in lane.steps[:number]:
+        kept, lane.steps[:number] = lane.steps[:number], []
+        self._steps -= number
+        for step in kept:
+            if step.done:
+                step.done.set_result(step.effects)
+        for effects, mark, held, _, shown in kept:
             lane.mark = max(lane.mark, mark)
             if held is not lane.held:
                 lane.held = held
                 self.broker.publish(Update(lane.session.id, SESSION, {**self.describe(lane.session.id), "held": held}))
             for (prompt, _), (state, now) in zip(effects.changed, shown):
-                if run := self._runs.get(prompt.seq):
+                if run := lane.runs.get(prompt.seq):
                     run.shown = now
                 if state in (State.ACCEPTED, State.QUEUED):  # otherwise its move tells, or that it is stopped
-                    self._tell(prompt, state)
+                    self._tell(lane, prompt, state)
             for prompt, row in effects.moved:
-                self._tell(prompt, row.dest, row.outcome)
+                self._tell(lane, prompt, row.dest, row.outcome)
             self._do(lane, effects)
-            if done:
-                done.set_result(effects)
-        del lane.steps[:number]
-        self._steps -= number
 
-    def _mark_trouble(self, steps: Iterable[LaneStep]) -> None:
-        """The prompts that these steps start have no message: they cannot run."""
-        for effect in (effect for step in steps for effect in step.effects):
+    def _mark_trouble(self, lane: Lane, number: int) -> None:
+        """The prompts that the first steps start have no message: they cannot run."""
+        for effect in (effect for step in lane.steps[:number] for effect in step.effects):
             if isinstance(effect, Start):
-                self._runs[effect.seq].trouble = UNSTORABLE
+                lane.runs[effect.seq].trouble = UNSTORABLE
 
     # --- when others have written to the session
 
     async def _take_all_again(self, lane: Lane, snapshot: Snapshot) -> None:
         """The session is not what the steps were taken on: loads it, and takes again what waits in the lane."""
-        records = [(run, await self.store.prompt(run.prompt.seq)) for run in self._missing_in(snapshot)]
+        records = [(run, await self.store.prompt(run.prompt.seq)) for run in self._missing_in(lane, snapshot)]
         if lane.stuck:  # it was lost meanwhile, and nothing of it counts
             return
         for run, record in records:
-            if record and record.outcome and self._runs.get(run.prompt.seq) is run:
-                self._leave_ended(run, record.outcome)
-        lane.reload(snapshot, [run.prompt for run in self._missing_in(snapshot)])  # no other step comes in between
+            if record and record.outcome and lane.runs.get(run.prompt.seq) is run:
+                self._leave_ended(lane, run, record.outcome)
+        since = [run.prompt for run in self._missing_in(lane, snapshot)]
+        lane.reload(snapshot, since)  # no other step comes in between
         for prompt in lane.session.prompts.values():
-            if known := self._runs.get(prompt.seq):
+            if known := lane.runs.get(prompt.seq):
                 if known.prompt.text != prompt.text:
                     known.forget_message()
                 known.prompt, known.shown = prompt, show(prompt)
@@ -296,12 +307,12 @@ class Dispatcher:
         for prompt in lane.session.live:
             self._look_at(lane, prompt)
 
-    def _missing_in(self, snapshot: Snapshot) -> list[Run]:
+    def _missing_in(self, lane: Lane, snapshot: Snapshot) -> list[Run]:
         """The prompts of the session that the snapshot does not have: others have ended them, or they were accepted
         since. Those that were folded belong to their host."""
-        runs = [run for run in self._runs.values() if run.prompt.session.id == snapshot.session_id]
-        known = {record.seq for record in snapshot.prompts} | {g.prompt.seq for run in runs for g in run.guests}
-        return [run for run in runs if run.prompt.seq not in known]
+        guests = {guest.prompt.seq for run in lane.runs.values() for guest in run.guests}
+        known = guests | {record.seq for record in snapshot.prompts}
+        return [run for seq, run in lane.runs.items() if seq not in known]
 
     def _take_again(self, lane: Lane, step: LaneStep) -> LaneStep:
         effects = lane.take_again(step)
@@ -310,7 +321,7 @@ class Dispatcher:
         if not effects.action and step.effects.action == "requeue":
             prompt = step.effects.prompt and lane.session.prompts.get(step.effects.prompt.seq)
             if prompt and prompt.state is State.ACTIVE:  # and canceled meanwhile
-                run = self._runs[prompt.seq]
+                run = lane.runs[prompt.seq]
                 assert run.turn is not None
                 run.close(run.turn.end(Outcome.CANCELED), run.turn.unwritten)
                 effects = lane.session.take("finish", prompt, Outcome.CANCELED)
@@ -322,18 +333,18 @@ class Dispatcher:
         step.done.set_exception(Stale(f"session {lane.session.id} has changed"))
         return LaneStep.of(NOTHING, lane.session)
 
-    def _leave_ended(self, run: Run, outcome: Outcome) -> None:
+    def _leave_ended(self, lane: Lane, run: Run, outcome: Outcome) -> None:
         """Tells how a prompt ended that others have ended."""
         if run.turn and not run.turn.abandoned:
             self._let_go(run, run.turn)
         run.said = None
-        self._answer(self._runs.pop(run.prompt.seq), outcome)
+        self._answer(lane, lane.runs.pop(run.prompt.seq), outcome)
 
     def _look_at(self, lane: Lane, prompt: Prompt) -> None:
         """Does what a prompt's state asks for, whoever has brought it there."""
-        run = self._runs.get(prompt.seq)
+        run = lane.runs.get(prompt.seq)
         if run is None:
-            run = self._register(prompt)
+            run = self._register(lane, prompt)
             if prompt.state is State.ACCEPTED:
                 self._enter(lane, prompt)
         self._settle_if_canceled(lane, prompt)
@@ -341,37 +352,42 @@ class Dispatcher:
             if run.turn is None:
                 self._start(lane, run)
             elif prompt.covered and run.grace is None and not lane.may_stop(prompt):
-                self._begin_grace(run)
+                self._begin_grace(lane, run)
 
     def _lose(self, lane: Lane) -> None:
-        """The session belongs to another server: lets go of its turns, and forgets it."""
+        """The session belongs to another server: abandons its turns, and forgets this lane. A late answer may say so
+        again, when the session has a new lane here: that one stays."""
+        if lane.lost:
+            return
         log.warning("session %s belongs to another server by now", lane.session.id)
         lane.stuck = Moved(f"session {lane.session.id} belongs to another server by now; ask again")
-        self._lanes.pop(lane.session.id, None)
+        if self._lanes.get(lane.session.id) is lane:
+            del self._lanes[lane.session.id]
         self._leave_behind(lane, lane.stuck)
 
-    def _show_records(self, steps: Iterable[LaneStep]) -> None:
+    def _show_records(self, lane: Lane) -> None:
         """Shows the messages of prompts that never ran, which come before their ends as those of a turn do."""
-        for step in steps:
+        for step in lane.steps:
             for effect in step.effects:
                 if isinstance(effect, Record):
-                    run = self._runs[effect.seq]
+                    run = lane.runs[effect.seq]
                     for message in canceled_messages(run.message, effect.seq):
                         run.feed.publish("message", {**wire_message(message), "seq": effect.seq})
 
-    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
+    def _tell(self, lane: Lane, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False,
+              ) -> None:
         """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
         if self.broker.watched:
-            text, version, front = run.shown if (run := self._runs.get(prompt.seq)) else show(prompt)
+            text, version, front = run.shown if (run := lane.runs.get(prompt.seq)) else show(prompt)
             told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
                     "attachments": list_names(prompt.attachments), "version": version, "front": front,
-                    "node": self._node_of(prompt) if state is State.ACTIVE else ""}
+                    "node": self._node_of(lane) if state is State.ACTIVE else ""}
             self.broker.publish(Update(prompt.session.id, STATE, {
                 "seq": prompt.seq, "session_id": prompt.session.id, "text": text[:SHOWN], "state": state.value,
                 **{name: value for name, value in told.items() if value}}, prompt.run_id))
 
-    def _node_of(self, prompt: Prompt) -> str:
-        """The name of the server that runs it, where there are several."""
+    def _node_of(self, lane: Lane) -> str:
+        """The name of the server that runs its turns, where there are several."""
         return ""
 
     def _tell_call(self, lane: Lane, name: str, by: str, seq: int = 0, held: bool = False) -> None:
@@ -399,16 +415,16 @@ class Dispatcher:
         for effect in effects:
             match effect:
                 case Start(seq):
-                    self._start(lane, self._runs[seq])
+                    self._start(lane, lane.runs[seq])
                 case Stop(seq):
-                    self._begin_grace(self._runs[seq])
+                    self._begin_grace(lane, lane.runs[seq])
                 case Fold(seq, into):
-                    guest = self._runs[seq]  # who may have guests of its own, if it goes on after a summary
-                    self._runs[into].guests += [guest, *guest.guests]
+                    guest = lane.runs[seq]  # who may have guests of its own, if it goes on after a summary
+                    lane.runs[into].guests += [guest, *guest.guests]
                 case End(seq, outcome):
                     self.ended[outcome] += 1
                     if outcome is not Outcome.FOLDED:
-                        self._answer(self._runs.pop(seq), outcome)
+                        self._answer(lane, lane.runs.pop(seq), outcome)
 
     def _start(self, lane: Lane, run: Run) -> None:
         if run.trouble:
@@ -433,21 +449,22 @@ class Dispatcher:
             return (), None
         folding = self._begin_to_carry_out(lane, lane.session.take("step", run.prompt))
         canceled = await outlast(folding)
-        guests = [self._runs.get(e.seq) for e in folding.result() if isinstance(e, Fold)]
+        guests = [lane.runs.get(e.seq) for e in folding.result() if isinstance(e, Fold)]
         return [guest.message for guest in guests if guest], canceled  # who is not there ended with its host
 
-    def _begin_grace(self, run: Run) -> None:
+    def _begin_grace(self, lane: Lane, run: Run) -> None:
         """Asks the turn to stop, if nobody has, and gives it its grace period, if it has not ended already."""
         if run.prompt.state is State.ACTIVE:
             if run.turn:
                 run.turn.stop()
-            self._tell(run.prompt, State.ACTIVE, stopping=True)
-            run.grace = asyncio.get_running_loop().call_later(self.grace, lambda: self._spawn(self._abandon(run)))
+            self._tell(lane, run.prompt, State.ACTIVE, stopping=True)
+            run.grace = asyncio.get_running_loop().call_later(
+                self.grace, lambda: self._spawn(self._abandon(lane, run)))
 
-    def _answer(self, run: Run, outcome: Outcome) -> None:
+    def _answer(self, lane: Lane, run: Run, outcome: Outcome) -> None:
         result = run.result(outcome)
         for guest in run.guests:
-            self._runs.pop(guest.prompt.seq, None)
+            lane.runs.pop(guest.prompt.seq, None)
             guest.over(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
         run.over(result)
         run.turn = run.task = None  # which hold it in turn: nothing of them is left to the garbage collector
@@ -467,9 +484,8 @@ class Dispatcher:
     def _leave_behind(self, lane: Lane, why: Refusal) -> None:
         """Tells those who still wait in the lane that they wait in vain: what they wait for cannot be
         written (R25b)."""
-        runs = [run for run in self._runs.values() if run.prompt.session is lane.session]
-        for run in runs:
-            del self._runs[run.prompt.seq]
+        runs, lane.runs = lane.runs, {}
+        for run in runs.values():
             run.over(why)
             if run.turn and not run.turn.abandoned:
                 self._let_go(run, run.turn)
@@ -504,5 +520,5 @@ class Dispatcher:
 
     def _look_quiet(self) -> None:
         """When the runtime is closing nothing new begins, so that once it is quiet it stays so."""
-        if self.closing and not (self._accepting or self._runs or self._steps):
+        if self.closing and not (self._accepting or self._steps or any(lane.runs for lane in self._lanes.values())):
             self._quiet.set()

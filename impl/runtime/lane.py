@@ -44,7 +44,7 @@ from ..store import (
     Snapshot,
 )
 from .messages import canceled_messages
-from .refusals import Refusal
+from .refusals import Moved, Refusal
 from .run import Run, Shown, show
 from .session import Effects, Prompt, Restored, Session
 
@@ -75,25 +75,31 @@ def restore(record: PromptRecord) -> Restored:
 class Lane:
     """One session, and what its steps have asked for and is still to be carried out."""
 
-    __slots__ = ("accepting", "epoch", "held", "mark", "session", "steps", "stuck", "version", "working")
+    __slots__ = ("accepting", "epoch", "held", "mark", "runs", "session", "steps", "stuck", "version", "working")
 
     def __init__(self, session: Session, version: int = 0, epoch: int = EPOCH) -> None:
         self.session = session
         self.version, self.mark, self.held = version, session.mark, session.held  # as stored
         self.epoch: int | None = epoch  # None: it is another process's, or nobody's
         self.steps: list[LaneStep] = []
+        self.runs: dict[int, Run] = {}  # the prompts that run or wait here, by seq
         self.accepting: set[int] = set()  # seqs of prompts that are being journaled
         self.working = False
         self.stuck: Refusal | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the session belongs to another server by now: nothing more happens in this lane."""
+        return isinstance(self.stuck, Moved)
 
     @property
     def idle(self) -> bool:
         """Whether the session has no prompt that is not done, and nothing is to be carried out in it."""
         return not (self.session.prompts or self.accepting or self.steps or self.working)
 
-    def list_operations(self, runs: Mapping[int, Run]) -> list[Operation]:
+    def list_operations(self) -> list[Operation]:
         """Everything of the steps that must survive, to be committed together (R14a, R14d, R16b)."""
-        session_id, held = self.session.id, self.held
+        session_id, held, runs = self.session.id, self.held, self._all_runs()
         operations: list[Operation] = []
         for effects, mark, holds, *_ in self.steps:
             if mark > self.mark:
@@ -121,6 +127,10 @@ class Lane:
                     payload = run.result(effect.outcome).to_json(effect.seq)
                     operations.append(AppendEvent(session_id, TERMINAL, payload, run.prompt.run_id))
         return operations
+
+    def _all_runs(self) -> Mapping[int, Run]:
+        """The runs of all prompts that the steps have moved."""
+        return self.runs
 
     def _hand_over(self, runs: Mapping[int, Run]) -> Iterator[Message]:
         """What the running turn is still to write."""

@@ -106,8 +106,9 @@ class Handle:
     """An accepted prompt, in its caller's hands. Dropping it, or the caller's task, does nothing to the
     prompt (R26)."""
 
-    def __init__(self, run: Run, broker: Broker) -> None:
+    def __init__(self, run: Run, broker: Broker, held: bool = False) -> None:
         self.session_id, self.run_id, self.seq = run.prompt.session.id, run.prompt.run_id, run.prompt.seq
+        self.held = held  # whether its session was held when it was accepted
         self._run, self._broker = run, broker
         self._subscriptions: set[Subscription] = set()
         self._released = False

@@ -86,26 +86,27 @@ class Runtime(Dispatcher):
             self._lanes[known.session_id] = Lane(session, known.version, known.epoch)
         lanes = list(self._lanes.values())
         left = ((lane, prompt) for lane in lanes for prompt in lane.session.prompts.values())
-        runs = [await self._take_up(lane, prompt) async for lane, prompt in in_shares(left)]
+        async for lane, prompt in in_shares(left):
+            await self._take_up(lane, prompt)
         found = describe_sessions(lane.session for lane in lanes) if self.trace else None
         steps = [lane.session.take("recover") async for lane in in_shares(lanes)]  # nobody has reached them yet
         if self.trace:
             self.trace.everywhere("recover", steps, found)
         recovering = [self._begin_to_carry_out(lane, effects) for lane, effects in zip(lanes, steps) if effects.moved]
-        for run in runs:
-            self._settle_if_canceled(self._lanes[run.prompt.session.id], run.prompt)
+        for lane in lanes:
+            for prompt in list(lane.session.prompts.values()):
+                self._settle_if_canceled(lane, prompt)
         for future in recovering:
             future.add_done_callback(lambda done: done.exception())  # a session that stands still has said so
         if recovering:  # what cannot be written yet is waited for by its session, and not by the others
             await asyncio.wait(recovering, timeout=START)
 
-    async def _take_up(self, lane: Lane, prompt: Prompt) -> Run:
+    async def _take_up(self, lane: Lane, prompt: Prompt) -> None:
         """A prompt that the last life has left."""
-        run = self._register(prompt)
+        run = self._register(lane, prompt)
         run.goes_on = any(move.state is State.ACTIVE for move in await self.store.transitions(prompt.seq))
         if prompt in lane.session.active:
             await self._end_interrupted(lane, run)
-        return run
 
     async def _end_interrupted(self, lane: Lane, run: Run) -> None:
         turn = self._make_turn(lane, run)
@@ -197,10 +198,10 @@ class Runtime(Dispatcher):
         placed: asyncio.Future[Effects] | None = None
         if self.trace:
             self.trace.step(session, effects, after, mode)
-        run = self._register(prompt)
+        run = self._register(lane, prompt)
         if effects.changed:
             run.shown = run.shown._replace(front=accepted.traits.front)
-        self._tell(prompt, prompt.state)
+        self._tell(lane, prompt, prompt.state)
         if effects.changed:
             placing = Effects("", prompt)
             placing.changed = effects.changed
@@ -209,7 +210,7 @@ class Runtime(Dispatcher):
             self._spawn(self._enter_if_ready(lane, run, self.ready))
         else:
             self._enter(lane, prompt)
-        return Handle(run, self.broker), placed
+        return Handle(run, self.broker, lane.held), placed
 
     # `by` is the id of the client that calls: those who watch are told.
 
@@ -306,7 +307,7 @@ class Runtime(Dispatcher):
             else:
                 effects = lane.session.replace(found, text)
                 version += 1
-                if run := self._runs.get(found.seq):
+                if run := lane.runs.get(found.seq):
                     run.forget_message()
         await self._carry_out(lane, effects)
         if refusal:
@@ -365,6 +366,10 @@ class Runtime(Dispatcher):
             if feature not in self.protocol.features:
                 raise Refusal(f"protocol {self.protocol.name} has no {feature.value}; use one that has")
 
+    def has_session(self, session_id: str) -> bool:
+        """Whether the session is known here. One that is shared may not be, even if it was a moment ago."""
+        return session_id in self._lanes
+
     def is_held(self, session_id: str) -> bool:
         """Whether the session is held, as it is journaled."""
         return self._find_lane(session_id).held
@@ -380,14 +385,14 @@ class Runtime(Dispatcher):
     def unfinished(self, session_id: str | None = None) -> int:
         """How many prompts of the session are not done; without an id, of all sessions."""
         if session_id is None:
-            return len(self._runs) - sum(len(run.guests) for run in self._runs.values())
+            return sum(1 - len(run.guests) for _, run in self._runs)
         return len(self._lane(session_id).session.prompts)
 
     def is_busy(self, session_id: str | None = None) -> bool:
         """Whether the session has a prompt whose end has not been published; without an id, whether any has. One that
         stands still is busy: it has something to write."""
         if session_id is None:
-            return bool(self._runs)
+            return any(lane.runs for lane in self._lanes.values())
         lane = self._find_lane(session_id)
         return bool(lane.stuck or lane.session.prompts) or any(step.effects.moved for step in lane.steps)
 
@@ -428,8 +433,8 @@ class Runtime(Dispatcher):
 
     async def _close_down(self, deadline: float) -> None:
         if not await self._quiet_within(deadline):
-            for run in list(self._runs.values()):
-                self._spawn(self._abandon(run))
+            for lane, run in self._runs:
+                self._spawn(self._abandon(lane, run))
             if not await self._quiet_within(self.grace):
                 log.error("closing with %d prompts that could not be written; a restart ends them", len(self._runs))
         self._over.set()

@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from os.path import realpath
@@ -33,9 +33,10 @@ from weakref import WeakValueDictionary
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.protocol import FAMILY, Protocol
 
+from .. import wire
 from ..files import UsageError
 from ..models import Attachment, Model, Role
-from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, Store, StoreError
+from ..store import MemoryStore, Message, SessionRecord, SqliteStore, Store, StoreError
 from ..store.index import Index, Record, make_private
 from ..store.places import Places
 from .conversation import read_back, summarize
@@ -238,9 +239,9 @@ class Workspace:
     # --- prompts
 
     async def accept(self, session_id: str, text: str, run_id: str | None,
-                     attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> int:
-        """Accepts a prompt and returns its seq. Accepting the same prompt under the same run id again accepts nothing,
-        and returns the seq that it has. Raises `Refusal` if it is not accepted (R22b, R22c)."""
+                     attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> wire.Accepted:
+        """Accepts a prompt. Idempotent under a run id: the same prompt again is answered with the seq that it has.
+        Raises `Refusal` if it is not accepted (R22b, R22c), and `StoreError` if that is unknown."""
         if not self.ready:
             raise NotReady("the agent is not initialized; POST to its init first")
         if session_id not in self._sessions:
@@ -253,25 +254,21 @@ class Workspace:
                 raise Full(f"session {session_id} has {self.queue} prompts that are not done; wait until some are")
             self._accepting[session_id] += 1
             try:
-                return (await self.runtime.accept(session_id, text, run_id, attachments, mode)).seq
+                handle = await self.runtime.accept(session_id, text, run_id, attachments, mode)
+                return wire.Accepted(session_id, handle.seq, run_id or "", handle.held)
             finally:
                 self._accepting[session_id] -= 1
         except (RunIdInUse, Closing, Full, Stuck, Busy, StoreError) as refusal:  # what was accepted before is
             if isinstance(refusal, Busy) and run_id is not None:
                 await self.runtime.store.write(())  # the same prompt may be just being journaled
-            known = await self._find(run_id)
+            known = await self.runtime.store.prompt(run_id) if run_id is not None else None
             if known is None:
                 raise
             if known.session_id != session_id or not known.was(text, [*map(wire_part, attachments)]):
                 raise RunIdInUse(f"run_id: {run_id!r:.80} is in use by another prompt; choose a new one") from None
-            return known.seq
-
-    async def _find(self, run_id: str | None) -> PromptRecord | None:
-        if run_id is None:
-            return None
-        with suppress(StoreError):  # it has been closed meanwhile
-            return await self.runtime.store.prompt(run_id)
-        return None
+            if not self.runtime.has_session(session_id):
+                await self.look(session_id)
+            return wire.Accepted(session_id, known.seq, run_id or "", self.runtime.is_held(session_id))
 
     async def summarize(self, session_id: str) -> None:
         """Writes a summary of the session, from which its next turn goes on. Only a session that is not busy has one,

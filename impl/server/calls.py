@@ -98,7 +98,8 @@ async def release_client(site: Site, request: Request) -> Answer:
 async def create_session(site: Site, request: Request, sent: wire.CreateSession) -> Answer:
     """Create a session"""
     workspace = await workspace_of(site, request)
-    return answer(describe_session(workspace, await workspace.create_session(sent.title)))
+    made = await workspace.create_session(sent.title)
+    return answer(wire.Session(made.id, made.title, made.created_at, is_busy=False))
 
 
 async def list_sessions(site: Site, request: Request) -> Answer:
@@ -111,6 +112,8 @@ async def list_sessions(site: Site, request: Request) -> Answer:
 
     async def latest_first() -> AsyncIterator[tuple[str, Any]]:
         for session in workspace.sessions(page.before):
+            if not workspace.runtime.has_session(session.id):  # other nodes may have taken it over since
+                await workspace.look(session.id)
             yield session.id, describe_session(workspace, session)
 
     listing = Listing()
@@ -158,9 +161,7 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
         raise BadInput("prompt: it is empty; say something, or attach a text")
     refuse_long(site, len(sent.prompt) + sum(len(one.text) for one in attachments), bool(attachments))
     mode = None if sent.if_busy in (None, "queue") else Feature(sent.if_busy)
-    seq = await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments, mode)
-    held = workspace.runtime.is_held(sent.session_id)
-    return answer(wire.Accepted(sent.session_id, seq, sent.run_id or "", held), 202)
+    return answer(await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments, mode), 202)
 
 
 async def cancel(site: Site, request: Request) -> Answer:

@@ -6,6 +6,7 @@ ends it. All others go to the language model of the conformance kit.
 """
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from cancelmark.impl.store import Committed, Store, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import schema
 from cancelmark.impl.store.postgres import store as stores
 from cancelmark.impl.store.postgres.sending import STEP
+
+EMPTY = "CANCELMARK_CHAOS_EMPTY"  # names the file that notes each call of the model without a prompt
 
 
 def counted_model(pace: float) -> ScriptedModel:
@@ -54,6 +57,9 @@ class DividedModel:
 
     def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         last = next((m.text for m in reversed(messages) if m.role is Role.USER), "")
+        if not last:
+            with open(os.environ[EMPTY], "a") as notes:
+                notes.write(f"the model was asked with {len(messages)} messages, none of them a user's\n")
         return (self._counted if last.startswith(("work ", SUMMARIZE)) else self._steered).step(messages, tools)
 
     async def aclose(self) -> None:

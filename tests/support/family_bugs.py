@@ -28,10 +28,10 @@ def unjournaled(action: str) -> Bug:
     def bug(patch: pytest.MonkeyPatch) -> None:
         listed = Lane.list_operations
 
-        def list_operations(self: Lane, runs: Any) -> list[Operation]:
+        def list_operations(self: Lane) -> list[Operation]:
             steps, self.steps = self.steps, [step for step in self.steps if step.effects.action != action]
             try:
-                return listed(self, runs)
+                return listed(self)
             finally:
                 self.steps = steps
 
@@ -49,8 +49,8 @@ def recovery_forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
 def a_replaced_text_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Its version is journaled, and its words are not."""
     listed = Lane.list_operations
-    patch.setattr(Lane, "list_operations", lambda self, runs: [
-        op for op in listed(self, runs) if not isinstance(op, ReplaceText)])
+    patch.setattr(Lane, "list_operations", lambda self: [
+        op for op in listed(self) if not isinstance(op, ReplaceText)])
 
 
 def the_first_text_is_forgotten(patch: pytest.MonkeyPatch) -> None:

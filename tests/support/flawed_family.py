@@ -211,10 +211,11 @@ class AnswersEarly(Runtime):
 class TellsEarly(Runtime):
     """Who watches is told of a prompt as it is about to be."""
 
-    def _tell(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False) -> None:
-        if run := self._runs.get(prompt.seq):
+    def _tell(self, lane: Lane, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False,
+              ) -> None:
+        if run := lane.runs.get(prompt.seq):
             run.shown = show(prompt)
-        super()._tell(prompt, state, outcome, stopping)
+        super()._tell(lane, prompt, state, outcome, stopping)
 
 
 # --- the table

@@ -57,7 +57,7 @@ CREATE TRIGGER note_cancel AFTER UPDATE ON cancelmark.sessions FOR EACH ROW WHEN
 """
 
 KINDS = ("lost", "two ends", "message after an end", "poisoned", "cancel lost", "places", "unfinished", "taken twice",
-         "against the protocol", "not seen")
+         "against the protocol", "not seen", "wrong answer", "no prompt")
 
 
 class Problem(NamedTuple):
@@ -161,6 +161,10 @@ def judge_rows(connection: Any) -> list[Problem]:
     problems += [Problem("lost", f"prompt {seq} has begun, and its message is not there") for (seq,) in rows(
         "SELECT DISTINCT t.seq FROM cancelmark.transitions t LEFT JOIN cancelmark.messages m"
         " ON m.workspace_id = t.workspace_id AND m.id = 'p' || t.seq WHERE t.state = 'active' AND m.id IS NULL")]
+    problems += [Problem("no prompt", f"message {answer} comes before the user's message {id}") for id, answer in rows(
+        "SELECT u.id, min(a.id) FROM cancelmark.messages u JOIN cancelmark.messages a ON a.workspace_id ="
+        " u.workspace_id AND a.session_id = u.session_id AND a.id LIKE u.id || '-%%' AND a.position < u.position"
+        " WHERE u.role = 'user' GROUP BY u.id")]
     for workspace, latest, number, first, last in rows(
             "SELECT l.workspace_id, l.latest, count(e.place), coalesce(min(e.place), 1), coalesce(max(e.place), 0)"
             " FROM cancelmark.logs l LEFT JOIN cancelmark.events e USING (workspace_id) GROUP BY 1, 2"):

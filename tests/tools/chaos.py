@@ -4,6 +4,9 @@ by the log, and by what the clients were told and saw.
 
     make chaos                                     ten minutes, or SECONDS=60
     PYTHONPATH=tests python tests/tools/chaos.py --seconds 30 --flaw "blind retry"
+
+With `--crowd N`, N more clients post to every session. Posts are then in flight to all sessions whenever a fault
+strikes, which is what a node needs to meet its own late answers.
 """
 
 import argparse
@@ -26,7 +29,7 @@ from uuid import uuid4
 
 import httpx2 as httpx
 import psycopg
-from support.chaos_node import FLAWS
+from support.chaos_node import EMPTY, FLAWS
 from support.commands import COMMAND
 from support.journals import AUDIT, KINDS, Problem, judge
 from support.postgres import FAST, PostgresServer, free_port
@@ -36,6 +39,7 @@ from support.servers import web
 NODES, SESSIONS, QUIET, PACE = 3, 9, 3, 0.03
 FAULTS = ("kill", "terminate", "freeze", "end_connections", "crash_database", "cut", "stall", "half_open",
           "lose_answers", "lose_answers", "deliver_late")
+CROWD = 20  # posts in flight when a fault strikes, from which on it counts as crowded
 LATE = 7.0  # seconds, after which whoever has asked the database has given up
 JUDGEMENTS = 3  # that are begun by the kit, until one is not disturbed by a node that was too slow for its lease
 SCRIPT = Path(__file__).parent.parent / "support" / "chaos_node.py"
@@ -61,6 +65,7 @@ class Told:
     acknowledged: dict[str, int] = field(default_factory=dict)  # seq by text
     canceled: list[tuple[str, list[int]]] = field(default_factory=list)  # session, seqs acknowledged before
     seen: dict[str, list[tuple[str, int, str]]] = field(default_factory=dict)  # by watcher: place, seq, outcome
+    refused: dict[str, set[str]] = field(default_factory=dict)  # by text: answers that say that it was not accepted
     posts: int = 0
     family: Counter[str] = field(default_factory=Counter)  # the other calls
 
@@ -68,12 +73,15 @@ class Told:
 class Chaos:
     """One run."""
 
-    def __init__(self, seed: int, lease: float, flaw: str, log: Path, mix: Sequence[str] = FAULTS) -> None:
+    def __init__(self, seed: int, lease: float, flaw: str, log: Path, mix: Sequence[str] = FAULTS, crowd: int = 0,
+                 ) -> None:
         self.random, self.lease, self.flaw, self.log, self.mix = Random(seed), lease, flaw, log, mix
+        self.crowd, self.in_flight, self.crowded = crowd, 0, Counter[str]()
         self.told, self.faults = Told(), Counter[str]()
         self.llm_port, self.judgements = free_port(), list[str]()
         self.database = PostgresServer(FAST)
         self.home = Path(tempfile.mkdtemp(prefix="chaos-"))
+        self.notes = self.home / "model-without-a-prompt"
         self.members: list[Member] = []
         self.workspace, self.sessions = "", list[str]()
         self.ready = set[str]()  # watchers that have their first place
@@ -111,6 +119,7 @@ class Chaos:
                     "--log-level", "warning", "--data-dir", directory, *wake_ups,
                     stdout=asyncio.subprocess.PIPE, stderr=log,
                     env={**os.environ, "PYTHONPATH": str(SCRIPT.parent.parent), "OPENAI_API_KEY": "none",
+                         EMPTY: str(self.notes),
                          "OPENAI_BASE_URL": f"http://127.0.0.1:{self.llm_port}/v1"})
             assert member.process.stdout is not None
             line = (await member.process.stdout.readline()).decode()
@@ -201,6 +210,8 @@ class Chaos:
                 bag = self.random.sample(self.mix, len(self.mix))
             fault, member = bag.pop(), self.random.choice(self.members)
             does: Callable[[Member], Awaitable[None]] = getattr(self, fault)
+            if self.in_flight >= CROWD:
+                self.crowded[fault] += 1
             await does(member)
             self.faults[fault] += 1
             await asyncio.sleep(self.random.uniform(0, gap))
@@ -208,7 +219,7 @@ class Chaos:
     # --- clients
 
     async def ask(self, path: str, body: Any, *, times: int | None = None) -> httpx.Response | None:
-        """Asks any node, and another if there is no answer that says yes or no."""
+        """Asks any node, and another if there is no answer that says yes."""
         while times is None or times > 0:
             times = None if times is None else times - 1
             with suppress(httpx.TransportError, TimeoutError):
@@ -216,21 +227,47 @@ class Chaos:
                     answer = await http.post(f"/v1/workspaces/{self.workspace}/{path}", json=body)
                     if answer.status_code < 300:
                         return answer
+                    if path == "agent":
+                        self.note_refusal(body, answer, once=times is not None)
             await asyncio.sleep(0.05)
         return None
+
+    def note_refusal(self, body: Any, answer: httpx.Response, *, once: bool) -> None:
+        """A client takes 4xx for "not accepted", and 503 too if it asks only once: then it posts the prompt anew. 500
+        is doubt, 408 and 429 say "ask again", and under a run id asking again is safe after 503."""
+        status = answer.status_code
+        if (400 <= status < 500 and status not in (408, 429)) or (once and status == 503):
+            self.told.refused.setdefault(body["prompt"], set()).add(f"{status} {answer.text[:200]}")
+
+    async def post(self, session: str, text: str, *, named: bool = True) -> int | None:
+        """Posts a prompt, without a run id only once. Its seq, if it was acknowledged."""
+        body = {"session_id": session, "prompt": text, **({"run_id": text[-12:]} if named else {})}
+        self.told.posts += 1
+        self.in_flight += 1
+        try:
+            answer = await self.ask("agent", body, times=None if named else 1)
+        finally:
+            self.in_flight -= 1
+        if answer is None:
+            return None
+        seq: int = answer.json()["seq"]
+        self.told.acknowledged[text] = seq
+        return seq
+
+    async def press(self, session: str, end: float) -> None:
+        """One of a crowd: posts prompts that end soon, one after the other."""
+        while time.monotonic() < end:
+            text = f"work {self.random.choice([0, 0, 0, 2])} {uuid4().hex[:12]}"
+            await self.post(session, text, named=self.random.random() < 0.7)
 
     async def write(self, session: str, end: float) -> None:
         """Posts, and cancels now and then. Sometimes without a run id, and then once."""
         known: list[int] = []
         while time.monotonic() < end:
             rounds = self.random.choice([0, 0, 1, 3, 8, 1_000_000])
-            text, named = f"work {rounds} {uuid4().hex[:12]}", self.random.random() < 0.5
-            body = {"session_id": session, "prompt": text, **({"run_id": text[-12:]} if named else {})}
-            self.told.posts += 1
-            answer = await self.ask("agent", body, times=None if named else 1)
-            if answer is not None:
-                known.append(answer.json()["seq"])
-                self.told.acknowledged[text] = known[-1]
+            seq = await self.post(session, f"work {rounds} {uuid4().hex[:12]}", named=self.random.random() < 0.5)
+            if seq is not None:
+                known.append(seq)
             if rounds > 100 or self.random.random() < 0.15:
                 await asyncio.sleep(self.random.uniform(0, 0.5))
                 before = list(known)
@@ -244,11 +281,8 @@ class Chaos:
         """Posts a prompt that does not end by itself, cancels it, and does nothing else: nothing but the cancel makes
         its owner look."""
         while time.monotonic() < end:
-            text = f"work 1000000 {uuid4().hex[:12]}"
-            self.told.posts += 1
-            answer = await self.ask("agent", {"session_id": session, "prompt": text, "run_id": text[-12:]})
-            assert answer is not None
-            seq = self.told.acknowledged[text] = answer.json()["seq"]
+            seq = await self.post(session, f"work 1000000 {uuid4().hex[:12]}")
+            assert seq is not None
             await asyncio.sleep(self.random.uniform(0.1, 1))
             await self.ask(f"agent/sessions/{session}/cancel", None)
             self.told.canceled.append((session, [seq]))
@@ -308,7 +342,8 @@ class Chaos:
                 await asyncio.sleep(0.05)
             problems = list[Problem]()
             clients = asyncio.gather(*(self.be_quiet(session, end) for session in self.sessions[:QUIET]),
-                                     *(self.write(session, end) for session in self.sessions[QUIET:]))
+                                     *(self.write(session, end) for session in self.sessions[QUIET:]),
+                                     *(self.press(session, end) for session in self.sessions * self.crowd))
             for n in range(times - 1):
                 await self.do_faults(begin + seconds * (n + 1) / times, gap)
                 problems += await self.ask_kit(kit)
@@ -377,6 +412,10 @@ class Chaos:
         stored = dict(self.rows("SELECT text, seq FROM cancelmark.prompts"))
         lost = {text for text, seq in self.told.acknowledged.items() if stored.get(text) != seq}
         problems += [Problem("lost", f"{text!r} was acknowledged, and is not there") for text in lost]
+        problems += [Problem("wrong answer", f"{text!r} was accepted as {stored[text]}, and its client heard: {told}")
+                     for text, answers in self.told.refused.items() if text in stored for told in answers]
+        if self.notes.exists():
+            problems += [Problem("no prompt", told) for told in self.notes.read_text().splitlines()]
         marks = dict(self.rows("SELECT id, mark FROM cancelmark.sessions"))
         problems += [Problem("cancel lost", f"a cancel of {session} was acknowledged, and has not reached {max(seqs)}")
                      for session, seqs in self.told.canceled if seqs and marks[session] < max(seqs)]
@@ -406,15 +445,15 @@ class Chaos:
 
 async def run_chaos(seconds: float, *, seed: int = 0, lease: float = 1.0, gap: float = 1.0, flaw: str = "",
                     log: Path = Path(os.devnull), kit: Sequence[str] = (), times: int = 1, keep: bool = False,
-                    mix: Sequence[str] = FAULTS) -> tuple[list[Problem], dict[str, Any]]:
+                    mix: Sequence[str] = FAULTS, crowd: int = 0) -> tuple[list[Problem], dict[str, Any]]:
     """What is wrong after so long, and what was done. If anything is, the database can be kept."""
-    chaos = Chaos(seed, lease, flaw, log, mix)
+    chaos = Chaos(seed, lease, flaw, log, mix, crowd)
     problems = list[Problem]()
     try:
         problems = await chaos.run(seconds, gap, kit, times)
         steps = dict(chaos.rows("SELECT claim, count(*) FROM cancelmark.steps WHERE claim <> '' GROUP BY 1"))
         return problems, {
-            "seed": seed, "faults": dict(chaos.faults), "posts": chaos.told.posts,
+            "seed": seed, "faults": dict(chaos.faults), "in a crowd": dict(chaos.crowded), "posts": chaos.told.posts,
             "acknowledged": len(chaos.told.acknowledged), "cancels": len(chaos.told.canceled),
             "other calls": dict(chaos.told.family), "claims": steps,
             "most writes after a cancel": chaos.rows(
@@ -435,6 +474,7 @@ def main() -> int:
     parser.add_argument("--gap", type=float, default=1.0, help="seconds between two faults, at most")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--fault", nargs="+", default=FAULTS, choices=sorted({*FAULTS}), help="only these faults")
+    parser.add_argument("--crowd", type=int, default=0, help="more clients that post to each session")
     parser.add_argument("--flaw", default="", choices=["", *FLAWS])
     parser.add_argument("--kit", type=int, default=1, metavar="TIMES", help="how often the conformance kit judges")
     parser.add_argument("--keep", action="store_true", help="leave the database to be looked at, if anything is wrong")
@@ -443,7 +483,8 @@ def main() -> int:
     seed = Random().randrange(10**9) if given.seed is None else given.seed
     problems, done = asyncio.run(run_chaos(given.seconds, seed=seed, lease=given.lease, gap=given.gap, flaw=given.flaw,
                                            log=given.log, kit=("--profile", "quick") if given.kit else (),
-                                           times=max(given.kit, 1), keep=given.keep, mix=given.fault))
+                                           times=max(given.kit, 1), keep=given.keep, mix=given.fault,
+                                           crowd=given.crowd))
     print(json.dumps(done, indent=2))
     for problem in problems:
         print(f"violated: {problem.kind}: {problem.says}")

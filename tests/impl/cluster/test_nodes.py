@@ -517,7 +517,7 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
         await first.wait()
         canceling = asyncio.ensure_future(runtime.cancel(session))
         await accepting
-        while not any(run.turn for run in runtime._runs.values()):
+        while not any(run.turn for _, run in runtime._runs):
             await asyncio.sleep(0.01)
         runs.set()
         await canceling

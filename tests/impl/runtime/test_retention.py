@@ -298,10 +298,10 @@ def test_prompts_that_are_done_are_forgotten_and_their_run_ids_are_not(tmp_path:
         kept = [prompt.seq for prompt in await store.prompts(session, 100)]
         assert kept == ([7, 8] if keep.number else [8])
         assert await store.messages(session) == said
-        assert await workspace.accept(session, "text 1", "run 1") == 2
+        assert (await workspace.accept(session, "text 1", "run 1")).seq == 2
         with pytest.raises(RunIdInUse):
             await workspace.accept(session, "text 3", "run 1")
-        assert await workspace.accept(session, "text 8", None) > 8
+        assert (await workspace.accept(session, "text 8", None)).seq > 8
         await workspaces.close()
 
     asyncio.run(main())

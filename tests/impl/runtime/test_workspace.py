@@ -53,9 +53,9 @@ def test_who_is_refused_for_another_reason_leaves_room(tmp_path: Path) -> None:
         workspace = await workspaces.open(str(tmp_path))
         await workspaces.ready(workspace)
         session = (await workspace.create_session("")).id
-        seq = await workspace.accept(session, "a", "run-a")
+        seq = (await workspace.accept(session, "a", "run-a")).seq
         for _ in range(5):
-            assert await workspace.accept(session, "a", "run-a") == seq  # the store refuses it each time
+            assert (await workspace.accept(session, "a", "run-a")).seq == seq  # the store refuses it each time
         while workspace.runtime.is_busy():
             await asyncio.sleep(0.001)
         assert await come_all_at_once([workspace.accept(session, f"{n}", None) for n in range(2)]) == (2, 0)

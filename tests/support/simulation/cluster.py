@@ -28,7 +28,8 @@ from cancelmark.impl.cluster.workspaces import SharedWorkspaces
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Role
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, call, say
 from cancelmark.impl.runtime.conversation import SUMMARIZE
-from cancelmark.impl.runtime.refusals import Refusal
+from cancelmark.impl.runtime.refusals import Moved, Refusal, Stuck
+from cancelmark.impl.runtime.workspace import Full
 from cancelmark.impl.store import Event, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import sending
 from cancelmark.model.oracle import Call as OracleCall
@@ -53,6 +54,7 @@ LEAVE = 0.5  # seconds for the turns of a node that leaves
 AFTERWARDS = 4.0  # seconds after the last call in which things go wrong
 HORIZON = 60.0  # seconds by which everything has ended, or never will
 PATH = "/simulated"
+AGAIN = (Stuck, Moved, Full)  # 503 and 429: nothing definite is said of a prompt that was posted before
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,7 @@ class Cluster:
         self.attempts: Counter[str] = Counter()  # calls that were made, by kind
         self.taken: Counter[str] = Counter()  # and that are in the journal
         self._doubtful: set[str] = set()  # texts of acceptances that nobody knows the end of
+        self.refused: dict[str, str] = {}  # by text: an answer after which a client posts the prompt as a new one
         self._quiet = False  # nothing goes wrong any more
         self._workspace = ""
 
@@ -310,7 +313,9 @@ class Cluster:
             self._doubtful.add(text)
         elif isinstance(error, StoreError) and text in self.texts.values() and text not in self._doubtful:
             self.complain(f"{text!r} was accepted, and its client is told that it failed: {error}")
-        if isinstance(error, StoreError) or (isinstance(error, Refusal) and not member.up):
+        if do.what == "accept" and isinstance(error, Refusal | LookupError) and not isinstance(error, AGAIN):
+            self.refused[text] = f"{type(error).__name__}: {error}"
+        if isinstance(error, StoreError | Stuck | Moved) or (isinstance(error, Refusal) and not member.up):
             return False
         if isinstance(error, Refusal | LookupError):
             return True
@@ -329,7 +334,7 @@ class Cluster:
     async def _call(self, member: Member, do: Do, text: str) -> Any:
         workspace = await member.workspaces.find(self._workspace)
         if do.what == "accept":
-            return await workspace.accept(do.session, text, text if do.named else None)
+            return (await workspace.accept(do.session, text, text if do.named else None)).seq
         if do.what == "close":
             return await member.workspaces.delete(self._workspace)
         await workspace.look(do.session)
@@ -390,6 +395,8 @@ class Cluster:
 
     def _play(self, member: Member, request: Request) -> Iterable[Beat] | None:
         text = request.prompt
+        if not text:
+            self.complain(f"the model is asked at {member.name} without a prompt")
         if text == SUMMARIZE:
             return say("in short")
         self._asked[text].add(member.number)

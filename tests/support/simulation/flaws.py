@@ -16,6 +16,8 @@ from cancelmark.impl.cluster.lane import SharedLane
 from cancelmark.impl.cluster.node import Node, Work
 from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.cluster.workspaces import SharedWorkspace, SharedWorkspaces
+from cancelmark.impl.runtime.lane import Lane
+from cancelmark.impl.runtime.refusals import Moved
 from cancelmark.impl.runtime.run import Handle, Run
 from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.store import (
@@ -283,7 +285,7 @@ def publish_first() -> AbstractContextManager[Any]:
     return patch.object(PostgresStore, "_commit", tell_and_commit)
 
 
-async def leave_running(self: SharedRuntime, run: Run) -> None:
+async def leave_running(self: SharedRuntime, lane: Lane, run: Run) -> None:
     """A node that leaves does not wait for its turns."""
 
 
@@ -316,6 +318,35 @@ def stand_still_for_ever() -> AbstractContextManager[Any]:
     stack.enter_context(patch.object(Database, "fetch", leak))
     stack.enter_context(patch.object(SharedRuntime, "give_up_stuck", keep_stuck))
     return stack
+
+
+def lose_by_id(self: SharedRuntime, lane: Lane) -> None:
+    lane.stuck = Moved(f"session {lane.session.id} belongs to another server by now; ask again")
+    self._lanes.pop(lane.session.id, None)
+    self._leave_behind(lane, lane.stuck)
+
+
+def ask_after_the_commit() -> AbstractContextManager[Any]:
+    accept = SharedRuntime.accept
+
+    async def accept_and_ask(self: SharedRuntime, session_id: str, *about: Any) -> Handle:
+        handle = await accept(self, session_id, *about)
+        handle.held = self.is_held(session_id)
+        return handle
+
+    return patch.object(SharedRuntime, "accept", accept_and_ask)
+
+
+def take_unknown_for_no() -> AbstractContextManager[Any]:
+    prompt = PostgresStore.prompt
+
+    async def find(self: PostgresStore, key: int | str) -> Any:
+        try:
+            return await prompt(self, key)
+        except StoreError:
+            return None
+
+    return patch.object(PostgresStore, "prompt", find)
 
 
 ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
@@ -381,6 +412,12 @@ FLAWS: Sequence[Flaw] = (
          "is not given up", patches=stand_still_for_ever, choices="13:1"),
     Flaw("place-from-sequence", "a place is taken when a step begins", "two", "the roaming subscriber",
          PlacesFromSequence, choices="4:2"),
+    Flaw("lost-by-id", "a late answer to an old lane of a session removes its new lane", "crowd", "is not given up|"
+         "the model is asked|is active|is accepted|is queued", patches=swap(SharedRuntime, _lose=lose_by_id)),
+    Flaw("answer-after-commit", "what an acceptance is answered with is asked for after its commit", "crowd",
+         "its client is told: NoSession", patches=ask_after_the_commit),
+    Flaw("unknown-is-no", "a prompt that cannot be looked up is taken for one that was not accepted", "repeated",
+         "its client is told: RunIdInUse", patches=take_unknown_for_no),
     Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",
          "the roaming subscriber", patches=swap(SharedWorkspace, hear=hear_nothing)),
 )

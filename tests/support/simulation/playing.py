@@ -114,6 +114,8 @@ def find_problems(schedule: Schedule[None], cluster: Cluster) -> list[str]:
     stored = {text: seq for seq, text in cluster.texts.items()}
     problems += [f"{text!r} was acknowledged as {seq}, and is {stored.get(text)}"
                  for text, seq in cluster.acknowledged.items() if stored.get(text) != seq]
+    problems += [f"{text!r} was accepted as {stored[text]}, and its client is told: {answer}"
+                 for text, answer in cluster.refused.items() if text in stored]
     problems += [f"{text!r} has run in {lives} lives, and was started {starts} times"
                  for text, lives, starts in cluster.count_lives() if lives > starts]
     places = [place for (place,) in cluster.rows("SELECT place FROM events ORDER BY place")]
