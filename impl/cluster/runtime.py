@@ -213,7 +213,11 @@ class SharedRuntime(Runtime):
         if id not in self._lanes:
             self._refuse_if_closing()
             with suppress(Refused):  # another caller was faster
-                await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+                made = await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+                if isinstance(made, Committed) and id not in self._lanes:
+                    lane = SharedLane(Session(id, self._counter, protocol=self.protocol), self.broker)
+                    lane.version, lane.free = made.version, True
+                    self._lanes[id] = lane
 
     def unfinished(self, session_id: str | None = None) -> int:
         if session_id is None:

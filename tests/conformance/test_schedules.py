@@ -94,10 +94,10 @@ def test_what_is_accepted_while_the_server_closes_does_not_run(
 @pytest.mark.rule("R16c")
 @pytest.mark.parametrize(("clients", "store", "schedules"), [
     ([accept(turn="ignores a stop"), cancel("asked")], Memory, 44),
-    ([accept(turn="ignores a stop"), cancel("asked")], File, 85),
-    ([accept(turn="stops late"), cancel("asked")], File, 77),
+    ([accept(turn="ignores a stop"), cancel("asked")], File, 86),
+    ([accept(turn="stops late"), cancel("asked")], File, 78),
     ([B, cancel("active")], File, 50),  # who watches is told of the cancel, too
-    ([B, B, cancel("step")], File, 95),
+    ([B, B, cancel("step")], File, 93),
 ], ids=str)
 def test_who_watches_is_told_of_what_is_durable_and_sees_every_message_as_it_was_written(
     clients: list[Do], store: type[Store], schedules: int,

@@ -36,6 +36,7 @@ from cancelmark.impl.runtime.messages import text_of
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import Store
+from cancelmark.impl.wire import Accepted
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, certain, judge
 
@@ -491,10 +492,11 @@ def runs_twice(patch: pytest.MonkeyPatch) -> None:
     """A prompt that is posted again under its run id is accepted again."""
     accept = Workspace.accept
 
-    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> int:
-        if (known := await self._find(run_id)) is not None and known.text == text:
+    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> Accepted:
+        known = await self.runtime.store.prompt(run_id) if run_id is not None else None
+        if known is not None and known.text == text:
             await accept(self, session_id, text, f"{run_id}-again")
-            return known.seq
+            return Accepted(session_id, known.seq)
         return await accept(self, session_id, text, run_id, *more)
 
     patch.setattr(Workspace, "accept", twice)
@@ -504,13 +506,14 @@ def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """Another prompt under a used run id is taken for the same."""
     accept = Workspace.accept
 
-    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> int:
+    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> Accepted:
         try:
             return await accept(self, session_id, text, run_id, *more)
         except RunIdInUse:
-            known = await self._find(run_id)
+            assert run_id is not None
+            known = await self.runtime.store.prompt(run_id)
             assert known is not None
-            return known.seq
+            return Accepted(session_id, known.seq)
 
     patch.setattr(Workspace, "accept", lenient)
 

@@ -44,6 +44,7 @@ LEASE = Lease(6.0, 2.0)
 HANG = 2.5 * LEASE.length  # seconds for which a node that hangs does
 MUTE = 2.5 * LEASE.length  # for which beats are lost
 LATE = 0.3  # seconds after which a commit arrives that is late: its sender has asked again
+STALL = 3.5  # seconds after which an answer arrives that stalls: its client still waits, and no deadline is over
 SLOW = 0.05  # seconds that a slow commit takes
 TRIP = 0.001  # seconds to the database
 PATIENCE = 4.0  # seconds after which a client asks another node
@@ -172,7 +173,8 @@ class Cluster:
         self._stops: set[tuple[str, int]] = set()  # sessions and moments of stops that have not returned
         self._moves: defaultdict[int, list[tuple[int, str, str | None]]] = defaultdict(list)
         self._lives = 0
-        self._asked: defaultdict[str, set[int]] = defaultdict(set)  # which lives have run a prompt, by text
+        self._asked: defaultdict[str, Counter[tuple[int, int]]] = defaultdict(Counter)  # by text: in which life, and
+        # after how many calls of a tool, the model was asked
         self._owner: dict[str, UUID | None] = {}  # of each session, as the committed claims say
         self._named: set[int] = set()  # the prompts that have a run id
         self._grown: set[str] = set()
@@ -399,15 +401,14 @@ class Cluster:
             self.complain(f"the model is asked at {member.name} without a prompt")
         if text == SUMMARIZE:
             return say("in short")
-        self._asked[text].add(member.number)
+        self._asked[text][member.number, _count_rounds(request)] += 1
         self.tell(member.name, f"runs {text!r}")
         self._let_fail(member, OF_TURNS)
         return tuple(self._say(request, text))
 
     def _say(self, request: Request, text: str) -> Iterator[Beat]:
         kind = text.removeprefix("replaced ").split()[0]
-        last = max((n for n, m in enumerate(request.messages) if m.role is Role.USER), default=0)
-        rounds = sum(m.role is Role.TOOL for m in request.messages[last:])
+        rounds = _count_rounds(request)
         yield Delay({"says": 0.01, "waits": 3.0, "endless": 10_000.0}.get(kind, 1.0))
         if kind == "grows" and text not in self._grown:
             self._grown.add(text)
@@ -523,6 +524,12 @@ class Cluster:
                 result = psycopg.InternalError(repr(error))
             if "answer is lost" in fate:
                 result = psycopg.OperationalError("the connection is lost")
+        if "stalls" in fate:
+            asyncio.get_running_loop().call_later(STALL, self._give, answer, result, context=self._outside)
+        else:
+            self._give(answer, result)
+
+    def _give(self, answer: "asyncio.Future[Answered]", result: Answered | Exception) -> None:
         if not answer.done():
             if isinstance(result, Exception):
                 answer.set_exception(result)
@@ -600,12 +607,15 @@ class Cluster:
             entered = Span(moves[0][0], moves[0][0]) if moves else None
             yield Seen(str(seq), accept, seq in self._named, entered, starts, ends, session)
 
-    def count_lives(self) -> Iterator[tuple[str, int, int]]:
-        """Of each prompt, how many lives have run it, and how often it was started."""
+    def count_lives(self) -> Iterator[tuple[str, int, int, int]]:
+        """Of each prompt, how many lives have run it, how often one of them has asked the model the same, and how often
+        it was started."""
         for seq, text in self.texts.items():
             if self._moves[seq] and self._moves[seq][-1][2] == "folded":
                 continue  # it has run in the turn of another
-            yield text, len(self._asked[text]), sum(state == "active" for _, state, _ in self._moves[seq])
+            asked = self._asked[text]
+            starts = sum(state == "active" for _, state, _ in self._moves[seq])
+            yield text, len({life for life, _ in asked}), max(asked.values(), default=0), starts
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._server.execute(query, values).fetchall()
@@ -628,3 +638,8 @@ class Cluster:
     def _name(self, node: UUID | None) -> str:
         return next((m.name for m in self.members.values() if m.workspaces.database.node == node), str(node))
 
+
+def _count_rounds(request: Request) -> int:
+    """How many tools were called since the prompt."""
+    last = max((n for n, m in enumerate(request.messages) if m.role is Role.USER), default=0)
+    return sum(m.role is Role.TOOL for m in request.messages[last:])

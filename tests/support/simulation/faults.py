@@ -18,6 +18,7 @@ class Faults:
     drains: int = 0  # nodes that leave as they should
     wakeups: int = 0  # wake-ups that nobody hears
     questions: int = 0  # statements that are no commits, and have no answer
+    stalls: int = 0  # commits whose connection stalls: the answer comes, much later, and nothing fails
     leaks: int = 0  # statements that end as if their task were canceled, and nobody has asked for it
 
     def __repr__(self) -> str:
@@ -34,6 +35,7 @@ OF_COMMITS = {
     "the node hangs before it sends": "pauses", "the node hangs before it hears": "pauses",
     "the node is killed before it sends": "kills", "the node is killed before it hears": "kills",
     "the node's beats are lost": "expiries", "the node leaves": "drains", "a cancellation leaks": "leaks",
+    "the answer stalls": "stalls",
 }
 OF_QUESTIONS = {"the question is lost": "questions", "a cancellation leaks": "leaks"}
 # And what may become of a node while a turn runs.

@@ -412,12 +412,12 @@ FLAWS: Sequence[Flaw] = (
          "is not given up", patches=stand_still_for_ever, choices="13:1"),
     Flaw("place-from-sequence", "a place is taken when a step begins", "two", "the roaming subscriber",
          PlacesFromSequence, choices="4:2"),
-    Flaw("lost-by-id", "a late answer to an old lane of a session removes its new lane", "crowd", "is not given up|"
-         "the model is asked|is active|is accepted|is queued", patches=swap(SharedRuntime, _lose=lose_by_id)),
+    Flaw("lost-by-id", "a late answer to an old lane of a session removes its new lane", "revived",
+         "has asked the model the same", patches=swap(SharedRuntime, _lose=lose_by_id), choices="4:1,4:1"),
     Flaw("answer-after-commit", "what an acceptance is answered with is asked for after its commit", "crowd",
-         "its client is told: NoSession", patches=ask_after_the_commit),
+         "its client is told: NoSession", patches=ask_after_the_commit, choices="0:1,33:1"),
     Flaw("unknown-is-no", "a prompt that cannot be looked up is taken for one that was not accepted", "repeated",
-         "its client is told: RunIdInUse", patches=take_unknown_for_no),
+         "its client is told: RunIdInUse", patches=take_unknown_for_no, choices="2:2,10:1"),
     Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",
          "the roaming subscriber", patches=swap(SharedWorkspace, hear=hear_nothing)),
 )

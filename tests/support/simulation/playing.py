@@ -117,7 +117,9 @@ def find_problems(schedule: Schedule[None], cluster: Cluster) -> list[str]:
     problems += [f"{text!r} was accepted as {stored[text]}, and its client is told: {answer}"
                  for text, answer in cluster.refused.items() if text in stored]
     problems += [f"{text!r} has run in {lives} lives, and was started {starts} times"
-                 for text, lives, starts in cluster.count_lives() if lives > starts]
+                 for text, lives, _, starts in cluster.count_lives() if lives > starts]
+    problems += [f"{text!r} was started {starts} times, and a node has asked the model the same {repeats} times"
+                 for text, _, repeats, starts in cluster.count_lives() if repeats > starts]
     places = [place for (place,) in cluster.rows("SELECT place FROM events ORDER BY place")]
     if cluster.scenario.roams and cluster.seen != places:
         problems.append(f"the roaming subscriber has seen {cluster.seen}, and the log has {places}")

@@ -34,9 +34,6 @@ SMALL = (
              ANY, sessions="st"),
     Scenario("together", [*(Do("accept", "a", 0, session=one) for one in "stu"), Do("cancel", "b", 0.01, session="t")],
              ANY, sessions="stu"),
-    Scenario("crowd", [*(Do("accept", "a", 0, "works", session=one) for one in "stu"),
-                       *(Do("accept", "a", n, session=one) for one in "st" for n in (1.001, 15.05)),
-                       Do("accept", "b", 16, session="s")], Faults(pauses=1, expiries=1), sessions="stu"),
     Scenario("close", [Do("accept", "a", 0, "waits"), Do("close", "b", 1), Do("accept", "a", 3.2, "waits")],
              Faults(doubts=1, kills=1), roams=False, wake_ups=False),
     Scenario("race", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1, "waits")], Faults(kills=1), nodes="abc",
@@ -48,6 +45,12 @@ SMALL = (
 DOUBLE = (  # with two faults, each of its kind
     Scenario("leaves-and-hangs", [*(Do("accept", "a", n / 10, "endless") for n in range(3)), Do("cancel", "b", 25)],
              Faults(drains=1, pauses=1)),
+    Scenario("crowd", [*(Do("accept", "a", 0, "works", session=one) for one in "st"),
+                       *(Do("accept", "a", n, "works", session=one) for one in "st" for n in (3, 6, 9, 12))],
+             Faults(expiries=1, stalls=1), sessions="st"),
+    Scenario("revived", [*(Do("accept", "a", 0, "works", session=one) for one in "st"),
+                         *(Do("accept", "a", n, "works", session=one) for one in "st" for n in (16, 17, 19, 20))],
+             Faults(pauses=1, stalls=1), sessions="st"),
     Scenario("repeated", [Do("accept", "a", 0, "waits")], Faults(pauses=1, questions=1), roams=False),
     Scenario("killed-and-doubted", [Do("accept", "a", 0, "waits"), Do("cancel", "b", 1)], Faults(kills=1, doubts=1)),
 )
