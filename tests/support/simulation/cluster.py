@@ -38,7 +38,7 @@ from cancelmark.model.oracle import Prompt as Seen
 
 from .database import Answered, SimulatedDatabase, SimulatedServer, has_steps, list_asked
 from .faults import FINE, NOTHING, OF_COMMITS, OF_QUESTIONS, OF_TURNS, OF_WAKEUPS, Faults, Purse
-from .step import Asked, Step
+from .step import Asked, Raised, Step
 
 LEASE = Lease(6.0, 2.0)
 HANG = 2.5 * LEASE.length  # seconds for which a node that hangs does
@@ -47,7 +47,8 @@ LATE = 0.3  # seconds after which a commit arrives that is late: its sender has 
 STALL = 3.5  # seconds after which an answer arrives that stalls: its client still waits, and no deadline is over
 SLOW = 0.05  # seconds that a slow commit takes
 TRIP = 0.001  # seconds to the database
-PATIENCE = 4.0  # seconds after which a client asks another node
+OUTAGE = 1.5 * LEASE.length  # for which the database is away
+PATIENCE = 5.5  # seconds after which a client asks another node
 ROAM = 3.0  # seconds after which the roaming subscriber goes to another node
 STAGGER = 0.0025  # seconds between the starts of two nodes: one looks while the other claims
 BACK = 1.0  # seconds until a killed node is started again
@@ -183,6 +184,8 @@ class Cluster:
         self._doubtful: set[str] = set()  # texts of acceptances that nobody knows the end of
         self.refused: dict[str, str] = {}  # by text: an answer after which a client posts the prompt as a new one
         self._quiet = False  # nothing goes wrong any more
+        self._locked: set[str] = set()  # ids of steps that meet a lock from now on
+        self._away: dict[str, float] = {}  # until when the database does not answer a node
         self._workspace = ""
 
     # --- the run
@@ -315,8 +318,12 @@ class Cluster:
             self._doubtful.add(text)
         elif isinstance(error, StoreError) and text in self.texts.values() and text not in self._doubtful:
             self.complain(f"{text!r} was accepted, and its client is told that it failed: {error}")
-        if do.what == "accept" and isinstance(error, Refusal | LookupError) and not isinstance(error, AGAIN):
+        if do.what == "accept" and isinstance(error, Refusal | LookupError) and not isinstance(error, AGAIN) and (
+                member.up or text in self.texts.values()):  # else the client asks another node
             self.refused[text] = f"{type(error).__name__}: {error}"
+        if do.what == "close" and error and not member.workspaces.closing and any(
+                workspace.runtime.closing for workspace in member.workspaces):
+            self.complain(f"a close has failed, and {member.name} refuses prompts all the same")
         if isinstance(error, StoreError | Stuck | Moved) or (isinstance(error, Refusal) and not member.up):
             return False
         if isinstance(error, Refusal | LookupError):
@@ -385,6 +392,7 @@ class Cluster:
         with suppress(StoreError, LookupError):
             workspace = await member.workspaces.find(self._workspace)
             await workspace.hear()
+            over: set[int] = set()  # prompts whose end was seen
             with workspace.watch("roaming", places[0]) as watch:
                 while (notice := await watch.take()) or not watch.over:
                     if notice is None:
@@ -392,6 +400,9 @@ class Cluster:
                     places.append(watch.place)
                     if isinstance(notice, Event):
                         heard.append(notice.id)
+                        over.add(notice.payload["seq"])
+                    elif notice and notice.type == "message" and notice.payload.get("seq") in over:
+                        self.complain(f"a watcher at {member.name} sees message {notice.payload['id']} after the end")
 
     # --- what the model does
 
@@ -482,6 +493,9 @@ class Cluster:
         loop = asyncio.get_running_loop()
         if "SET since" in query and loop.time() < member.mute:
             raise psycopg.OperationalError("the beat is lost")
+        if loop.time() < self._away.get(member.name, 0):
+            await asyncio.sleep(TRIP)
+            raise psycopg.OperationalError("the database is away")
         fate = self._let_fail_on_its_way(member, query)
         if has_steps(query):
             for asked in list_asked(query, values):
@@ -499,6 +513,9 @@ class Cluster:
             raise psycopg.OperationalError("the connection is lost")
         elif "question is lost" in fate:
             raise psycopg.OperationalError("the connection is lost")
+        elif "database is away" in fate:
+            self._away = dict.fromkeys(self.members, loop.time() + OUTAGE) | {
+                member.name: loop.time() + OUTAGE + 2 * LEASE.poll}  # which is back last
         elif "leaks" in fate:
             await answer
             raise asyncio.CancelledError("of a connection")
@@ -516,7 +533,12 @@ class Cluster:
             result: Answered | Exception = psycopg.OperationalError("the connection is lost")
         else:
             try:
-                result = self._do_step(member, query, values) if has_steps(query) else self._server.do(query, values)
+                asked = list_asked(query, values) if has_steps(query) else []
+                if any(one.step_id in self._locked for one in asked):
+                    raise Raised("55P03", "canceling statement due to lock timeout")
+                if "locked" in fate:
+                    self._locked |= {one.step_id for one in asked}
+                result = self._do_step(member, query, values) if asked else self._server.do(query, values)
             except (psycopg.Error, UnicodeError) as error:
                 result = error
             except Exception as error:
@@ -616,6 +638,14 @@ class Cluster:
             asked = self._asked[text]
             starts = sum(state == "active" for _, state, _ in self._moves[seq])
             yield text, len({life for life, _ in asked}), max(asked.values(), default=0), starts
+
+    def list_failed(self) -> list[str]:
+        """The prompts that ended with an error."""
+        return [self.texts[seq] for seq, moves in self._moves.items() if moves and moves[-1][2] == "error"]
+
+    def has_run(self, text: str) -> bool:
+        """Whether the model was asked about the prompt."""
+        return bool(self._asked[text])
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._server.execute(query, values).fetchall()

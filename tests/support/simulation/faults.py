@@ -19,6 +19,8 @@ class Faults:
     wakeups: int = 0  # wake-ups that nobody hears
     questions: int = 0  # statements that are no commits, and have no answer
     stalls: int = 0  # commits whose connection stalls: the answer comes, much later, and nothing fails
+    locks: int = 0  # commits whose answer is lost, and whose session is locked for whoever sends them again
+    outages: int = 0  # times that the database answers no node for longer than a lease
     leaks: int = 0  # statements that end as if their task were canceled, and nobody has asked for it
 
     def __repr__(self) -> str:
@@ -35,7 +37,8 @@ OF_COMMITS = {
     "the node hangs before it sends": "pauses", "the node hangs before it hears": "pauses",
     "the node is killed before it sends": "kills", "the node is killed before it hears": "kills",
     "the node's beats are lost": "expiries", "the node leaves": "drains", "a cancellation leaks": "leaks",
-    "the answer stalls": "stalls",
+    "the answer stalls": "stalls", "the answer is lost and the session locked": "locks",
+    "the database is away": "outages",
 }
 OF_QUESTIONS = {"the question is lost": "questions", "a cancellation leaks": "leaks"}
 # And what may become of a node while a turn runs.

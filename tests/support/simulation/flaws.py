@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 from cancelmark.impl.cluster import node as nodes
 from cancelmark.impl.cluster.lane import SharedLane
+from cancelmark.impl.cluster.mirror import Mirror
 from cancelmark.impl.cluster.node import Node, Work
 from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.cluster.workspaces import SharedWorkspace, SharedWorkspaces
@@ -349,6 +350,49 @@ def take_unknown_for_no() -> AbstractContextManager[Any]:
     return patch.object(PostgresStore, "prompt", find)
 
 
+async def show_all(self: Mirror, session_id: str, version: int, node: str, latest: int) -> None:
+    """Messages are shown whether the end of their prompt was heard of or not."""
+    messages = await self._store.messages(session_id, last=12)
+    prompts = await self._store.prompts(session_id, 8)
+    self._show_messages(messages, {prompt.seq: prompt for prompt in prompts})
+
+
+async def release_once(self: SharedRuntime, lane: SharedLane) -> None:
+    """A node that leaves does not try again if others have called meanwhile."""
+    async with self._taken(lane):
+        if lane.owned and not lane.stuck:
+            await self._writer.begin(lane.session.id, lane.version, [], lane.epoch, "",
+                                     "handover" if lane.needs_owner() else "idle").answer
+            self._leave(lane)
+
+
+async def forget_doubt(self: PostgresStore, steps: Steps, values: Any) -> Any:
+    """What is busy after a doubt is told as busy."""
+    for _ in range(3):
+        try:
+            return (await self.database.fetch(STEP, *values, once=True))[0]
+        except StoreError as error:
+            last = error
+            await asyncio.sleep(0.02)
+    raise last
+
+
+def stay_closing() -> AbstractContextManager[Any]:
+    delete = SharedWorkspaces.delete
+
+    async def delete_and_stay(self: SharedWorkspaces, id: str, *about: Any, **how: Any) -> None:
+        try:
+            await delete(self, id, *about, **how)
+        except StoreError:
+            for workspace in self:
+                workspace.runtime.closing = True
+            raise
+
+    return patch.object(SharedWorkspaces, "delete", delete_and_stay)
+
+
+ANYBODY = nodes.BURY.replace("AND me.since < clock_timestamp() - make_interval(secs => %s)", "AND %s > 0")
+assert ANYBODY != nodes.BURY
 ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
                                " cancelmark.sessions)) AND NOT dead")
 NOT_FREE = nodes.WORK.replace("WHERE wanted", "WHERE wanted AND false")
@@ -418,6 +462,22 @@ FLAWS: Sequence[Flaw] = (
          "its client is told: NoSession", patches=ask_after_the_commit, choices="0:1,33:1"),
     Flaw("unknown-is-no", "a prompt that cannot be looked up is taken for one that was not accepted", "repeated",
          "its client is told: RunIdInUse", patches=take_unknown_for_no, choices="2:2,10:1"),
+    Flaw("cancel-as-first", "a cancel that is taken again reaches no further than at first", "busy-owner",
+         "has not reached", patches=swap(SharedLane, take_again=Lane.take_again), choices="2:1"),
+    Flaw("messages-after-ends", "messages of other nodes are shown though their prompt's end was", "works",
+         "after the end", patches=swap(Mirror, _look_at=show_all), choices="18:5"),
+    Flaw("released-once", "a node that leaves keeps a session to which others have written", "leaves",
+         "was recovered, though", patches=swap(SharedRuntime, _release=release_once), choices="0:2,4:1"),
+    Flaw("held-given-up", "a held session is given up with prompts that have not entered", "leaves-held",
+         "is accepted|is active",
+         patches=swap(SharedLane, needs_owner=lambda self: bool(self.session.prompts) and not self.session.held),
+         choices="2:2"),
+    Flaw("outage-is-death", "a node that was cut off itself declares others dead", "outage", "was declared dead",
+         patches=swap(nodes, BURY=ANYBODY), choices="14:1"),
+    Flaw("doubt-forgotten", "a step in doubt that is busy when it is sent again is told as not kept", "locked",
+         "is told that it failed", patches=swap(PostgresStore, _try=forget_doubt), choices="2:1"),
+    Flaw("closing-kept", "a workspace that could not be closed accepts nothing more", "close",
+         "refuses prompts all the same", patches=stay_closing, choices="94:1"),
     Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",
          "the roaming subscriber", patches=swap(SharedWorkspace, hear=hear_nothing)),
 )

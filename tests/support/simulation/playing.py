@@ -120,6 +120,14 @@ def find_problems(schedule: Schedule[None], cluster: Cluster) -> list[str]:
                  for text, lives, _, starts in cluster.count_lives() if lives > starts]
     problems += [f"{text!r} was started {starts} times, and a node has asked the model the same {repeats} times"
                  for text, _, repeats, starts in cluster.count_lives() if repeats > starts]
+    if set(cluster.faults) <= {"the node leaves", "the commit is slow"}:
+        problems += [f"{text!r} ended with an error before it ran, though every node left as it should"
+                     for text in cluster.list_failed() if not cluster.has_run(text)]
+        problems += [f"session {session} was recovered, though every node left as it should" for (session,) in
+                     cluster.rows("SELECT DISTINCT session_id FROM steps WHERE claim = 'recover'")]
+    if set(cluster.faults) <= {"the database is away"}:
+        problems += [f"node {url} was declared dead, though only the database was away" for (url,) in
+                     cluster.rows("SELECT id FROM nodes WHERE dead")]
     places = [place for (place,) in cluster.rows("SELECT place FROM events ORDER BY place")]
     if cluster.scenario.roams and cluster.seen != places:
         problems.append(f"the roaming subscriber has seen {cluster.seen}, and the log has {places}")

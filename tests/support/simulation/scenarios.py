@@ -8,6 +8,8 @@ from .faults import Faults
 
 ANY = Faults(doubts=1, delays=1, pauses=1, kills=1, expiries=1, drains=1)
 
+LATE_CALLS = [Do("accept", "b", 0.508 + n * 0.012) for n in range(5)]  # as a node that leaves gives up its sessions
+
 SMALL = (
     Scenario("cancel", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 2)], ANY),
     Scenario("at-once", [Do("accept", "a", 0), Do("cancel", "b", 0.002), Do("accept", "b", 0.004)], ANY),
@@ -34,8 +36,13 @@ SMALL = (
              ANY, sessions="st"),
     Scenario("together", [*(Do("accept", "a", 0, session=one) for one in "stu"), Do("cancel", "b", 0.01, session="t")],
              ANY, sessions="stu"),
+    Scenario("busy-owner", [Do("accept", "a", 0, "waits"), Do("accept", "a", 1), Do("accept", "b", 1.01),
+                            Do("cancel", "a", 1.02)], Faults(delays=1), wake_ups=False),
+    Scenario("locked", [Do("accept", "a", 0, named=False), Do("accept", "b", 0.02, named=False)], Faults(locks=1)),
+    Scenario("outage", [Do("accept", "a", 0, "works"), Do("accept", "b", 1), Do("cancel", "a", 20)],
+             Faults(outages=1), roams=False),
     Scenario("close", [Do("accept", "a", 0, "waits"), Do("close", "b", 1), Do("accept", "a", 3.2, "waits")],
-             Faults(doubts=1, kills=1), roams=False, wake_ups=False),
+             Faults(doubts=1, kills=1, questions=1), roams=False, wake_ups=False),
     Scenario("race", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1, "waits")], Faults(kills=1), nodes="abc",
              wake_ups=False),
     Scenario("unanswered", [Do("accept", "a", 0, "waits"), Do("accept", "b", 1), Do("cancel", "b", 1.5)],
@@ -52,6 +59,9 @@ DOUBLE = (  # with two faults, each of its kind
                          *(Do("accept", "a", n, "works", session=one) for one in "st" for n in (16, 17, 19, 20))],
              Faults(pauses=1, stalls=1), sessions="st"),
     Scenario("repeated", [Do("accept", "a", 0, "waits")], Faults(pauses=1, questions=1), roams=False),
+    Scenario("leaves", [Do("accept", "a", 0, "works"), *LATE_CALLS], Faults(drains=1, delays=1)),
+    Scenario("leaves-held", [Do("accept", "a", 0, "works"), Do("hold", "b", 0.1), *LATE_CALLS],
+             Faults(drains=1, delays=1)),
     Scenario("killed-and-doubted", [Do("accept", "a", 0, "waits"), Do("cancel", "b", 1)], Faults(kills=1, doubts=1)),
 )
 LARGE = Scenario("large", [], replace(ANY, doubts=3, delays=3, pauses=2, kills=2, wakeups=3), nodes="abc",
