@@ -21,7 +21,7 @@ from math import inf
 from time import monotonic
 from typing import TypeVar
 
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .adapter.fake_llm import FakeModel

@@ -18,7 +18,7 @@ from typing import Protocol as Interface
 
 from . import observer
 from .effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
-from .lifecycle import Feature, Guard, Outcome, Row, State, Trigger
+from .lifecycle import Guard, Outcome, Row, State, Symbol, Trigger
 
 
 class Subject(Interface):
@@ -30,26 +30,6 @@ class Subject(Interface):
     def run_id(self) -> object: ...
     @property
     def state(self) -> State: ...
-    @property
-    def revoked(self) -> bool:
-        """A call that names the prompt has canceled it."""
-    @property
-    def front(self) -> int:
-        """How far it was moved to the front of the queue; 0: its place is its seq."""
-    @property
-    def version(self) -> int:
-        """How often its text was replaced."""
-    @property
-    def begun(self) -> bool:
-        """It has been active: noted where texts can be replaced."""
-    @property
-    def urgent(self) -> bool:
-        """On entry it stops what runs."""
-
-
-def place(prompt: Subject) -> tuple[int, int]:
-    """Where the prompt stands among others: the lower is ahead."""
-    return -prompt.front, prompt.seq
 
 
 class Port(Interface):
@@ -57,16 +37,12 @@ class Port(Interface):
 
     mark: int
     down: bool  # crashed and not yet recovered
-    held: bool  # nothing that waits starts or folds
     effects: list[Effect]
     memory: Any  # what a protocol keeps for itself until the next crash: an immutable value
 
     @property
-    def features(self) -> frozenset[Feature]:
-        """Those of its protocol."""
-    @property
     def queue(self) -> Sequence[Any]:
-        """The queued prompts, by place."""
+        """The queued prompts, the next one first."""
     @property
     def active(self) -> Sequence[Any]:
         """The active prompts: at most one, which is a property to check and not an assumption to build on."""
@@ -77,7 +53,7 @@ class Port(Interface):
     def live(self) -> Sequence[Any]:
         """The prompts that are not done, by seq."""
 
-    def holds(self, prompt: Any, guard: Guard) -> bool:
+    def holds(self, prompt: Any, guard: Symbol) -> bool:
         """The answer to a question about the prompt."""
     def may(self, prompt: Any, trigger: Trigger) -> bool:
         """Whether a row lets the trigger happen to the prompt."""
@@ -85,8 +61,6 @@ class Port(Interface):
         """A new prompt, accepted."""
     def fire(self, prompt: Any, trigger: Trigger) -> None:
         """Moves the prompt along the row that applies, and notes the effects of that row."""
-    def change(self, prompt: Any, **fields: Any) -> None:
-        """Gives the prompt other values of `revoked`, `front`, `version`, `begun` or `urgent`."""
 
 
 # --- Guards: the questions that rows ask, answered from the port --------------------------------------------------
@@ -95,27 +69,23 @@ Answer: TypeAlias = Callable[[Any, Any], bool]  # (Port, Subject)
 
 
 def covered(port: Port, prompt: Subject) -> bool:
-    return prompt.seq <= port.mark or prompt.revoked
+    return prompt.seq <= port.mark
 
 
 def busy(port: Port, prompt: Subject) -> bool:
-    return port.down or port.held or bool(port.active)
+    return port.down or bool(port.active)
 
 
 def first(port: Port, prompt: Subject) -> bool:
-    return not (queue := port.queue) or place(prompt) <= place(queue[0])
+    return not (queue := port.queue) or prompt.seq <= queue[0].seq
 
 
 def has_run_id(port: Port, prompt: Subject) -> bool:
     return bool(prompt.run_id)
 
 
-def held(port: Port, prompt: Subject) -> bool:
-    return port.held
-
-
-GUARDS: Mapping[Guard, Answer] = {
-    Guard.COVERED: covered, Guard.BUSY: busy, Guard.FIRST: first, Guard.HAS_RUN_ID: has_run_id, Guard.HELD: held}
+GUARDS: Mapping[Symbol, Answer] = {
+    Guard.COVERED: covered, Guard.BUSY: busy, Guard.FIRST: first, Guard.HAS_RUN_ID: has_run_id}
 
 
 # --- The actions themselves ---------------------------------------------------------------------------------------
@@ -145,52 +115,15 @@ def effects_of(row: Row, seq: int) -> Iterable[Effect]:
     return ()
 
 
-RUN_ID = ", run id"  # in the variant of an acceptance that has a run id and is not the plain one
-
-
 def accept(step: Port, arg: Argument) -> None:
     """The prompt is accepted with the next seq, and journaled before the caller is told."""
-    prompt = step.admit(arg.seq + 1, arg.variant is True or str(arg.variant).endswith(RUN_ID))
-    if accepted_as(arg.variant, Feature.INTERRUPT):
-        step.change(prompt, urgent=True, front=in_front_of_all(step))
+    prompt = step.admit(arg.seq + 1, arg.variant is True)
     step.effects.append(Acknowledge(prompt.seq))
 
 
-def accepted_as(variant: Variant, mode: Feature) -> bool:
-    return isinstance(variant, str) and variant.removesuffix(RUN_ID) == mode.value
-
-
-def in_front_of_all(step: Port) -> int:
-    return 1 + max((p.front for p in step.live), default=0)
-
-
-def _may_accept(step: Port, variant: Variant) -> bool:
-    """Only an acceptance that wants an idle session is ever refused for what the session does."""
-    return not accepted_as(variant, Feature.REJECT) or not (step.held or step.live)
-
-
 def enter(step: Port, arg: Argument) -> None:
-    """Canceled on entry if the mark covers it, queued if the session is busy, active otherwise. An interrupt stops the
-    running turn of an earlier prompt first, if it can follow."""
-    prompt = arg.subject
-    if prompt.urgent and not step.held and not step.holds(prompt, Guard.COVERED):
-        for running in step.active:
-            if running.seq < prompt.seq:
-                cancel_one(step, running)
-    step.fire(prompt, Trigger.ENTER)
-    note_begun(step)
-
-
-def cancel_one(step: Port, prompt: Any) -> None:
-    """What waits in the queue is dropped, what runs is asked to stop, what is still to enter will end there."""
-    if prompt.state is State.CANCELED_ON_ENTRY or step.holds(prompt, Guard.COVERED):
-        return
-    if prompt.state is State.QUEUED:
-        step.fire(prompt, Trigger.DROP)
-        return
-    if prompt.state is State.ACTIVE:
-        step.effects.append(Stop(prompt.seq))
-    step.change(prompt, revoked=True)
+    """Canceled on entry if the mark covers it, queued if the session is busy, active otherwise."""
+    step.fire(arg.subject, Trigger.ENTER)
 
 
 def fail(step: Port, arg: Argument) -> None:
@@ -216,8 +149,7 @@ def foldable(port: Port) -> list[Any]:
 
 
 def requeue(step: Port, arg: Argument) -> None:
-    """The turn must go on after a summary: back to the queue at its place, and the first in the queue becomes active.
-    In a held session the turn goes on at once."""
+    """The turn must go on after a summary: back to the queue by its seq, and the first in the queue becomes active."""
     step.fire(arg.subject, Trigger.REQUEUE)
     hand_off(step)
 
@@ -236,17 +168,8 @@ def finish(step: Port, arg: Argument) -> None:
 
 
 def hand_off(step: Port) -> None:
-    if not step.held and (queue := step.queue):
+    if (queue := step.queue) and not step.holds(queue[0], Guard.BUSY):
         step.fire(queue[0], Trigger.START)
-        note_begun(step)
-
-
-def note_begun(step: Port) -> None:
-    """A text that has begun is not replaced, even if its turn goes back to the queue."""
-    if Feature.REPLACE in step.features:
-        for prompt in step.active:
-            if not prompt.begun:
-                step.change(prompt, begun=True)
 
 
 def cancel(step: Port, arg: Argument) -> None:
@@ -325,10 +248,7 @@ class Action:
     allowed: Callable[[Any, Variant], bool] | None = None  # (Port, variant): whether a session takes it; None: always
     reaches: Reach = Reach.NOTHING
     whom: Callable[[Any, Any, Variant], Iterable[Any]] | None = None  # (session, prompt, variant): whom it reaches
-    wishes: Callable[[Any, Any, Variant], Any] | None = None  # and what else the caller wants: the session with the
-    # observer's notes of it
     bound: str | None = None  # the field of `Bounds` that limits how often it happens
-    feature: Feature | None = None  # without which it is no action of the protocol
     everywhere: bool = False  # applied to all sessions in one step
     while_closing: bool = True  # whether a server that is closing still takes it
     while_down: bool = False  # taken by a session that has crashed, and by no other
@@ -349,22 +269,17 @@ def _by(trigger: Trigger) -> Callable[[Port, Any, Variant], bool]:
     return lambda port, prompt, _: port.may(prompt, trigger)
 
 
-def _can_take_in(port: Port, prompt: Subject, _: Variant) -> bool:
-    """Nothing folds past an interrupt: whoever was accepted after it would be stopped with the turn."""
-    return (prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED) and not port.held
-            and bool(foldable(port))
-            and not any(p.urgent and not port.holds(p, Guard.COVERED) for p in port.accepted))
+def can_take_in(port: Port, prompt: Subject, _: Variant) -> bool:
+    return prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED) and bool(foldable(port))
 
 
 ACTIONS: tuple[Action, ...] = (
     Action("accept", Actor.CLIENT, accept, "not closing; valid; run id new", "R1",
-           variants=(False, True, Feature.REJECT.value, Feature.INTERRUPT.value), allowed=_may_accept,
-           wishes=observer.accept, bound="prompts", while_closing=False, clauses=("R1a", "R1b", "R1c", "R22a")),
-    Action("enter", Actor.SERVER, enter, "p accepted", "R3", _by(Trigger.ENTER), reaches=Reach.CANCEL,
-           whom=observer.interrupted, clauses=("R3a", "R3b")),
+           variants=(False, True), bound="prompts", while_closing=False, clauses=("R1a", "R1b", "R1c", "R22a")),
+    Action("enter", Actor.SERVER, enter, "p accepted", "R3", _by(Trigger.ENTER), clauses=("R3a", "R3b")),
     Action("fail", Actor.SERVER, fail, "p accepted", "R8", _by(Trigger.FAIL), clauses=("R3a",)),
     Action("settle", Actor.SERVER, settle, "p canceled on entry", "R7", _by(Trigger.SETTLE), clauses=("R7a",)),
-    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", _can_take_in, clauses=("R9a", "R9c", "R35c")),
+    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", can_take_in, clauses=("R9a", "R9c")),
     Action("requeue", Actor.TURN, requeue, "p active, not covered", "R10", _by(Trigger.REQUEUE), bound="requeues",
            clauses=("R10a", "R10b", "R10c", "R10d")),
     Action("finish", Actor.TURN, finish, "p active; canceled only if covered", "R11",

@@ -17,14 +17,21 @@ Rules of this file:
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import chain, combinations
 from operator import attrgetter
 
 
-class State(Enum):
+class Symbol(Enum):
+    """A word of a protocol. Members are singletons, so they hash by identity: `Enum` hashes their names, in Python, and
+    the explorer does so a million times. A protocol may bring symbols of its own (`family.FamilyGuard`)."""
+
+    __hash__ = object.__hash__
+
+
+class State(Symbol):
     """Where a prompt is."""
 
     ACCEPTED = "accepted"
@@ -33,11 +40,10 @@ class State(Enum):
     ACTIVE = "active"
     DONE = "done"
 
-    __hash__ = object.__hash__  # Enum hashes by name, in Python; members are singletons, so identity is as good
     name = property(attrgetter("_name_"))  # as Enum has it, and quick: the machine asks eleven times a trigger
 
 
-class Outcome(Enum):
+class Outcome(Symbol):
     """How a prompt that is done ended."""
 
     END_TURN = "end_turn"
@@ -45,45 +51,25 @@ class Outcome(Enum):
     CANCELED = "canceled"
     FOLDED = "folded"
 
-    __hash__ = object.__hash__
 
-
-class Feature(Enum):
-    """A call that a protocol of the family may have besides the reference's. `FAMILY` has all, the reference none."""
-
-    REVOKE = "revoke"  # cancel one prompt
-    STOP = "stop"  # stop what is in front, and keep the queue
-    HOLD = "hold"  # park the queue, and resume
-    REPLACE = "replace"  # another text for a prompt that has not begun
-    NEXT = "next"  # to the front of the queue
-    REJECT = "reject"  # accept only if the session is idle
-    INTERRUPT = "interrupt"  # accept, and stop what runs
-
-    __hash__ = object.__hash__
-
-
-class Guard(Enum):
+class Guard(Symbol):
     """A question that a row may ask about its prompt."""
 
     COVERED = "covered"
     BUSY = "busy"
     FIRST = "first"
     HAS_RUN_ID = "has_run_id"
-    HELD = "held"
-
-    __hash__ = object.__hash__
 
 
-GUARD_MEANING: Mapping[Guard, str] = {
-    Guard.COVERED: "a call has reached the prompt: its seq is at or below its session's mark, or the prompt is revoked",
-    Guard.BUSY: "the session has an active prompt, or is held, or is down (as it still is inside `recover`)",
-    Guard.FIRST: "no queued prompt of the session is ahead: a higher front, or the same and a lower seq",
+GUARD_MEANING: Mapping[Symbol, str] = {
+    Guard.COVERED: "a cancel has reached the prompt: its seq is at or below its session's mark",
+    Guard.BUSY: "the session has an active prompt, or is down (as it still is inside `recover`)",
+    Guard.FIRST: "no queued prompt of the session has a lower seq",
     Guard.HAS_RUN_ID: "the caller named the prompt with a run id",
-    Guard.HELD: "the session is held; a session of the reference never is",
 }
 
 
-class Trigger(Enum):
+class Trigger(Symbol):
     """What can happen to a prompt."""
 
     ENTER = "enter"
@@ -98,8 +84,6 @@ class Trigger(Enum):
     FINISH_CANCELED = "finish_canceled"
     INTERRUPT = "interrupt"
 
-    __hash__ = object.__hash__
-
 
 @dataclass(frozen=True, eq=False)
 class Row:
@@ -108,11 +92,10 @@ class Row:
     trigger: Trigger
     source: State
     dest: State
-    when: tuple[Guard, ...] = ()
-    unless: tuple[Guard, ...] = ()
+    when: tuple[Symbol, ...] = ()  # guards
+    unless: tuple[Symbol, ...] = ()
     outcome: Outcome | None = None
     rule: str = ""  # the clause of specs/protocol.md that it carries
-    feature: Feature | None = None  # without which it is no row of the protocol
 
     @property
     def condition(self) -> str:
@@ -123,7 +106,7 @@ class Row:
     def name(self) -> str:
         return f"{self.trigger.value}→{self.dest.value}"
 
-    def applies(self, holds: Callable[[Guard], bool]) -> bool:
+    def applies(self, holds: Callable[[Symbol], bool]) -> bool:
         return all(map(holds, self.when)) and not any(map(holds, self.unless))
 
 
@@ -138,27 +121,13 @@ ROWS: tuple[Row, ...] = (
     Row(Trigger.START, State.QUEUED, State.ACTIVE, when=(Guard.FIRST,), unless=(Guard.BUSY,), rule="R11b"),
     Row(Trigger.FOLD, State.QUEUED, State.DONE, unless=(Guard.HAS_RUN_ID,), outcome=Outcome.FOLDED, rule="R9a"),
     Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.CANCELED, rule="R13a"),
-    Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED, Guard.HELD), rule="R10a"),
-    Row(Trigger.REQUEUE, State.ACTIVE, State.ACTIVE, when=(Guard.HELD,), unless=(Guard.COVERED,), rule="R32c",
-        feature=Feature.HOLD),
+    Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,), rule="R10a"),
     Row(Trigger.FINISH_END_TURN, State.ACTIVE, State.DONE, outcome=Outcome.END_TURN, rule="R11a"),
     Row(Trigger.FINISH_ERROR, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R11a"),
     Row(Trigger.FINISH_CANCELED, State.ACTIVE, State.DONE, when=(Guard.COVERED,), outcome=Outcome.CANCELED,
         rule="R12d"),
     Row(Trigger.INTERRUPT, State.ACTIVE, State.DONE, outcome=Outcome.ERROR, rule="R17a"),
 )
-
-NEEDS: Mapping[Guard, Feature] = {Guard.HELD: Feature.HOLD}  # what a guard cannot hold without
-
-
-@cache
-def rows_of(rows: tuple[Row, ...], features: frozenset[Feature]) -> tuple[Row, ...]:
-    """The rows that a protocol with these features has. They do not ask what can never hold there."""
-    never = {guard for guard, feature in NEEDS.items() if feature not in features}
-    return tuple(
-        replace(row, unless=tuple(g for g in row.unless if g not in never)) if never.intersection(row.unless) else row
-        for row in rows if row.feature is None or row.feature in features)
-
 
 INITIAL = State.ACCEPTED
 
@@ -167,7 +136,7 @@ class IllegalTrigger(Exception):
     """A trigger, or an action, that no row allows. The prompt is as it was (R19c)."""
 
     def __init__(
-        self, prompt: object, state: State, trigger: Trigger | str, guards: Iterable[Guard] | None = None,
+        self, prompt: object, state: State, trigger: Trigger | str, guards: Iterable[Symbol] | None = None,
     ) -> None:
         known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"
         name = trigger.value if isinstance(trigger, Trigger) else trigger
@@ -178,19 +147,22 @@ class IllegalTrigger(Exception):
 
 Table = Mapping[tuple[Trigger, State], tuple[Row, ...]]
 
-VALUATIONS: tuple[frozenset[Guard], ...] = tuple(
-    frozenset(c) for c in chain.from_iterable(combinations(Guard, n) for n in range(len(Guard) + 1))
-)
+
+def list_valuations(rows: Iterable[Row]) -> list[frozenset[Symbol]]:
+    """Every combination of answers to the questions that the rows ask, each as the guards that hold."""
+    guards = {guard: None for row in rows for guard in (*row.when, *row.unless)}  # in the order of the rows
+    return [frozenset(c) for c in chain.from_iterable(combinations(guards, n) for n in range(len(guards) + 1))]
 
 
 def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
     """The rows by trigger and source, of which one at most applies to any guard valuation."""
     table: dict[tuple[Trigger, State], tuple[Row, ...]] = {}
+    valuations = list_valuations(rows)
     for row in rows:
         if (row.dest is State.DONE) != (row.outcome is not None):
             raise ValueError(f"row {row.name}: a row has an outcome if and only if it leads to done")
         others = table.get((row.trigger, row.source), ())
-        for holds in VALUATIONS:
+        for holds in valuations:
             if row.applies(holds.__contains__) and (other := row_of(others, holds.__contains__)):
                 raise ValueError(f"rows {other.name} and {row.name} both apply to a prompt that is "
                                  f"{row.source.value} with guards {sorted(g.value for g in holds)}")
@@ -198,7 +170,7 @@ def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
     return table
 
 
-def row_of(rows: Sequence[Row], holds: Callable[[Guard], bool]) -> Row | None:
+def row_of(rows: Sequence[Row], holds: Callable[[Symbol], bool]) -> Row | None:
     """The one of these rows that applies. Only guards that they name are asked."""
     for row in rows:
         if row.applies(holds):

@@ -5,8 +5,8 @@ forgets a hold, or a place, is caught by what the observer remembers of it. Whil
 notes follow from its fields, and add no state.
 """
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
 
 from .lifecycle import State
 
@@ -73,6 +73,9 @@ def interrupted(session: Any, prompt: Any, variant: Any) -> Iterable[Any]:
 
 
 # --- what else a call wants: the session after it, with the observer's notes
+
+Note: TypeAlias = Callable[[Any, Any, Any], Any]  # (session, prompt, variant)
+
 
 def _note(session: Any, seq: int, **notes: Any) -> Any:
     return session.holding(p._replace(wish=wish_of(p)._replace(**notes).write()) if p.seq == seq else p

@@ -6,20 +6,18 @@ Two kinds, and goals. *Safety* is judged on every step of a session (`SessionSte
 somewhere, so that nothing holds merely because it is impossible.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
 from itertools import dropwhile
 from typing import NamedTuple
 
-from . import observer
-from .actions import Reach, Variant, accepted_as
+from .actions import Reach, Variant
 from .effects import Effect, End, Fold, Record, Report, Start, Stop
-from .lifecycle import Feature, Outcome
+from .lifecycle import Outcome
 from .protocol import Behaviour, Move
 from .server import Change, Server
-from .session import ACCEPTED, ACTIVE, CANCELED_ON_ENTRY, DONE, QUEUED, AnySession, Prompt
+from .session import ACTIVE, CANCELED_ON_ENTRY, DONE, QUEUED, AnySession, Prompt
 
 CANCELED = Outcome.CANCELED
 NOTHING, BY_CLEAR, BY_CANCEL = Reach
@@ -79,7 +77,7 @@ class ServerStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Property:
-    """Something that must hold. Where a feature makes the sentence say more, `in_family` has the other words."""
+    """Something that must hold."""
 
     id: str
     sentence: str
@@ -87,9 +85,6 @@ class Property:
     on_server: Callable[[ServerStep], bool] | None = None
     at_rest: Callable[[Prompt], bool] | None = None
     clauses: tuple[str, ...] = ()  # of specs/protocol.md, that cannot be broken without breaking it
-    in_family: str = ""
-    reworded_for: frozenset[Feature] = frozenset()  # the features that make `in_family` say more than `sentence`
-    feature: Feature | None = None  # without which it says nothing
 
     @property
     def kind(self) -> Kind:
@@ -105,15 +100,8 @@ def no_poisoning(step: SessionStep) -> bool:
 
 
 def no_late_fold(step: SessionStep) -> bool:
-    # A follow-up that was accepted after the cancel would end with the turn that took it in; so would one that was
-    # accepted after an interrupt, once that enters and stops the turn.
-    if not step.folded:
-        return True
-    interrupts = [p for p in step.before.live
-                  if p.state is ACCEPTED and p.reach is not BY_CANCEL and observer.wish_of(p).now]
-    return (all(p.reach is not BY_CANCEL for p in step.into)
-            and not any(host.seq < p.seq < guest.seq
-                        for p in interrupts for guest, host in zip(step.folded, step.into)))
+    # A follow-up that was accepted after the cancel would end with the turn that took it in.
+    return all(p.reach is not BY_CANCEL for p in step.into)
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
@@ -159,10 +147,7 @@ def single_active(step: SessionStep) -> bool:
 
 
 def fifo(step: SessionStep) -> bool:
-    # A turn that goes on in a held session was active before, and passes nobody.
-    return not step.started or all(
-        observer.place(p) < observer.place(q) for p in step.started for q in step.after.queue
-        if not (p.state is ACTIVE and step.after.wished_hold))
+    return all(p.seq < q.seq for p in step.started for q in step.after.queue)
 
 
 def no_absorption(step: SessionStep) -> bool:
@@ -178,9 +163,8 @@ def attribution(step: SessionStep) -> bool:
 
 
 def idle_cancel_noop(step: SessionStep) -> bool:
-    idle = step.call in ("cancel", "stop") and not step.variant and not step.before.live
-    return not idle or (step.after.prompts == step.before.prompts and not step.effects
-                        and step.after.held == step.before.held)
+    idle = step.call == "cancel" and not step.before.live
+    return not idle or (step.after.prompts == step.before.prompts and not step.effects)
 
 
 def isolation(step: ServerStep) -> bool:
@@ -207,58 +191,6 @@ def prompt_terminal(step: SessionStep) -> bool:
     return not ends_after_a_start and all(p.ends for p in step.after.prompts if p.state is DONE)
 
 
-# --- of the family's calls
-
-def _unchanged(step: SessionStep, but: Iterable[Prompt]) -> bool:
-    """Whether the step leaves every prompt but these as it was, and reaches none of them."""
-    apart = [p.seq for p in but]
-    return all(p in step.after.prompts and step.after.covered(p) == step.before.covered(p)
-               for p in step.before.prompts if p.seq not in apart)
-
-
-def _reached(step: SessionStep, prompts: Iterable[Prompt]) -> bool:
-    """Whether each of these is canceled now, or will be where it enters or stops."""
-    return all(canceled(now) or step.after.covered(now)
-               for p in prompts for now in step.after.prompts if now.seq == p.seq)
-
-
-def revoke_exact(step: SessionStep) -> bool:
-    if step.call != "revoke" or step.prompt is None:
-        return True
-    return _unchanged(step, [step.prompt]) and _reached(step, [step.prompt]) and step.after.held == step.before.held
-
-
-def keeps_queue(step: SessionStep) -> bool:
-    return step.call != "stop" or _unchanged(step, observer.in_front(step.before, None, step.variant))
-
-
-def stop_heard(step: SessionStep) -> bool:
-    return step.call != "stop" or _reached(step, observer.in_front(step.before, None, step.variant))
-
-
-def held(step: SessionStep) -> bool:
-    running = [p.seq for p in step.before.active]
-    return not step.after.wished_hold or not (step.folded or any(p.state is not ACTIVE for p in step.started)
-                                              or any(p.seq in running for p in step.after.queue))
-
-
-def edited(step: SessionStep) -> bool:
-    if step.call == "replace" and step.prompt is not None and (
-            step.prompt.state not in (ACCEPTED, QUEUED) or step.prompt.reach is not NOTHING
-            or observer.wish_of(step.prompt).ran):
-        return False
-    return all(p.version == observer.wish_of(p).version for p in step.started + step.folded)
-
-
-def send_now(step: SessionStep) -> bool:
-    return step.call != "enter" or _reached(step, observer.interrupted(step.before, step.prompt, None))
-
-
-def reject(step: SessionStep) -> bool:
-    wanted_idle = step.call == "accept" and accepted_as(step.variant, Feature.REJECT)
-    return not wanted_idle or not (step.before.live or step.before.wished_hold)
-
-
 def all_done(prompt: Prompt) -> bool:
     return prompt.state is DONE
 
@@ -267,42 +199,26 @@ def some_terminal(prompt: Prompt) -> bool:
     return prompt.ends >= 1
 
 
-CALLS = frozenset({Feature.REVOKE, Feature.STOP, Feature.INTERRUPT})  # that cancel one prompt
-
 PROPERTIES: tuple[Property, ...] = (
     Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning,
-             clauses=("R1a", "R12b", "R13b"), reworded_for=CALLS,
-             in_family="A prompt is never canceled by a call that came before its acceptance, nor by one that did not "
-                       "reach it. Calls are cancel, clear_queue, close, revoke, stop, and the entry of an interrupt."),
-    Property("no-late-fold", "A turn that a cancel has reached takes nobody in.", no_late_fold, clauses=("R9c",),
-             reworded_for=frozenset({Feature.INTERRUPT}),
-             in_family="A turn that a call has canceled takes nobody in; nor does a turn take in a prompt that was "
-                       "accepted after an interrupt which is still to enter and to stop that turn."),
+             clauses=("R1a", "R12b", "R13b")),
+    Property("no-late-fold", "A turn that a cancel has reached takes nobody in.", no_late_fold, clauses=("R9c",)),
     Property("no-lost-cancel",
              "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
-             no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R17c"), reworded_for=CALLS,
-             in_family="A prompt that a cancel, revoke, stop or interrupt has reached never starts or folds; if it was "
-                       "not running it ends canceled."),
+             no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R17c")),
     Property("cancel-stops", "A cancel asks the running turn to stop, and nothing else does.", cancel_stops,
-             clauses=("R12a", "R13b"), reworded_for=CALLS,
-             in_family="A cancel, revoke, stop or interrupt asks the running turn that it reaches to stop, and nothing "
-                       "else does."),
+             clauses=("R12a", "R13b")),
     Property("queue-dropped", "Whatever a cancel or clear_queue finds queued is done then, and canceled.",
              queue_dropped, clauses=("R12c", "R13a")),
     Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss, clauses=("R16a", "R17b")),
     Property("one-terminal", "No prompt has two terminal events.", one_terminal, clauses=("R14a",)),
     Property("single-active", "A session never has two active prompts.", single_active, clauses=("R5a", "R6b")),
-    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo, clauses=("R5b", "R11b"),
-             reworded_for=frozenset({Feature.NEXT, Feature.INTERRUPT}),
-             in_family="No prompt becomes active past a queued prompt that is ahead: one that was moved to the front "
-                       "later, or else was accepted earlier."),
+    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo, clauses=("R5b", "R11b")),
     Property("no-absorption", "A prompt with a caller's run id is never folded.", no_absorption, clauses=("R9b",)),
     Property("attribution", "A terminal event carries its own prompt's id, outcome, text and error.", attribution,
              clauses=("R14c",)),
     Property("idle-cancel-noop", "A cancel of an idle session changes no prompt and asks for nothing.",
-             idle_cancel_noop, clauses=("R12e",), reworded_for=frozenset({Feature.STOP, Feature.HOLD}),
-             in_family="A cancel or stop of an idle session changes no prompt and not the hold, and "
-                       "asks for nothing."),
+             idle_cancel_noop, clauses=("R12e",)),
     Property("isolation", "An action in one session changes no other.", on_server=isolation, clauses=("R20",)),
     Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed,
              clauses=("R15a",)),
@@ -311,43 +227,12 @@ PROPERTIES: tuple[Property, ...] = (
     Property("prompt-terminal", "A terminal event is published before the next turn starts.", prompt_terminal,
              clauses=("R14b",)),
     Property("all-done", "At quiescence every prompt is done: nothing is stranded.", at_rest=all_done,
-             clauses=("R11a", "R15c", "R17d", "R21"), reworded_for=frozenset({Feature.HOLD}),
-             in_family="At quiescence every prompt is done, or is queued in a session that is held."),
+             clauses=("R11a", "R15c", "R17d", "R21")),
     Property("some-terminal", "At quiescence every prompt has its terminal event.", at_rest=some_terminal,
-             clauses=("R14a",), reworded_for=frozenset({Feature.HOLD}),
-             in_family="At quiescence every prompt has its terminal event, or is queued in a session that is held."),
+             clauses=("R14a",)),
     Property("progress", "The system cannot go on for ever without reaching quiescence.",  # judged on the whole graph
              clauses=("R21",)),
 )
-
-FAMILY_PROPERTIES: tuple[Property, ...] = (
-    Property("revoke-exact", "A revoke reaches its prompt and changes nobody else.", revoke_exact,
-             clauses=("R30a", "R30b"), feature=Feature.REVOKE),
-    Property("keeps-queue", "A stop changes no prompt but the one in front.", keeps_queue, clauses=("R31b",),
-             feature=Feature.STOP),
-    Property("stop-heard", "A stop reaches the prompt in front, whether it is active or still to enter.", stop_heard,
-             clauses=("R31a",), feature=Feature.STOP),
-    Property("held", "Between a hold and the next resume no prompt starts that was not active, none folds, and the "
-             "running turn is not parked.", held, clauses=("R32a", "R32b", "R32c"), feature=Feature.HOLD),
-    Property("edited", "What starts or folds is the latest text that a caller was told is taken; none is taken once "
-             "the prompt has begun or is canceled.", edited, clauses=("R33a", "R33b"), feature=Feature.REPLACE),
-    Property("send-now", "An interrupt that enters, not canceled and not held, has the active prompt that was accepted "
-             "before it asked to stop.", send_now, clauses=("R35b",), feature=Feature.INTERRUPT),
-    Property("reject", "A prompt that was accepted with reject found every other prompt done and the session not held.",
-             reject, clauses=("R35a",), feature=Feature.REJECT),
-)
-
-
-def properties_for(protocol: Behaviour) -> tuple[Property, ...]:
-    """What must hold of a protocol with its features, in the words that these need."""
-    return _properties_with(getattr(protocol, "features", frozenset()))
-
-
-@cache
-def _properties_with(features: frozenset[Feature]) -> tuple[Property, ...]:
-    reworded = (replace(p, sentence=p.in_family) if p.reworded_for & features else p for p in PROPERTIES)
-    return (*reworded, *(p for p in FAMILY_PROPERTIES if p.feature in features)) if features else PROPERTIES
-
 
 # --- Goals: reachability -----------------------------------------------------------------------------------------
 

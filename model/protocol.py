@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 from typing import Protocol as Interface
 
 from .actions import GUARDS, Action, Answer, Argument, Reach, Variant
-from .effects import Effect, End, Start
-from .family import actions_of
-from .lifecycle import ROWS, Feature, Guard, Row, Table, compile_rows, rows_of
-from .observer import note_starts
+from .effects import Effect, End
+from .family import FAMILY_GUARDS, Feature, actions_of, observe, rows_of
+from .lifecycle import ROWS, Row, Symbol, Table, compile_rows
 from .session import AnySession, Prompt, Session, Step
 
 BY_CANCEL = Reach.CANCEL  # a name of its own: a member of an Enum is slow to look up
@@ -59,13 +58,16 @@ class Protocol:
     name: str
     rows: tuple[Row, ...] = ROWS
     actions: tuple[Action, ...] = ()  # none given: those of its features
-    guards: Mapping[Guard, Answer] = field(default_factory=lambda: GUARDS, repr=False, hash=False)
+    guards: Mapping[Symbol, Answer] = field(default_factory=lambda: GUARDS, repr=False, hash=False)
     features: frozenset[Feature] = frozenset()
     table: Table = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Action] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", rows_of(self.rows, self.features))
+        if self.features and self.rows is ROWS:
+            object.__setattr__(self, "rows", rows_of(self.features))
+        if self.features and self.guards is GUARDS:
+            object.__setattr__(self, "guards", FAMILY_GUARDS)
         object.__setattr__(self, "actions", self.actions or actions_of(self.features))
         object.__setattr__(self, "table", _compile_once(self.rows))
         object.__setattr__(self, "_by_name", {action.name: action for action in self.actions})
@@ -83,7 +85,7 @@ class Protocol:
         return replace(self, actions=actions)
 
     def changed(
-        self, name: str, rows: Sequence[Row] | None = None, guards: Mapping[Guard, Answer] | None = None,
+        self, name: str, rows: Sequence[Row] | None = None, guards: Mapping[Symbol, Answer] | None = None,
         **actions: Mapping[str, Any],
     ) -> "Protocol":
         """This protocol under another name, with other rows, other answers to these guards, and other fields in the
@@ -152,11 +154,7 @@ def witnessed(
                 p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
             prompts.append(p)
         after = after.holding(prompts)
-    if not step.features:
-        return after
-    if Feature.REPLACE in step.features:
-        after = note_starts(after, [e.seq for e in step.effects if isinstance(e, Start)])
-    return action.wishes(after, prompt, variant) if action.wishes else after
+    return observe(step.features, after, action.name, prompt, variant, step.effects) if step.features else after
 
 
 REFERENCE = Protocol("ref")

@@ -9,9 +9,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
-from .actions import GUARDS, Answer, Reach, effects_of, place
+from .actions import GUARDS, Answer, Reach, effects_of
 from .effects import Effect
-from .lifecycle import Feature, Guard, IllegalTrigger, Outcome, Row, State, Table, Trigger, row_of
+from .family import Feature, place
+from .lifecycle import IllegalTrigger, Outcome, Row, State, Symbol, Table, Trigger, row_of
 from .observer import Wish
 
 # Names of their own: a member of an Enum is slow to look up.
@@ -163,7 +164,7 @@ class Step:
     """One atomic step in the making, as a port: the session as far as it has moved, rows fired and effects noted."""
 
     def __init__(
-        self, table: Table, session: Session, guards: Mapping[Guard, Answer] = GUARDS,
+        self, table: Table, session: Session, guards: Mapping[Symbol, Answer] = GUARDS,
         features: frozenset[Feature] = frozenset(),
     ) -> None:
         self.table, self.session, self.guards, self.features = table, session, guards, features
@@ -218,7 +219,7 @@ class Step:
     def accepted(self) -> list[Prompt]:
         return [p for p in self.session.prompts if p.state is ACCEPTED]
 
-    def holds(self, prompt: Prompt, guard: Guard) -> bool:
+    def holds(self, prompt: Prompt, guard: Symbol) -> bool:
         return self.guards[guard](self, prompt)
 
     def row(self, prompt: Prompt, trigger: Trigger) -> Row | None:
@@ -239,8 +240,11 @@ class Step:
         if row is None and not isinstance(trigger, Trigger):
             raise TypeError(f"fire takes a Trigger, not {trigger!r}; they are {', '.join(map(str, Trigger))}")
         if row is None:
-            raise IllegalTrigger(prompt.label, prompt.state, trigger, filter(partial(self.holds, prompt), Guard))
-        self.put(prompt._replace(state=row.dest, outcome=row.outcome))
+            raise IllegalTrigger(prompt.label, prompt.state, trigger, filter(partial(self.holds, prompt), self.guards))
+        moved = prompt._replace(state=row.dest, outcome=row.outcome)
+        if row.dest is ACTIVE and Feature.REPLACE in self.features:  # its text is not replaced any more
+            moved = moved.changed(begun=True)
+        self.put(moved)
         self.rows.append(row)
         self.effects += effects_of(row, prompt.seq)
 

@@ -10,7 +10,7 @@ from cancelmark.impl.specs.pages import HEADER
 from cancelmark.impl.specs.rules import CLAUSE, Traceability, page, rules, traced
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.examples import EXAMPLES
-from cancelmark.model.lifecycle import ROWS
+from cancelmark.model.protocol import FAMILY
 from cancelmark.model.revisions.flaws import FLAWS
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_a_mark_that_is_no_plain_string_is_refused(tmp_path: Path) -> None:
 
 def test_the_rows_carry_what_they_did_when_the_specification_was_numbered() -> None:
     """Whoever cites a rule elsewhere, as the flaws do, must be able to rely on its number."""
-    by_rule = {(row.trigger.value, row.dest.value): re.sub("[a-z]$", "", row.rule) for row in ROWS}
+    by_rule = {(row.trigger.value, row.dest.value): re.sub("[a-z]$", "", row.rule) for row in FAMILY.rows}
     assert by_rule == {
         ("enter", "canceled_on_entry"): "R4", ("enter", "queued"): "R5", ("enter", "active"): "R6",
         ("fail", "canceled_on_entry"): "R8", ("fail", "done"): "R8", ("settle", "done"): "R7",

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from cancelmark.model.delivery import DELIVERY
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Property
+from cancelmark.model.family_properties import FAMILY_PROPERTIES
+from cancelmark.model.properties import PROPERTIES, Property
 
 RUN_IDS = Property(
     "run-ids", "A prompt that is sent again under its run id is answered and runs once; no other gets that run id.",
@@ -12,9 +13,9 @@ OUTLIVES_WATCHER = Property(
     "outlives-watcher", "A prompt goes on when nobody watches any more, however long.", clauses=("R26",))
 
 ORDER: tuple[Property, ...] = (*PROPERTIES, DELIVERY, RUN_IDS, OUTLIVES_WATCHER, *FAMILY_PROPERTIES)
-"""Everything that a server can claim, in the order in which reports have it. Those of a call of the family, its
-`feature`, are about servers that offer this call."""
-CALLS: Mapping[str, str] = {p.id: p.feature.value for p in FAMILY_PROPERTIES if p.feature}
+"""Everything that a server can claim, in the order in which reports have it. Those of a call of the family are
+about servers that offer this call."""
+CALLS: Mapping[str, str] = {p.id: feature.value for p in FAMILY_PROPERTIES for feature in p.needs}
 """By guarantee of the family, the call that it is about: a server without that has nothing to keep."""
 
 NO_STEERING = "its turns cannot be steered: it does not use the kit's language model"

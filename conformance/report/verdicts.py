@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import REWORDED
 
 from ..adapter.guarantees import ORDER
 from ..judging.history import History
@@ -100,8 +101,10 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What is guaranteed, in the words that the server's calls need."""
-        told = next(p for p in ORDER if p.id == self.guarantee)
-        return told.in_family if told.reworded_for & self.features else told.sentence
+        told = REWORDED.get(self.guarantee)
+        if told and told.needs & self.features:
+            return told.sentence
+        return next(p.sentence for p in ORDER if p.id == self.guarantee)
 
     @property
     def rules(self) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar
 
-from cancelmark.model.actions import RUN_ID, Variant
-from cancelmark.model.family import HOLD
+from cancelmark.model.actions import Variant
+from cancelmark.model.family import HOLD, RUN_ID
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import Prompt

@@ -24,10 +24,10 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain, combinations, islice
 from typing import NamedTuple
 
-from cancelmark.model.actions import RUN_ID, Variant, place
+from cancelmark.model.actions import Variant
 from cancelmark.model.check.graph import Search
 from cancelmark.model.effects import End, Start
-from cancelmark.model.family import HOLD
+from cancelmark.model.family import HOLD, RUN_ID, place
 from cancelmark.model.lifecycle import Guard, Outcome
 from cancelmark.model.protocol import FAMILY, Move
 from cancelmark.model.session import (

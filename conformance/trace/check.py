@@ -19,7 +19,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from cancelmark.model.lifecycle import ROWS, Feature, State
+from cancelmark.model.family import FEATURE_OF, Feature
+from cancelmark.model.lifecycle import ROWS, State
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import PLAIN, Prompt, Session
 
@@ -35,7 +36,7 @@ from .candidates import (
 )
 from .explain import Nearest, find_nearest, state_text, why_rejected
 from .idleness import Idleness
-from .records import ACTION, Asked, BadTrace, Found, FoundSession, Moved, Torn, TraceLine
+from .records import Asked, BadTrace, Found, FoundSession, Moved, Torn, TraceLine
 from .seqs import Seqs
 
 DESTINATION = {row.name: row.dest for row in ROWS}
@@ -150,7 +151,7 @@ class TraceCheck:
 
     def _refuse_without_feature(self, line: TraceLine) -> None:
         """A protocol without the call cannot do it."""
-        needed = [ACTION[line.action].feature if line.action else None, line.if_busy,
+        needed = [FEATURE_OF.get(line.action or ""), line.if_busy,
                   Feature.HOLD if line.hold else None]
         for feature in needed:
             if feature and feature not in self.protocol.features:

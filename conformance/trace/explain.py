@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from cancelmark.model.actions import RUN_ID
-from cancelmark.model.family import HOLD
+from cancelmark.model.family import FEATURE_OF, HOLD, RUN_ID
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Move
 
@@ -114,7 +113,7 @@ def allowed_lines(candidate: Candidate, line: TraceLine, latest: int) -> Iterato
 
 def _is_plain(move: Move) -> bool:
     """Whether it is a call of the reference."""
-    return move.action.feature is None and not isinstance(move.variant, str)
+    return move.action.name not in FEATURE_OF and not isinstance(move.variant, str)
 
 
 def _seq(move: Move, latest: int) -> int | None:

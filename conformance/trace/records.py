@@ -17,8 +17,8 @@ from io import BufferedReader
 from typing import Any, NamedTuple
 
 from cancelmark.model.effects import EFFECTS, Effect, End, Start
-from cancelmark.model.family import ALL_ACTIONS
-from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.family import ALL_ACTIONS, Feature
+from cancelmark.model.lifecycle import ROWS, Outcome, State
 from cancelmark.model.session import PLAIN, Traits
 
 VERSION = 1

@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import ClassVar, TypeVar
 
 from cancelmark.conformance.adapter import Adapter, ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Protocol
 
 from ..models import Delta, Failure, Finish, FinishReason, Message, ModelError, Role, TextDelta, Tool

@@ -23,7 +23,8 @@ from cancelmark.model.check.explore import (
 )
 from cancelmark.model.check.plain import nothing_collected
 from cancelmark.model.cluster.budget import Budget
-from cancelmark.model.properties import Bounds, Property, properties_for
+from cancelmark.model.family_properties import properties_for
+from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
 

@@ -7,7 +7,8 @@ from functools import cache
 from types import ModuleType
 
 from cancelmark.model.check.explore import StoppedError
-from cancelmark.model.lifecycle import Feature, IllegalTrigger
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.protocol import FAMILY, REFERENCE, Behaviour, Protocol
 from cancelmark.model.session import NoPrompt
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
+from cancelmark.model.family_properties import ALL_PROPERTIES
 
 from ..files import UsageError
 from .solver import open_solver
@@ -114,9 +114,9 @@ def report(prover: "Prover", judged: Sequence["Judged"], hollows: Sequence["Holl
         "verdict": verdict, "obligations": len(judged), "proved": counts["proved"], "broken": counts["broken"],
         "unknown": counts["unknown"], "seconds": round(seconds, 3),
         "invariant": claims(prover.invariant), "steps": claims(STEPS), "consequences": claims(CONSEQUENCES),
-        "guarantees": [{"id": p.id, "sentence": p.in_family or p.sentence, "verdict": guarantees[p.id].value,
+        "guarantees": [{"id": p.id, "sentence": p.sentence, "verdict": guarantees[p.id].value,
                         "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)}
-                       for p in (*PROPERTIES, *FAMILY_PROPERTIES)],
+                       for p in ALL_PROPERTIES],
         "not_proved": dict(UNPROVED), "empty": [one.what for one in hollows if one.verdict.value == "broken"],
         "perhaps_empty": [one.what for one in hollows if one.verdict.value != "broken"],
         "counterexamples": [

@@ -23,7 +23,8 @@ from time import time
 from typing import Any
 
 from cancelmark.model.effects import End
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import PLAIN
 
 from ..models import Attachment

@@ -7,7 +7,7 @@ from transitions import Event, EventData, Machine, Transition
 from transitions.core import Condition
 
 from cancelmark.model.actions import Answer
-from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Trigger
+from cancelmark.model.lifecycle import INITIAL, IllegalTrigger, Outcome, Row, State, Trigger
 from cancelmark.model.protocol import Protocol as Rules
 
 
@@ -61,7 +61,7 @@ class Lifecycle:
     """One machine for all prompts of a protocol. They are not attached to it, so it costs them nothing."""
 
     def __init__(self, rules: Rules) -> None:
-        ask = {guard: self._question(rules.guards[guard]) for guard in Guard}
+        ask = {guard: self._question(rules.guards[guard]) for guard in rules.guards}
         self.machine: Any = DirectMachine(
             model=None, states=State, initial=INITIAL, auto_transitions=False,
             transitions=[

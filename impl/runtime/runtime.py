@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from time import time
 
-from cancelmark.model.family import HOLD
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import HOLD, Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import PLAIN, Traits
 

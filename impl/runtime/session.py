@@ -15,16 +15,15 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from cancelmark.model.actions import RUN_ID, Argument, Variant, effects_of, in_front_of_all
+from cancelmark.model.actions import Argument, Variant, effects_of
 from cancelmark.model.effects import Effect
-from cancelmark.model.lifecycle import INITIAL, Feature, Guard, IllegalTrigger, Outcome, Row, State, Trigger, row_of
+from cancelmark.model.family import RUN_ID, Feature, in_front_of_all
+from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Symbol, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import PLAIN, Traits
 
 from ..store import make_digest
 from .machine import lifecycle_of
-
-BEGUN = {"begun": True}
 
 _seq, _place = attrgetter("seq"), attrgetter("place")
 
@@ -124,6 +123,7 @@ class Session:
         self.active: list[Prompt] = []  # one at most, if the protocol is sound
         self.effects = BEFORE  # of the step that is being taken
         self._lifecycle = lifecycle_of(protocol)
+        self._notes_begun = Feature.REPLACE in protocol.features
         self._lock = threading.Lock()
 
     @classmethod
@@ -259,10 +259,6 @@ class Session:
     # --- the port: what the actions of the model speak to
 
     @property
-    def features(self) -> frozenset[Feature]:
-        return self.protocol.features
-
-    @property
     def accepted(self) -> list[Prompt]:
         return [p for p in self.live if p.state is State.ACCEPTED]
 
@@ -270,7 +266,7 @@ class Session:
     def live(self) -> list[Prompt]:
         return sorted(self.prompts.values(), key=_seq)
 
-    def holds(self, prompt: Prompt, guard: Guard) -> bool:
+    def holds(self, prompt: Prompt, guard: Symbol) -> bool:
         return self.protocol.guards[guard](self, prompt)
 
     def may(self, prompt: Prompt, trigger: Trigger) -> bool:
@@ -290,13 +286,12 @@ class Session:
         self.effects.moved.append((prompt, row))
         self._unindex(prompt, row.source)
         self._index(prompt)
+        if row.dest is State.ACTIVE and self._notes_begun and not prompt.begun:  # its text is not replaced any more
+            self.effects.begun.append(prompt)
+            prompt.begun = True
         self.effects += effects_of(row, prompt.seq)
 
     def change(self, prompt: Prompt, **fields: Any) -> None:
-        if fields == BEGUN:  # of every prompt: it is told by its move
-            self.effects.begun.append(prompt)
-            prompt.begun = True
-            return
         self.effects.changed.append((prompt, prompt.traits))
         self._give(prompt, prompt.traits._replace(**fields))
 

@@ -21,8 +21,8 @@ from time import time
 from typing import Any, Self, TextIO
 
 from cancelmark.model.effects import EFFECTS, encode_effect
-from cancelmark.model.family import ALL_ACTIONS, HOLD
-from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature
+from cancelmark.model.lifecycle import ROWS, Outcome, State
 from cancelmark.model.session import PLAIN
 
 from ..store import Json
@@ -134,7 +134,7 @@ class TraceWriter:
             line["if_busy"] = mode.value
         if effects.variant == HOLD:
             line["hold"] = True
-        if session.features:
+        if session.protocol.features:
             changed = sorted({prompt.seq: prompt for prompt, _ in effects.changed}.items())
             line |= {"held": effects.held, "traits": [
                 {"seq": seq, **{name: getattr(prompt, name) for name in _TRAITS}} for seq, prompt in changed]}
@@ -173,5 +173,5 @@ def describe_sessions(sessions: Iterable[Session]) -> Json:
     """The sessions as a recovery has found them in the journal. What is as in the reference is not told."""
     return {session.id: {"mark": session.mark, **({"held": True} if session.held else {}), "prompts": [
         {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value,
-         **({"traits": prompt.traits._asdict()} if session.features and prompt.traits != PLAIN else {})}
+         **({"traits": prompt.traits._asdict()} if session.protocol.features and prompt.traits != PLAIN else {})}
         for prompt in session.prompts.values()]} for session in sessions}

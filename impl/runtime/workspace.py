@@ -30,7 +30,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid4, uuid5
 from weakref import WeakValueDictionary
 
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.protocol import FAMILY, Protocol
 
 from .. import wire

@@ -6,7 +6,8 @@ from typing import Any
 
 from starlette.requests import Request
 
-from cancelmark.model.lifecycle import Feature, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import State
 
 from .. import wire
 from ..models import Attachment

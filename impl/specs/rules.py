@@ -16,8 +16,8 @@ from cancelmark.model import wire
 from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.delivery import LOGGED
 from cancelmark.model.family import ALL_ACTIONS
-from cancelmark.model.lifecycle import ROWS
-from cancelmark.model.properties import FAMILY_PROPERTIES
+from cancelmark.model.family_properties import FAMILY_PROPERTIES
+from cancelmark.model.protocol import FAMILY
 from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.views.pages.tables import table
 
@@ -51,7 +51,7 @@ Carried = Iterator[tuple[str, str]]  # a clause, and the name of what carries it
 
 
 def in_model(root: Path) -> Carried:
-    for row in ROWS:
+    for row in FAMILY.rows:
         yield row.rule, f"row {row.name}"
     for action in (*ALL_ACTIONS, *LOGGED.actions):
         yield from ((clause, f"action {action.name}") for clause in action.clauses)

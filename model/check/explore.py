@@ -11,7 +11,8 @@ violations it found (they are real) and otherwise that it does not know.
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from ..properties import Bounds, Property, properties_for
+from ..family_properties import properties_for
+from ..properties import Bounds, Property
 from ..protocol import Behaviour
 from .estimate import magnitude
 from .fast.layout import TooWide

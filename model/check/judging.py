@@ -6,7 +6,8 @@
 from collections.abc import Iterable, Sequence
 
 from ..delivery import DELIVERY, Delivery
-from ..properties import Property, ServerStep, SessionStep, properties_for
+from ..family_properties import properties_for
+from ..properties import Property, ServerStep, SessionStep
 from ..protocol import Behaviour
 from ..server import Change, Server, changes
 from ..session import Prompt

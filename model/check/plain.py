@@ -20,8 +20,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..actions import Reach
+from ..family_properties import properties_for
 from ..lifecycle import IllegalTrigger, Outcome, Row, State
-from ..properties import BOUND_NAMES, Bounds, Property, ServerStep, SessionStep, goals, properties_for
+from ..properties import BOUND_NAMES, Bounds, Property, ServerStep, SessionStep, goals
 from ..protocol import Behaviour, Move
 from ..server import Change, Server, changes
 from ..session import AnySession, NoPrompt, Prompt

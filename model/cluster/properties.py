@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from ..properties import Property, properties_for
+from ..family_properties import properties_for
+from ..properties import Property
 from ..protocol import Protocol
 from ..session import ACTIVE, DONE
 from .sending import Edge

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import actions, family
-from ..actions import Action, Actor, Argument, Port, Subject, Variant, accepted_as
+from ..actions import Action, Actor, Argument, Subject, Variant
 from ..effects import Acknowledge, Stop
-from ..lifecycle import ROWS, Feature, Guard, Outcome, Row, State, Trigger
+from ..family import FamilyPort as Port
+from ..family import Feature, accepted_as
+from ..lifecycle import ROWS, Guard, Outcome, Row, State, Symbol, Trigger
 from ..properties import Bounds
 from ..protocol import Protocol
 
@@ -36,7 +38,7 @@ MISTAKES: list[Mistake] = []
 
 def mistake(
     name: str, features: set[Feature], bounds: Bounds, breaks: Mapping[str, int], *,
-    rows: tuple[Row, ...] = ROWS, guards: Mapping[Guard, actions.Answer] | None = None,
+    rows: tuple[Row, ...] = ROWS, guards: Mapping[Symbol, actions.Answer] | None = None,
     more: tuple[Action, ...] = (), **changes: Mapping[str, Any],
 ) -> None:
     """Adds a mistake: other rows and guards, fields to change in the actions of those names, and actions of its own."""
@@ -121,7 +123,7 @@ mistake("revoke is answered before it is journaled", {REVOKE}, Bounds(1, revokes
 
 def stop_what_is_active(step: Port, arg: Argument) -> None:
     for prompt in list(step.active):
-        actions.cancel_one(step, prompt)
+        family.cancel_one(step, prompt)
 
 
 mistake("stop asks only what is active", {STOP}, Bounds(1, stops=1),
@@ -247,7 +249,7 @@ mistake("next queues what is accepted, covered or not", {NEXT}, Bounds(2, cancel
 
 def requeue_in_front(step: Port, arg: Argument) -> None:
     step.fire(arg.subject, Trigger.REQUEUE)
-    step.change(arg.subject, front=actions.in_front_of_all(step))
+    step.change(arg.subject, front=family.in_front_of_all(step))
     actions.hand_off(step)
 
 
@@ -272,7 +274,7 @@ mistake("the handoff goes by seq", {NEXT}, Bounds(3, nexts=1), {"fifo": 8},
 def accept_and_stop(step: Port, arg: Argument) -> None:
     prompt = step.admit(arg.seq + 1, arg.variant is True)
     if accepted_as(arg.variant, INTERRUPT):
-        step.change(prompt, front=actions.in_front_of_all(step))
+        step.change(prompt, front=family.in_front_of_all(step))
         stop_what_is_active(step, arg)
     step.effects.append(Acknowledge(prompt.seq))
 
@@ -285,7 +287,7 @@ def enter_with(stops: Callable[[Port, Any], list[Any]]) -> dict[str, Apply]:
     """An entry that cancels others than it should."""
     def enter(step: Port, arg: Argument) -> None:
         for prompt in stops(step, arg.subject) if arg.subject.urgent else ():
-            actions.cancel_one(step, prompt)
+            family.cancel_one(step, prompt)
         step.fire(arg.subject, Trigger.ENTER)
 
     return {"apply": enter}
@@ -320,10 +322,10 @@ def accept_at_its_seq(step: Port, arg: Argument) -> None:
 
 
 def enter_at_front(step: Port, arg: Argument) -> None:
-    actions.enter(step, arg)
+    family.enter(step, arg)
     for prompt in step.queue:
         if prompt.seq == arg.subject.seq and prompt.urgent:
-            step.change(prompt, front=actions.in_front_of_all(step))
+            step.change(prompt, front=family.in_front_of_all(step))
 
 
 mistake("the place of an interrupt is given on entry", {INTERRUPT}, Bounds(3), {"fifo": 7},
@@ -331,7 +333,7 @@ mistake("the place of an interrupt is given on entry", {INTERRUPT}, Bounds(3), {
 mistake("an interrupt cancels all before it", {INTERRUPT}, Bounds(3), {"no-poisoning": 4},
         enter=enter_with(lambda step, p: [q for q in step.live if q.seq < p.seq]))
 mistake("an interrupt starts beside the stopping turn", {INTERRUPT}, Bounds(2), {"single-active": 4},
-        guards={Guard.BUSY: lambda port, prompt: not prompt.urgent and actions.busy(port, prompt)})
+        guards={Guard.BUSY: lambda port, prompt: not prompt.urgent and family.busy(port, prompt)})
 
 
 # --- reject

@@ -8,9 +8,11 @@ because the call says what it means.
 from dataclasses import dataclass
 from typing import Any
 
-from .. import actions
-from ..actions import Argument, Port, Variant
+from .. import family
+from ..actions import Argument, Variant
 from ..effects import Acknowledge, Fold
+from ..family import FAMILY_GUARDS
+from ..family import FamilyPort as Port
 from ..lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
 from ..properties import Bounds
 from ..protocol import REFERENCE, Protocol
@@ -34,7 +36,7 @@ BUSY = "What happens to a prompt that comes while another runs?"
 def cancel_keeps(step: Port, arg: Argument) -> None:
     """Only the active prompt is asked to stop; the rest goes on."""
     for prompt in list(step.active):
-        actions.cancel_one(step, prompt)
+        family.cancel_one(step, prompt)
 
 
 def cancel_holds(step: Port, arg: Argument) -> None:
@@ -57,7 +59,7 @@ def can_take_in_all(port: Port, prompt: Any, _: Variant) -> bool:
 def accept_now(step: Port, arg: Argument) -> None:
     """Every prompt is accepted as an interrupt."""
     prompt = step.admit(arg.seq + 1, arg.variant is True)
-    step.change(prompt, urgent=True, front=actions.in_front_of_all(step))
+    step.change(prompt, urgent=True, front=family.in_front_of_all(step))
     step.effects.append(Acknowledge(prompt.seq))
 
 
@@ -68,9 +70,11 @@ POLICIES = (
     Policy(CANCEL, "drop: what was accepted before the cancel ends canceled", REFERENCE, Bounds(2, cancels=1),
            "`cancel`"),
     Policy(CANCEL, "keep: only the running turn is stopped",
-           REFERENCE.changed("keep", cancel={"apply": cancel_keeps}), Bounds(2, cancels=1), "`stop`"),
+           REFERENCE.changed("keep", None, FAMILY_GUARDS, cancel={"apply": cancel_keeps}), Bounds(2, cancels=1),
+           "`stop`"),
     Policy(CANCEL, "hold: the running turn is stopped, and the queue waits",
-           REFERENCE.changed("hold", cancel={"apply": cancel_holds}), Bounds(2, cancels=1), "`stop` with hold"),
+           REFERENCE.changed("hold", None, FAMILY_GUARDS, cancel={"apply": cancel_holds},
+                             step={"subject": family.can_take_in}), Bounds(2, cancels=1), "`stop` with hold"),
     Policy(CANCEL, "merge: what waits has been taken in by the running turn, whatever its run id",
            REFERENCE.changed("merge", _MERGED, step={"apply": take_in_all, "subject": can_take_in_all}),
            Bounds(2, cancels=1), "prompts without a run id"),
@@ -79,5 +83,6 @@ POLICIES = (
            REFERENCE.changed("reject", accept={"allowed": lambda port, _: not port.live}), Bounds(2),
            "`if_busy: reject`"),
     Policy(BUSY, "interrupt: what runs is stopped for it",
-           REFERENCE.changed("interrupt", accept={"apply": accept_now}), Bounds(2), "`if_busy: interrupt`"),
+           REFERENCE.changed("interrupt", None, FAMILY_GUARDS, accept={"apply": accept_now},
+                             enter={"apply": family.enter}), Bounds(2), "`if_busy: interrupt`"),
 )

@@ -15,15 +15,9 @@ from support.counts import FAMILY_PINNED, PINNED
 from cancelmark.bench.search import spin
 from cancelmark.bench.setting import Setting
 from cancelmark.model.check.explore import explore
-from cancelmark.model.lifecycle import Feature
-from cancelmark.model.properties import (
-    FAMILY_PROPERTIES,
-    PROPERTIES,
-    Bounds,
-    ServerStep,
-    SessionStep,
-    properties_for,
-)
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import FAMILY_PROPERTIES, properties_for
+from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Server, changes

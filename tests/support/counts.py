@@ -1,6 +1,6 @@
 """How many states, edges and levels the explorer must find."""
 
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
 
 # A changed count is a changed protocol: say in the commit what changed and why.

@@ -17,7 +17,7 @@ from cancelmark.impl.runtime.lane import Lane
 from cancelmark.impl.runtime.session import Session
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.store import Operation, ReplaceText
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.session import PLAIN, Traits
 
 Bug = Callable[[pytest.MonkeyPatch], None]

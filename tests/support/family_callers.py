@@ -8,7 +8,8 @@ from cancelmark.impl.runtime import Busy, Handle, NoPrompt, Refusal, TooLate
 from cancelmark.impl.runtime.messages import text_of
 from cancelmark.impl.runtime.session import Effects, Session
 from cancelmark.impl.store import AcceptPrompt, ChangePrompt, HoldSession, Operation, ReplaceText
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import in_front, unreached
 from cancelmark.model.oracle import Call
 from cancelmark.model.session import PLAIN, Traits

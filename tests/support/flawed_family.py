@@ -33,9 +33,9 @@ from cancelmark.impl.runtime import Handle, Lane, Runtime
 from cancelmark.impl.runtime.run import show
 from cancelmark.impl.runtime.session import Effects, Prompt, Session
 from cancelmark.impl.store import Store
-from cancelmark.model.actions import cancel_one, hand_off
-from cancelmark.model.family import HOLD
-from cancelmark.model.lifecycle import Feature, Outcome, State, Trigger
+from cancelmark.model.actions import hand_off
+from cancelmark.model.family import HOLD, Feature, cancel_one
+from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.protocol import FAMILY
 
 _place = attrgetter("place")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from cancelmark.impl.runtime.session import Counter, Refused, Session
 from cancelmark.model.effects import End
-from cancelmark.model.lifecycle import Feature, IllegalTrigger, Outcome
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome
 from cancelmark.model.protocol import FAMILY
 
 LOOKS = 3  # of its owner since a prompt was canceled: the second of them has certainly seen the cancel

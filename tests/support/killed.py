@@ -27,7 +27,8 @@ from cancelmark.impl.runtime.session import Prompt
 from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import Answer, SqliteStore, Steps
-from cancelmark.model.lifecycle import Feature, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 SESSIONS = ("s", "t")

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.actions import Action, Variant
 from cancelmark.model.effects import Fold
-from cancelmark.model.lifecycle import ROWS, Feature, Guard, Row, State, Trigger
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import ROWS, Guard, Row, State, Trigger
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Move, Protocol

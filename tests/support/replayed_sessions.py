@@ -5,8 +5,9 @@ from typing import ClassVar
 from tools.replaying import Asked, View, asked, describe
 
 from cancelmark.impl.runtime.session import Counter, Prompt, Refused, Restored, Session
-from cancelmark.model.actions import Variant, place
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.actions import Variant
+from cancelmark.model.family import Feature, place
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 

@@ -16,12 +16,14 @@ from cancelmark.impl.runtime.session import Prompt as LivePrompt
 from cancelmark.model.actions import ACTIONS, Action, Actor, Reach
 from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.effects import Start
-from cancelmark.model.lifecycle import Feature, Row, State
-from cancelmark.model.observer import everyone, note_starts
+from cancelmark.model.family import observe
+from cancelmark.model.family_properties import properties_for
+from cancelmark.model.lifecycle import Row, State
+from cancelmark.model.observer import everyone
 from cancelmark.model.oracle import Call as OracleCall
 from cancelmark.model.oracle import CallKind, End, Span
 from cancelmark.model.oracle import Prompt as Seen
-from cancelmark.model.properties import ServerStep, SessionStep, properties_for
+from cancelmark.model.properties import ServerStep, SessionStep
 from cancelmark.model.protocol import REFERENCE, Move, Protocol
 from cancelmark.model.server import Call, Change, Server
 from cancelmark.model.session import PLAIN, Prompt, label
@@ -149,10 +151,8 @@ class Watch:
                 traits = None if live.traits == PLAIN else live.traits
                 prompts.append(p._replace(state=live.state, outcome=live.outcome, ends=min(2, ends), traits=traits))
         after: Any = ModelSession(session.mark, session.down, tuple(prompts), None, session.held, before.wished_hold)
-        if Feature.REPLACE in self._features:
-            after = note_starts(after, [e.seq for e in effects if isinstance(e, Start)])
-        noted: ModelSession = action.wishes(after, subject, effects.variant) if (
-            self._features and action and action.wishes) else after
+        noted: ModelSession = observe(self._features, after, effects.action, subject, effects.variant, effects) if (
+            self._features and action) else after
         return noted
 
     def _write_down(self, effects: Effects) -> None:

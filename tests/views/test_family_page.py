@@ -7,7 +7,7 @@ import pytest
 from support.budget import DEEP
 
 from cancelmark.model.check.explore import explore
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.variants.policies import POLICIES, Policy
 from cancelmark.views.pages.family import (
@@ -51,7 +51,7 @@ def test_every_set_of_features_is_on_the_page_and_holds() -> None:
 GIVEN_UP = {
     "ref": set[str](),
     "keep": {"no-lost-cancel", "queue-dropped", "no-late-fold"},
-    "hold": {"idle-cancel-noop", "no-lost-cancel", "all-done", "some-terminal", "queue-dropped"},
+    "hold": {"no-lost-cancel", "all-done", "some-terminal", "queue-dropped"},
     "merge": {"no-absorption"},
     "reject": set[str](),
     "interrupt": {"cancel-stops", "no-poisoning"},

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
 from cancelmark.model.check.explore import Result, explore_fully
-from cancelmark.model.family import FAMILY_ACTIONS
-from cancelmark.model.lifecycle import Feature
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, properties_for
+from cancelmark.model.family import FAMILY_ACTIONS, FEATURE_OF, Feature
+from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, properties_for
+from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.trace import Trace
 from cancelmark.model.variants.mistakes import MISTAKES
@@ -55,9 +55,10 @@ def wide_row(bounds: Bounds) -> tuple[str, ...]:
 def features_table() -> str:
     """Each feature with its calls, the properties that it adds, and those that it rewords."""
     return table(("feature", "calls", "adds", "rewords"), (
-        (f.value, ", ".join(f"`{a.name}`" for a in FAMILY_ACTIONS if a.feature is f) or f"`accept` with {f.value}",
-         ", ".join(p.id for p in FAMILY_PROPERTIES if p.feature is f) or "–",
-         ", ".join(p.id for p in PROPERTIES if f in p.reworded_for) or "–") for f in Feature))
+        (f.value,
+         ", ".join(f"`{a.name}`" for a in FAMILY_ACTIONS if FEATURE_OF[a.name] is f) or f"`accept` with {f.value}",
+         ", ".join(p.id for p in FAMILY_PROPERTIES if f in p.needs) or "–",
+         ", ".join(p.id for p in REWORDED.values() if f in p.needs) or "–") for f in Feature))
 
 
 def _steps(trace: Trace) -> str:

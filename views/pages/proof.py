@@ -1,10 +1,10 @@
 """The proof as a page: the invariant, what follows from it, and what a broken one looks like. Needs z3-solver."""
 
+from cancelmark.model.family_properties import ALL_PROPERTIES
 from cancelmark.model.proof.actions import ACTIONS
 from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, REMARKS, UNPROVED
 from cancelmark.model.proof.prover import Obligation, Prover
 from cancelmark.model.proof.steps import STEPS
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
 
 from .tables import table
 
@@ -66,8 +66,8 @@ def proof_page() -> str:
         obligations=len(Prover().obligations()), actions=len(ACTIONS),
         invariant=claims[0], steps=claims[1], consequences=claims[2], guarantees=table(
             ("guarantee", "what it says", "claims"),
-            ((f"**{p.id}**", p.in_family or p.sentence, ", ".join(GUARANTEES[p.id]))
-             for p in (*PROPERTIES, *FAMILY_PROPERTIES))),
+            ((f"**{p.id}**", p.sentence, ", ".join(GUARANTEES[p.id]))
+             for p in ALL_PROPERTIES)),
         remarks="".join(f"- **{id}**: {remark}\n" for id, remark in REMARKS.items()),
         unproved="".join(f"- **{id}**: {reason}.\n" for id, reason in UNPROVED.items()),
         without=WITHOUT, counterexample=broken.counterexample.text)

@@ -1,13 +1,13 @@
 """The model as Markdown: the tables and pages of specs/ that nobody writes by hand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cancelmark.model.actions import Variant
 from cancelmark.model.check.explore import Result
 from cancelmark.model.effects import EFFECTS
-from cancelmark.model.family import FAMILY_ACTIONS
-from cancelmark.model.lifecycle import GUARD_MEANING
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
+from cancelmark.model.family import FAMILY_ACTIONS, FAMILY_GUARD_MEANING, FEATURE_OF
+from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED
+from cancelmark.model.lifecycle import GUARD_MEANING, Symbol
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.model.revisions.matrix import JUDGED, PROFILES, REFERENCE_PROFILE, Column, Rung, ladder
@@ -28,8 +28,14 @@ def rows_table(protocol: Protocol = REFERENCE) -> str:
          r.outcome.value if r.outcome else "–", r.rule) for r in protocol.rows))
 
 
-def guards_table() -> str:
-    return table(("guard", "holds when"), ((f"`{g.value}`", meaning) for g, meaning in GUARD_MEANING.items()))
+def guards_table(meaning: Mapping[Symbol, str] = GUARD_MEANING) -> str:
+    return table(("guard", "holds when"), ((f"`{guard.value}`", when) for guard, when in meaning.items()))
+
+
+def family_guards_table() -> str:
+    """The guards that the family answers otherwise, or adds."""
+    return guards_table({guard: when for guard, when in FAMILY_GUARD_MEANING.items()
+                         if GUARD_MEANING.get(guard) != when})
 
 
 def actions_table(protocol: Protocol = REFERENCE) -> str:
@@ -39,16 +45,15 @@ def actions_table(protocol: Protocol = REFERENCE) -> str:
 
 def family_actions_table() -> str:
     return table(("feature", "action", "taken by", "guard", "what it does", "rule"), (
-        (a.feature.value if a.feature else "", f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule)
+        (FEATURE_OF[a.name].value, f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule)
         for a in FAMILY_ACTIONS))
 
 
 def family_properties_table() -> str:
     """The properties that features reword or add."""
     return table(("property", "with", "what it says", "rules"), (
-        (f"**{p.id}**", ", ".join(sorted(f.value for f in (p.reworded_for or {p.feature}) if f)),
-         p.in_family or p.sentence, ", ".join(p.clauses))
-        for p in (*PROPERTIES, *FAMILY_PROPERTIES) if p.in_family or p.feature))
+        (f"**{p.id}**", ", ".join(sorted(f.value for f in p.needs)), p.sentence, ", ".join(p.clauses))
+        for p in (*REWORDED.values(), *FAMILY_PROPERTIES)))
 
 
 DETAILS = {"into": " into *q*", "outcome": " with an outcome"}

@@ -9,7 +9,8 @@ from random import Random
 
 from cancelmark.model.check.walk import Walk
 from cancelmark.model.effects import Stop
-from cancelmark.model.lifecycle import GUARD_MEANING, Guard, Outcome, Row, State
+from cancelmark.model.family import FAMILY_GUARD_MEANING
+from cancelmark.model.lifecycle import Guard, Outcome, Row, State, Symbol
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change, Server
 from cancelmark.model.session import Prompt, Session
@@ -112,8 +113,8 @@ def _row(session: Session, prompt: Prompt, row: Row) -> str:
             f"{outcome}.{guards}")
 
 
-def _meaning(session: Session, prompt: Prompt, guard: Guard) -> str:
+def _meaning(session: Session, prompt: Prompt, guard: Symbol) -> str:
     if guard is Guard.COVERED:
         says = "covers" if session.covered(prompt) else "does not cover"
         return f"the mark ({mark_text(session)}) {says} {prompt.label}"
-    return GUARD_MEANING[guard]
+    return FAMILY_GUARD_MEANING[guard]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from cancelmark.model.lifecycle import Feature
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Property
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, FamilyProperty
 
 from .reading import bounds_text, cite, read_bounds, specification
 from .tables import draw_table
@@ -52,23 +52,22 @@ def searched_sets() -> dict[str, str]:
 
 def draw_properties() -> str:
     """For each property that changes: the features that add it, and those for which its sentence is another."""
-    def cell(property: Property, feature: Feature) -> str:
-        if property.feature is feature:
-            return '<span class="says good">new</span>'
-        return "reworded" if feature in property.reworded_for else ""
+    def cell(property: FamilyProperty, feature: Feature) -> str:
+        if feature not in property.needs:
+            return ""
+        return "reworded" if property.id in REWORDED else '<span class="says good">new</span>'
 
-    changed = [*FAMILY_PROPERTIES, *(p for p in PROPERTIES if p.reworded_for)]
+    changed = [*FAMILY_PROPERTIES, *REWORDED.values()]
     return draw_table("Properties by feature", ("property", *(f.value for f in Feature)), (
-        (f'<code title="{escape(p.in_family or p.sentence)}">{p.id}</code>', *(cell(p, f) for f in Feature))
+        (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(p, f) for f in Feature))
         for p in changed), "matrix family-matrix")
 
 
 def draw_wording() -> str:
     """The sentences that differ from those of the reference."""
-    reworded = [p for p in PROPERTIES if p.reworded_for]
     table = draw_table("Properties as reworded", ("property", "what it says in the family"), (
-        (f"<code>{p.id}</code>", escape(p.in_family or p.sentence)) for p in reworded), "actions-table")
-    return f'<details class="more"><summary>How the {len(reworded)} reworded ones read</summary>{table}</details>'
+        (f"<code>{p.id}</code>", escape(p.sentence)) for p in REWORDED.values()), "actions-table")
+    return f'<details class="more"><summary>How the {len(REWORDED)} reworded ones read</summary>{table}</details>'
 
 
 def draw_policies(policies: Iterable[list[str]]) -> str:

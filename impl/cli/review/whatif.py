@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cancelmark.model.check.explore import explore_fully
+from cancelmark.model.family import FEATURE_OF, Feature
 from cancelmark.model.instead import COUNTER, FLAG, LIST
-from cancelmark.model.lifecycle import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import Profile
@@ -43,7 +43,7 @@ SEEDED_CHANGES = tuple(
 def _policy(feature: Feature) -> Change:
     """The reference with one call more."""
     protocol = Protocol(f"with {feature.value}", features=frozenset({feature}))
-    spent = {action.bound: 1 for action in protocol.actions if action.feature is feature and action.bound}
+    spent = {action.bound: 1 for action in protocol.actions if FEATURE_OF.get(action.name) is feature and action.bound}
     return Change(f"with-{feature.value}", f"there is also {feature.value}", protocol,
                   replace(Bounds(2, cancels=1), **spent), None)
 

@@ -41,7 +41,8 @@ from itertools import product
 from typing import NamedTuple
 
 from ...actions import Action
-from ...lifecycle import Feature, IllegalTrigger
+from ...family import Feature
+from ...lifecycle import IllegalTrigger
 from ...protocol import Behaviour
 from .tables import Case, Option, Sessions
 

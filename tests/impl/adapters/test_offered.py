@@ -7,7 +7,7 @@ from support.servers import Server, threaded
 
 from cancelmark.impl.adapters.offered import find_calls
 from cancelmark.impl.server import app
-from cancelmark.model.lifecycle import Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.protocol import REFERENCE, Protocol
 
 EVERYTHING = {"revoke", "stop", "stop_hold", "hold", "replace", "next", "reject", "interrupt"}

@@ -20,7 +20,8 @@ from cancelmark.impl.cli import prove
 from cancelmark.impl.cli.main import main as cli
 from cancelmark.impl.cli.solver import open_solver
 from cancelmark.impl.files import UsageError
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES
+from cancelmark.model.family_properties import FAMILY_PROPERTIES
+from cancelmark.model.properties import PROPERTIES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")

@@ -26,8 +26,10 @@ from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
 from cancelmark.model.delivery import LOGGED, LOSSY
-from cancelmark.model.lifecycle import Feature, State
-from cancelmark.model.properties import FAMILY_PROPERTIES, PROPERTIES, Bounds, ServerStep, SessionStep
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED
+from cancelmark.model.lifecycle import State
+from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions.flaws import DISPATCH, FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
@@ -145,20 +147,21 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
     told = specification()["family"]
     assert len(told["sets"]) == told["holding"] == 2 ** len(Feature)
     assert f"all {len(told['sets'])} sets of them were searched" in section
-    for p in PROPERTIES:
-        assert (escape(p.in_family or p.sentence) + "</td>" in section) == bool(p.reworded_for)
+    for p in REWORDED.values():
+        assert escape(p.sentence) + "</td>" in section
     states = sorted(int(states.replace(",", "")) for states in told["sets"].values())
     assert f"({states[0]:,} to {states[-1]:,} states)" in section
     assert "within 2 prompts, 1 cancel, 1 revoke, 1 stop, 1 hold, 1 replace, 1 next" in section
     matrix = section.partition("family-matrix")[2].partition("</table>")[0]
     for p in (*FAMILY_PROPERTIES, *PROPERTIES):
         features = re.findall(rf">{p.id}</code></th>(.*?)</tr>", matrix)
-        assert bool(features) == bool(p.feature or p.reworded_for)
+        needs = getattr(REWORDED.get(p.id, p), "needs", frozenset())
+        assert bool(features) == bool(needs)
         if features:
             cells = re.findall(r'data-head="([\w-]+)">(.*?)</td>', features[-1])
             said = {name: re.sub("<[^>]+>", "", cell) for name, cell in cells}
-            assert said == {f.value: "new" if p.feature is f else "reworded" if f in p.reworded_for else ""
-                            for f in Feature}
+            word = "reworded" if p.id in REWORDED else "new"
+            assert said == {f.value: word if f in needs else "" for f in Feature}
 
 
 def test_several_servers_are_on_the_page_with_their_histories(review: Review) -> None:

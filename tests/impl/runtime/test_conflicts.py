@@ -35,7 +35,8 @@ from cancelmark.impl.store import (
     Steps,
     make_digest,
 )
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE
 from cancelmark.model.session import Traits
 

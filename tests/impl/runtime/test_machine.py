@@ -7,18 +7,19 @@ import pytest
 from cancelmark.impl.runtime.machine import Lifecycle, lifecycle_of
 from cancelmark.model.lifecycle import (
     ROWS,
-    VALUATIONS,
     Guard,
     IllegalTrigger,
     Outcome,
     Row,
     State,
+    Symbol,
     Trigger,
+    list_valuations,
     row_of,
 )
-from cancelmark.model.protocol import REFERENCE
+from cancelmark.model.protocol import FAMILY, REFERENCE
 
-TOLD = replace(REFERENCE, guards={guard: lambda _, prompt, guard=guard: guard in prompt.holds for guard in Guard})
+TOLD = replace(FAMILY, guards={guard: lambda _, prompt, guard=guard: guard in prompt.holds for guard in FAMILY.guards})
 LIFECYCLE = Lifecycle(TOLD)
 
 
@@ -27,7 +28,7 @@ class Prompt:
     """Something for the machine to move, with guards that answer as they are told."""
 
     state: State
-    holds: frozenset[Guard] = frozenset()
+    holds: frozenset[Symbol] = frozenset()
     outcome: Outcome | None = None
     session: None = None
 
@@ -39,7 +40,7 @@ class Prompt:
 @pytest.mark.parametrize("trigger", Trigger, ids=lambda t: t.value)
 @pytest.mark.parametrize("state", State, ids=lambda s: s.value)
 def test_machine_and_table_agree_on_every_guard_valuation(state: State, trigger: Trigger) -> None:
-    for holds in VALUATIONS:
+    for holds in list_valuations(TOLD.rows):
         prompt = Prompt(state, holds)
         row = row_of(TOLD.table.get((trigger, state), ()), holds.__contains__)
         if row is None:

@@ -28,8 +28,8 @@ from cancelmark.impl.runtime.trace import SCHEMA, TraceWriter, schema
 from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
-from cancelmark.model.family import FAMILY_ACTIONS
-from cancelmark.model.lifecycle import ROWS, Feature, Outcome, State
+from cancelmark.model.family import FAMILY_ACTIONS, Feature
+from cancelmark.model.lifecycle import ROWS, Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
 

@@ -7,8 +7,9 @@ from support.engines import loses_nothing, need_fast_engine, same
 
 from cancelmark.model.check.explore import Reduction, explore
 from cancelmark.model.check.fast import engine as fast
-from cancelmark.model.lifecycle import Feature
-from cancelmark.model.properties import Bounds, properties_for
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import properties_for
+from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 

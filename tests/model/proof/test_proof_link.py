@@ -17,7 +17,8 @@ from support.budget import DEEP, long
 from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
 from cancelmark.model.check.explore import Explorer
-from cancelmark.model.lifecycle import Feature, Outcome, State
+from cancelmark.model.family import Feature
+from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
