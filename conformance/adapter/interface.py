@@ -140,6 +140,9 @@ class Steering(Protocol):
     def count_broken_off(self, token: str) -> int:
         """How many of these the server has broken off before they were over."""
 
+    def count_open(self, token: str) -> int:
+        """How many of these wait for an answer now."""
+
 
 class Adapter:
     """A server under test. A new one is made for each history, opened, used and closed; nothing is shared between two,

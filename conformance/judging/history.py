@@ -73,6 +73,8 @@ class Track:
     starts: list[tuple[int, int]] = field(default_factory=list)  # when seen, and the floor then
     let_go: tuple[str, int] | None = None  # how the kit let its turn end, and when
     over: int | None = None  # when the language model was done with it: answered, failed or broken off
+    open: int = 0  # requests to the language model that wait for an answer
+    left_open: bool = False  # one of them was still waiting long after the prompt's end
     broken_off: int = 0
     broken_at: int | None = None  # when its turn was seen to be broken off
     ends: list[tuple[int, Ended, int]] = field(default_factory=list)

@@ -12,8 +12,8 @@ from math import inf
 from cancelmark.model.oracle import RULES, Call, certain, may_end, possible
 
 from ..adapter import Spoken
-from .family import find_interrupter, judge_family, lost_by, misses, strayed_by
-from .history import KINDS, ONE, ClientCall, Complaint, History, Track
+from .family import LOST, find_interrupter, judge_family, lost_by, misses, strayed_by
+from .history import KINDS, ONE, WHOLE, ClientCall, Complaint, History, Track
 
 STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop
 
@@ -171,6 +171,8 @@ def _judge_order(history: History, session: list[Track]) -> None:
             continue
         began, later = p.starts[0][0], q.starts[0][0]
         if began < later and _still_running(history, p, later):
+            if p.left_open:
+                history.silences.add("single-active")
             history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
         # p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that.
         since = p.starts[0][1]
@@ -194,6 +196,8 @@ def is_ahead(history: History, q: Track, p: Track, since: int) -> str:
 
 def _still_running(history: History, p: Track, at: int) -> bool:
     """Whether p's turn cannot have been over. The language model of a server outside is told late that it is."""
+    if p.left_open and not p.pauses:
+        return p.over is None or p.over > at
     over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
     if over < at or any(left <= at <= back for left, back in p.pauses):
         return False
@@ -209,6 +213,8 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
         busy = any((p.running or p.summarizing) and p.live for p in session)
         idle = not busy and not history.full
         for p in session:
+            if p.ends and p.open and not p.let_go and not p.left_open:
+                yield from ((p, complaint) for complaint in _find_left_open(history, p))
             if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, idle, queued)):
                 if complaint.guarantee == "no-lost-cancel":
                     yield from ((p, Complaint(lost, complaint.says)) for lost in lost_by(history, p))
@@ -221,6 +227,22 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
                 elif complaint.guarantee in ("some-terminal", "prompt-terminal", "no-loss") and history.maybe_away(p):
                     complaint = Complaint("", "it may have ended just before nobody read events, or while nobody did.")
                 yield p, complaint
+
+
+def _find_left_open(history: History, p: Track) -> Iterator[Complaint]:
+    """What is wrong if the prompt has ended and the language model is still being asked for its turn."""
+    if history.reachable(p, "restart") or p.resent or p.reused:
+        return  # the request may be that of its former life, or of the same run id sent again
+    asked = max([at for at, _ in p.starts] + p.goes_on, default=inf)
+    calls = list(history.cancels_of(p)) or [c for c in history.calls_on(p, *STOPS, *ONE) if c.end > p.begin]
+    says = f"{p.label} ended {p.ends[0][1].outcome}, and the server's request to the language model for it stays open."
+    if not calls:
+        yield Complaint("attribution", says)
+    elif any(asked < c.begin for c in calls):
+        one = set() if any(c.what in WHOLE for c in calls) else {LOST[c.what] for c in calls}
+        yield from (Complaint(lost, says) for lost in sorted(one) or ["cancel-stops"])
+    else:
+        yield from (Complaint(lost, says) for lost in ("no-lost-cancel", *lost_by(history, p)))
 
 
 def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int | None) -> Complaint | None:

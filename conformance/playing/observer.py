@@ -204,6 +204,7 @@ class Observer:
                     p.over = p.over or at
                     p.broken_at = p.broken_at or at
         for p in self.history.prompts:
+            p.open = self.steering.count_open(p.name)
             self._look_inside(p)
 
     def _time_of(self, p: Track, started: bool) -> float:
@@ -296,6 +297,7 @@ class Observer:
         if owed:
             self.history.note(SERVER, "", f"nothing more within {waited}")
         for p, complaint in owed:
+            p.left_open = p.left_open or bool(p.ends)
             if not complaint.guarantee:  # nobody can say whose fault it is
                 p.blamed = True
                 continue

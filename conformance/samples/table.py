@@ -67,6 +67,8 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
         Seeded(one.CancelsWithAnError, "ends a turn that was canceled while it was held with an error",
                _breaks("attribution")),
         Seeded(one.CancelsWithAnAnswer, "says `end_turn` of such a turn", _breaks("attribution")),
+        Seeded(one.LeavesTheRequestOpen, "ends such a turn as it should, and leaves its request to the language model "
+               "open", _breaks("cancel-stops", "single-active", "no-lost-cancel")),
         Seeded(one.FailsByItself, "does the first of these, and says that its turns may fail by themselves"),
         Seeded(one.Sound, "has nothing wrong"),
     ),

@@ -50,6 +50,8 @@ def test_a_good_agent_conforms(mode: str) -> None:
     ("poisons", "polite", "accept A; release; cancel; accept B", "no-poisoning"),
     ("crosses", "polite", "accept A; accept B @2; cancel", "isolation"),
     ("goes-on", "polite", "accept A; cancel", "cancel-stops"),
+    ("leaves-open", "polite", "accept A; cancel", "cancel-stops"),
+    ("leaves-open", "free", "accept A; cancel; accept B", "single-active"),
     ("answers-twice", "polite", "accept A; release", "one-terminal"),
     ("dies", "polite", "accept A; cancel", "progress"),
     ("swallows-second", "free", "accept A; accept B; release", "all-done"),
