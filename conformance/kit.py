@@ -13,9 +13,11 @@ time for is said.
 
 import asyncio
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
@@ -58,6 +60,34 @@ class JudgementStopped(AdapterError):
         self.report = report
 
 
+class JudgementInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or SIGTERM, came in the middle of a judgement. `report` has what was found until then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("the judgement was interrupted")
+        self.report = report
+
+
+@contextmanager
+def _term_as_interrupt() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, so that the judged server is stopped and its files are removed."""
+    if threading.current_thread() is not threading.main_thread() or (
+            signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        if not callable(signal.getsignal(signal.SIGINT)):
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def judge(
     adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None,
     llm_port: int | None = None, fake: MakeFake | None = None, progress: Progress = lambda *_: None, seed: int = 0,
@@ -94,8 +124,9 @@ def judge(
     port = "" if llm_port is None else f", llm_port={llm_port}"
     again = reproduce or (lambda script: (
         f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], times={TIMES}{port})"))
-    return _without_a_loop(lambda: Judge(
-        adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require)).report())
+    with _term_as_interrupt():
+        return _without_a_loop(lambda: Judge(
+            adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require)).report())
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
@@ -181,6 +212,9 @@ class Judge:
         except AdapterError as error:
             report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
             raise JudgementStopped(str(error), report) from error.__cause__
+        except KeyboardInterrupt as interrupt:
+            report = self.make_report(monotonic() - begin, "the judgement has stopped: it was interrupted")
+            raise JudgementInterrupted(report) from interrupt
         return self.make_report(monotonic() - begin, self.stopped)
 
     def judge_all(self) -> None:
@@ -192,7 +226,10 @@ class Judge:
             else:
                 self.play_scripts(self.scripts)
         finally:
-            self.venue.close()
+            try:
+                self.venue.close()
+            except AdapterError as error:  # what was seen is no less true
+                self.notes.append(f"after the judgement: {error}")
 
     def learn_patience(self) -> None:
         """How long the server takes for a few plain prompts, which are not judged: if it cannot do even those, what
@@ -211,7 +248,7 @@ class Judge:
                      for name, shown in self.scenarios.items()}
         features = frozenset(feature for feature in Feature if feature.value in self.offers)
         verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0), features=features,
-                                 promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts())
+                                 promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts(stopped))
         return Report(name, verdicts, scenarios, self.played, seconds, self.profile.name,
                       tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
 
@@ -458,7 +495,7 @@ class Judge:
 
     # --- the verdicts
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self, stopped: str) -> Iterator[Verdict]:
         for p in ORDER:
             shown = self.shown.get(p.id, 0)
             if self.only is not None and p.id not in self.only:
@@ -472,7 +509,9 @@ class Judge:
             elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
             elif shown < self.decisive:
-                yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(shown), shown)
+                yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(p.id, shown), shown)
+            elif p.id == "progress" and stopped:
+                yield Verdict(p.id, Status.NOT_TESTED, stopped, shown)
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
 
@@ -483,10 +522,12 @@ class Judge:
             return 1  # a count was asked for, and is given
         return self.profile.decisive if self.steered else self.profile.unsteered
 
-    def why_untested(self, shown: int) -> str:
+    def why_untested(self, guarantee: str, shown: int) -> str:
         few = "no history" if not shown else "only one history" if shown == 1 else f"only {shown:,} histories"
         unplayed = f", and {self.unplayed:,} histories were not played" if self.unplayed else ""
-        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}"
+        blind = guarantee in ("fifo", "queue-dropped") and self.outside and "queued" not in self.offers
+        offer = ". The adapter does not offer `queued`, which shows who waits" if blind else ""
+        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}{offer}"
 
     def why_hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""

@@ -10,13 +10,13 @@ reported with the guarantees: each carries its share, because one history tests 
 which Cancelmark does not bring along.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
 
-from .adapter import MakeAdapter
+from .adapter import GUARANTEES, MakeAdapter
 from .adapter.guarantees import ORDER
 from .adapter.loading import load_adapter
 from .kit import TIMES, judge
@@ -42,9 +42,13 @@ class ConformanceSuite:
     """For a server outside: where it expects the kit's language model."""
     fake: ClassVar[MakeFake | None] = None
     """Or what makes that language model."""
+    require: ClassVar[Collection[str]] = ()
+    """Guarantees whose tests fail, where others are skipped, if it is not known whether the server keeps them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if unknown := set(cls.require) - GUARANTEES:
+            raise ValueError(f"{cls.__name__}.require: there is no guarantee {', '.join(sorted(unknown))}")
         if cls.histories:
             read_scripts(cls.histories)
             cls.test_history = pytest.mark.parametrize("script", cls.histories)(_test_history)  # type: ignore[attr-defined]
@@ -75,6 +79,8 @@ class ConformanceSuite:
         request.node.stash[SECONDS] = verdict.seconds
         if verdict.status is Status.BROKEN:
             pytest.fail(f"{verdict.story}\n{LEGEND}", pytrace=False)
+        if verdict.status is not Status.KEPT and guarantee in self.require:
+            pytest.fail(f"{guarantee} is required, and {verdict.status.value}: {verdict.why}", pytrace=False)
         if verdict.status is not Status.KEPT:
             pytest.skip(verdict.why or verdict.status.value)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import dropwhile, permutations, takewhile
 from math import inf
 
-from cancelmark.model.oracle import RULES, Call, certain, may_end, possible
+from cancelmark.model.oracle import Call, certain, may_end, possible
 
 from ..adapter import Spoken
 from .family import LOST, find_interrupter, judge_family, lost_by, misses, strayed_by
@@ -54,8 +54,6 @@ def _why_not(history: History, p: Track, outcome: str, allowed: Collection[str])
     if outcome == "canceled":
         others = any(c.what in ONE for c in history.calls)
         return f", and no cancel, clear {'or close' if not others else 'or other call'} had reached it"
-    if outcome not in RULES:
-        return ", and there is no such end: end_turn, error or canceled"
     if not p.starts:
         return ", and its turn had not started" + (": a cancel had reached it" if allowed == {"canceled"} else "")
     return f", and only {' or '.join(sorted(allowed))} was possible" if allowed else ", and its turn was not over"
@@ -93,6 +91,8 @@ def _judge_clears(history: History, p: Track) -> None:
     taken = [p.taken_in[0]] if p.taken_in else []
     for c in history.clears_of(p):
         if any(at > c.end for at in [*(at for at, _ in p.starts), *taken]):
+            if not p.queued:
+                history.silences.add("queue-dropped")
             history.complain("queue-dropped", f"{p.label} was queued when a clear came that was answered, and its turn "
                                               "starts, or another takes it in.")
 
@@ -176,8 +176,11 @@ def _judge_order(history: History, session: list[Track]) -> None:
             history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
         # p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that.
         since = p.starts[0][1]
-        if began < later and q.queued and (q.queued.end < p.begin or q.queued.begin <= since) and (
-                how := is_ahead(history, q, p, max(p.begin, since))):
+        seen = q.queued and (q.queued.end < p.begin or q.queued.begin <= since)
+        settled = not seen and q.settled is not None and q.settled.end < p.begin
+        if began < later and (seen or settled) and (how := is_ahead(history, q, p, max(p.begin, since))):
+            if settled:
+                history.silences.add("fifo")
             history.complain("fifo", f"{q.label} was queued, and {p.label}, {how}, started first.")
 
 

@@ -42,7 +42,7 @@ class Seeded:
 
     @property
     def is_innocent(self) -> bool:
-        return not self.broken and self.decision is Decision.CONFORMS
+        return not self.broken and self.decision is not Decision.UNKNOWN
 
     @cached_property
     def report(self) -> Report:
@@ -75,8 +75,9 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
     "nothing to judge": (
         Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
                unsure=dict.fromkeys(one.Sound.claims - CALLS.keys(), UNTESTED)),
-        Seeded(one.RefusesWhileBusy, "has no queue, and says so", unsure=dict.fromkeys(
-            ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
+        Seeded(one.RefusesWhileBusy, "has no queue, and says so", decision=Decision.NOTHING_BROKEN,
+               unsure=dict.fromkeys(
+                   ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
     ),
     "gone": (
         Seeded(one.DiesOfAnIdleCancel, "breaks the connection when an idle session is canceled", _breaks("progress"),

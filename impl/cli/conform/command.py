@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +32,11 @@ cancel, clear and watch, and what they see is held against the guarantees of spe
 that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed. What is
 about a call that the server does not have, such as a hold of the queue, is not offered.
 
-Exit 0: something is kept, and nothing is broken. 1: something is broken. 2: nothing was tested, something that is
-required was not, or the server cannot be judged.
+The last line has the verdict. conforms: all that a server of its kind must keep was tested, and is kept.
+nothing-broken: something of that was not tested; kept=12/29 says how much is kept. broken. unknown: nothing is claimed.
+
+Exit 0: conforms, or nothing-broken. 1: something is broken. 2: nothing was tested, something that is required was not,
+or the server cannot be judged. 130: interrupted, by Ctrl-C or SIGTERM; what was found until then is reported.
 """
 
 EPILOG = """\
@@ -70,7 +73,8 @@ left alone; --keep-open spares it the histories that close that workspace.
 
 STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not observable": "yellow",
          "not claimed": "dim", "not offered": "dim"}
-EXITS = {"conforms": 0, "broken": 1, "unknown": 2}
+EXITS = {"conforms": 0, "nothing-broken": 0, "broken": 1, "unknown": 2}
+INTERRUPTED = 130
 PROFILES = ("quick", "deep")
 TELL = ("Tell the agent with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for that address; "
         "docs/judge.md has examples. Nothing is claimed")
@@ -142,7 +146,11 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(report.json(), indent=2))
     else:
         show(report)
-    return EXITS[report.decision.value]
+    return exit_code(report)
+
+
+def exit_code(report: "Report") -> int:
+    return INTERRUPTED if report.interrupted else EXITS[report.decision.value]
 
 
 def judge_agent(arguments: argparse.Namespace) -> int:
@@ -155,10 +163,16 @@ def judge_agent(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             output().print(f"\n{EXPLAIN[mode]}\n", markup=False)
             show(reports[mode])
+        if reports[mode].interrupted:
+            break
     if arguments.json:
         print(json.dumps({"modes": {mode: report.json() for mode, report in reports.items()}}, indent=2))
-    exits = {EXITS[report.decision.value] for report in reports.values()}
-    return 1 if 1 in exits else max(exits)
+    return worst({exit_code(report) for report in reports.values()})
+
+
+def worst(exits: Collection[int]) -> int:
+    """Of several judgements: interrupted, then broken, then not known, then well."""
+    return next(code for code in (INTERRUPTED, 1, 2, 0) if code in exits)
 
 
 def write_files(report: "Report", arguments: argparse.Namespace) -> None:
@@ -206,7 +220,7 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
-    from cancelmark.conformance.kit import TIMES, JudgementStopped, judge
+    from cancelmark.conformance.kit import TIMES, JudgementInterrupted, JudgementStopped, judge
     from cancelmark.conformance.playing.venue import NotSteered
 
     try:
@@ -218,6 +232,10 @@ def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
         if target.fake:
             raise UsageError(f"{target.name}: {error}\n{TELL}") from error
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
+    except JudgementInterrupted as error:
+        if not error.report.histories:
+            raise
+        report = replace(error.report, interrupted=True)
     except JudgementStopped as error:
         if not error.report.broken:
             raise UsageError(f"{target.explain(error)}; nothing is claimed") from error
@@ -269,7 +287,7 @@ def show(report: "Report") -> None:
     for promise in dict.fromkeys(verdict.promise for verdict in report.verdicts if verdict.promise):
         names = ", ".join(verdict.guarantee for verdict in report.verdicts if verdict.promise == promise)
         console.print(f"  {names}: {promise}", markup=False)
-    for said in (*report.replays, *report.notes):
+    for said in filter(None, (*report.replays, *report.notes, report.stopped)):
         console.print(str(said), markup=False)
     for verdict in report.verdicts:
         if verdict.finding:

