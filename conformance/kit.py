@@ -39,13 +39,14 @@ from .playing.script import script as parse
 from .playing.script import scripts as draw_scripts
 from .playing.venue import AdapterError, Inside, MakeFake, NotSteered, Outside, Venue
 from .profile import PROFILES, Profile
-from .report import Finding, Replay, Report, Status, Verdict
+from .report import Finding, Replay, Report, Status, Verdict, counted
 from .shrinking import Budget, shrink
 
 HANGS = 3  # histories in which the server did not answer or rest, until it is given up
 DEATHS = 10  # histories in which it has stopped
 RACES = 3  # plays of a race, before it is said that it does not show
 TIMES = 5  # that a script is played which was asked for
+UNTIL = 60  # seconds for a race of a server outside, which shows now and then
 PLAIN = parse("accept A")
 
 T = TypeVar("T")
@@ -92,15 +93,20 @@ def judge(
     adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None,
     llm_port: int | None = None, fake: MakeFake | None = None, progress: Progress = lambda *_: None, seed: int = 0,
     scenarios: Collection[str] | None = None, scripts: Sequence[str | Script] | None = None, times: int = TIMES,
-    reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (),
+    reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (), until: float | None = None,
 ) -> Report:
     """Judges the server behind an adapter.
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
     one that `fake` makes. `only` names guarantees. `scenarios` names those to try, and `scripts` are played so many
-    `times`: then nothing else is. `reproduce` says how a script is played again, if not by this function. A server
-    conforms only if it is known to keep each guarantee that `require` names. Works in a notebook too.
+    `times`, or, of a server outside, `until` so many seconds are over: then nothing else is. With `until`, races are
+    played with other gaps and in other orders, as the search does. `reproduce` says how a script is played again, if
+    not by this function. A server conforms only if it is known to keep each guarantee that `require` names. Works in a
+    notebook too.
     """
+    if not callable(adapter):
+        kind = type(adapter).__name__
+        raise TypeError(f"judge({kind}()): give the class itself, judge({kind}); the kit makes one for each history")
     if isinstance(profile, str):
         if profile not in PROFILES:
             raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
@@ -112,6 +118,8 @@ def judge(
     played = None if scripts is None else read_scripts(scripts)
     if played is not None and scenarios is not None:
         raise ValueError("give scripts or scenarios, not both")
+    if until is not None and (scripts is None or not 0 < until < inf):
+        raise ValueError(f"until={until}: give the seconds for which each of `scripts` is played")
     if times < 1:
         raise ValueError(f"times={times}: play a script at least once")
     if llm_port is not None and fake is None:
@@ -122,11 +130,14 @@ def judge(
     if only is not None and (unasked := set(require) - set(only)):
         raise ValueError(f"{', '.join(sorted(unasked))}: required, and not among the guarantees that are judged")
     port = "" if llm_port is None else f", llm_port={llm_port}"
+    races = getattr(adapter, "outside", False)
     again = reproduce or (lambda script: (
-        f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], times={TIMES}{port})"))
+        f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], "
+        f"{f'until={UNTIL}' if races and script.is_race else f'times={TIMES}'}{port})"))
     with _term_as_interrupt():
         return _without_a_loop(lambda: Judge(
-            adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require)).report())
+            adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require),
+            until).report())
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
@@ -171,6 +182,7 @@ class Judge:
     times: int = TIMES
     reproduce: Callable[[Script], str] = str
     required: frozenset[str] = frozenset()
+    until: float | None = None  # seconds for each of the scripts, in place of `times`
     played: int = 0
     unplayed: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
@@ -269,15 +281,19 @@ class Judge:
         """Plays what was asked for, and counts what shows."""
         for n, each in enumerate(scripts):
             showed, ends, found = Counter[str](), Counter[str](), dict[str, Finding]()
-            for time in range(self.times):
+            until, time = self.until if self.outside else None, 0
+            over = monotonic() + (until or inf)
+            while time < self.times if until is None else not time or monotonic() < over:
                 self.progress("scripts", n * self.times + time, len(scripts) * self.times)
-                history = self.play(each)
+                script = self.vary(each) if until and time and each.is_race else each
+                history = self.play(script)
                 broken = [p.id for p in ORDER if p.id in history.broken & self.wanted]
                 showed.update(broken)
                 ends.update([history.tell_ends()])
-                found = {g: self.with_reproduce(Finding(each, history)) for g in broken} | found
+                found = {g: self.with_reproduce(Finding(script, history)) for g in broken} | found
+                time += 1
             self.found = found | self.found
-            self.replays.append(Replay(each, self.times, dict(showed), found, dict(ends)))
+            self.replays.append(Replay(each, time, dict(showed), found, dict(ends)))
 
     def with_reproduce(self, finding: Finding) -> Finding:
         return replace(finding, reproduce=self.reproduce(finding.script))
@@ -512,6 +528,9 @@ class Judge:
                 yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(p.id, shown), shown)
             elif p.id == "progress" and stopped:
                 yield Verdict(p.id, Status.NOT_TESTED, stopped, shown)
+            elif p.id == "attribution" and "fail" not in self.offers:
+                yield Verdict(p.id, Status.KEPT, f"{counted(shown)} could have broken it; what the end says after the "
+                              "language model has failed was not judged", shown)
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
 

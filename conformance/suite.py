@@ -36,6 +36,9 @@ class ConformanceSuite:
     """Scripts to play besides, each as a test of its own: what a finding says after `reproduce with`."""
     times: ClassVar[int] = TIMES
     """How often each of `histories` is played."""
+    until: ClassVar[float] = 10.0
+    """For a server outside: the seconds for which each of `histories` in which it matters who comes first is played,
+    with other gaps and in other orders."""
     profile: ClassVar[str | Profile] = "quick"
     """Or `deep`."""
     llm_port: ClassVar[int | None] = None
@@ -95,7 +98,8 @@ class ConformanceSuite:
 
 
 def _test_history(self: ConformanceSuite, script: str) -> None:
-    report = self.play(scripts=[script], times=self.times)
+    race = read_scripts([script])[0].is_race
+    report = self.play(scripts=[script], times=self.times, until=self.until if race else None)
     if report.broken:
         stories = "\n".join(v.story for v in report.verdicts if v.finding)
         pytest.fail(f"{report.replays[0]}\n\n{stories}\n{LEGEND}", pytrace=False)

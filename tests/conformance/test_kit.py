@@ -847,6 +847,28 @@ def test_an_adapter_without_a_method_is_told_which() -> None:
         judge(Unfinished)
 
 
+def test_what_an_adapter_gets_wrong_is_told_before_the_server_is_accused() -> None:
+    class Translated(NaiveAdapter):
+        def tell(self, event: Event) -> None:
+            super().tell(Ended(event.name, "finished"))
+
+    class Hasty(NaiveAdapter):
+        def accept(self, session: str, prompt: Sent) -> None:  # type: ignore[override]
+            self.tell(Ended(prompt.name, "end_turn"))
+
+    class Loose(NaiveAdapter):
+        def tell(self, event: Event) -> None:
+            super().tell((event.name, "end_turn"))  # type: ignore[arg-type]
+
+    for kind, says in ((Translated, r"Translated tells the outcome 'finished': translate it into one of end_turn"),
+                       (Hasty, r"Hasty.accept is not async: write `async def accept\(…\)`"),
+                       (Loose, r"Loose tells \('cm-\d+-000', 'end_turn'\): tell Ended")):
+        with pytest.raises(AdapterError, match=says):
+            judge(kind)
+    with pytest.raises(TypeError, match=r"judge\(NaiveAdapter\(\)\): give the class itself, judge\(NaiveAdapter\)"):
+        judge(NaiveAdapter())  # type: ignore[arg-type]
+
+
 def test_a_server_that_is_outside_and_does_not_say_so_is_told_what_to_do() -> None:
     class Outside(NaiveAdapter):
         async def accept(self, session: str, prompt: Sent) -> None:

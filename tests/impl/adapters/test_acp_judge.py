@@ -42,6 +42,7 @@ def test_a_good_agent_conforms(mode: str) -> None:
     assert report.decision is (Decision.CONFORMS if mode == "polite" else Decision.NOTHING_BROKEN), report
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "no-poisoning"}
     assert ("fifo" in report.kept) == (mode == "free")
+    assert ("has failed was not judged" in report.verdict("attribution").about) == (mode == "polite")
 
 
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [

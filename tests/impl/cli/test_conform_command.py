@@ -117,6 +117,10 @@ def test_green_is_only_what_was_tested(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(("options", "complaint"), [
     (("--require", "one-terminal,speed"), "--require speed: there is no such guarantee"),
     (("--only", "fifo", "--require", "closed"), "--require closed: --only leaves it out"),
+    (("--until", "60s"), "--until is for --script, in place of --times"),
+    (("--script", "cancel", "--times", "2", "--until", "2m"), "--until is for --script, in place of --times"),
+    (("--junit", "/no/such/place/j.xml"), "--junit /no/such/place/j.xml: there is no directory /no/such/place"),
+    (("--html", "/no/such/place/p.html"), "--html /no/such/place/p.html: there is no directory"),
 ])
 def test_what_is_required_must_be_judged(
     options: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str],
