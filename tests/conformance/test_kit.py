@@ -640,6 +640,15 @@ def test_an_error_in_a_task_of_the_adapter_is_told_at_once(adapter: type[Adapter
         judge(adapter)
 
 
+def test_a_judgement_that_stopped_never_says_that_all_is_well() -> None:
+    class Modest(Deaf):
+        claims = GUARANTEES - {"progress"}
+
+    for report in (judge(Modest), judge(Deaf, only=["one-terminal", "attribution"])):
+        assert report.stopped
+        assert (report.decision, report.ok) == (Decision.UNKNOWN, False), str(report)
+
+
 def test_a_stream_that_ends_by_itself_is_a_server_that_is_gone() -> None:
     class Ends(Deaf):
         async def events(self) -> AsyncIterator[Ended]:
