@@ -640,15 +640,6 @@ def test_an_error_in_a_task_of_the_adapter_is_told_at_once(adapter: type[Adapter
         judge(adapter)
 
 
-def test_a_judgement_that_stopped_never_says_that_all_is_well() -> None:
-    class Modest(Deaf):
-        claims = GUARANTEES - {"progress"}
-
-    for report in (judge(Modest), judge(Deaf, only=["one-terminal", "attribution"])):
-        assert report.stopped
-        assert (report.decision, report.ok) == (Decision.UNKNOWN, False), str(report)
-
-
 def test_a_stream_that_ends_by_itself_is_a_server_that_is_gone() -> None:
     class Ends(Deaf):
         async def events(self) -> AsyncIterator[Ended]:
@@ -708,6 +699,19 @@ def test_a_server_that_dies_has_broken_progress_and_may_come_back(adapter: type[
     else:
         assert report.unplayed == 0 or "in 10 histories the server was gone" in report.stopped
         assert "one-terminal" in report.kept
+
+
+def test_a_judgement_that_stopped_never_says_that_all_is_well() -> None:
+    class Modest(Dies):
+        claims = GUARANTEES - {"progress"}
+
+    one = replace(SHORT, unsteered=1)
+    for kind, only in ((Modest, None), (Dies, ["some-terminal"])):
+        Dies.alive = True
+        report = judge(kind, profile=one, only=only)
+        assert report.stopped
+        assert "some-terminal" in report.kept
+        assert (report.decision, report.ok) == (Decision.UNKNOWN, False), str(report)
 
 
 def test_nobody_is_judged_who_was_never_there() -> None:
