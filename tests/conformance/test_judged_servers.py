@@ -15,6 +15,7 @@ import h11
 import httpx2
 import pytest
 from support import judged_servers as servers
+from support.budget import long
 
 from cancelmark.conformance import Adapter, Ended, Sent, judge
 from cancelmark.conformance.adapter import ServerGone, is_gone
@@ -47,7 +48,11 @@ def busy() -> Iterator[None]:
         loop.wait()
 
 
-@pytest.mark.parametrize("server", list(VERDICTS), ids=lambda server: server.__name__)
+LATER = ("ServerBlind", "Slow", "Lifo")  # to `make test-long`
+
+
+@pytest.mark.parametrize("server", [long(server) if server.__name__ in LATER else server for server in VERDICTS],
+                         ids=lambda server: server.__name__)
 def test_the_verdict_is_right_beside_two_busy_loops(server: type[Adapter], busy: None) -> None:
     decision, must, may = VERDICTS[server]
     for _ in range(TIMES):
