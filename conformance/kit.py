@@ -13,9 +13,11 @@ time for is said.
 
 import asyncio
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from time import monotonic
@@ -37,13 +39,14 @@ from .playing.script import script as parse
 from .playing.script import scripts as draw_scripts
 from .playing.venue import AdapterError, Inside, MakeFake, NotSteered, Outside, Venue
 from .profile import PROFILES, Profile
-from .report import Finding, Replay, Report, Status, Verdict
+from .report import Finding, Replay, Report, Status, Verdict, counted
 from .shrinking import Budget, shrink
 
 HANGS = 3  # histories in which the server did not answer or rest, until it is given up
 DEATHS = 10  # histories in which it has stopped
 RACES = 3  # plays of a race, before it is said that it does not show
 TIMES = 5  # that a script is played which was asked for
+UNTIL = 60  # seconds for a race of a server outside, which shows now and then
 PLAIN = parse("accept A")
 
 T = TypeVar("T")
@@ -58,19 +61,52 @@ class JudgementStopped(AdapterError):
         self.report = report
 
 
+class JudgementInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or SIGTERM, came in the middle of a judgement. `report` has what was found until then."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__("the judgement was interrupted")
+        self.report = report
+
+
+@contextmanager
+def _term_as_interrupt() -> Iterator[None]:
+    """SIGTERM interrupts as Ctrl-C does, so that the judged server is stopped and its files are removed."""
+    if threading.current_thread() is not threading.main_thread() or (
+            signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        if not callable(signal.getsignal(signal.SIGINT)):
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def judge(
     adapter: MakeAdapter, *, profile: str | Profile = "quick", only: Collection[str] | None = None,
     llm_port: int | None = None, fake: MakeFake | None = None, progress: Progress = lambda *_: None, seed: int = 0,
     scenarios: Collection[str] | None = None, scripts: Sequence[str | Script] | None = None, times: int = TIMES,
-    reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (),
+    reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (), until: float | None = None,
 ) -> Report:
     """Judges the server behind an adapter.
 
     A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
     one that `fake` makes. `only` names guarantees. `scenarios` names those to try, and `scripts` are played so many
-    `times`: then nothing else is. `reproduce` says how a script is played again, if not by this function. A server
-    conforms only if it is known to keep each guarantee that `require` names. Works in a notebook too.
+    `times`, or, of a server outside, `until` so many seconds are over: then nothing else is. With `until`, races are
+    played with other gaps and in other orders, as the search does. `reproduce` says how a script is played again, if
+    not by this function. A server conforms only if it is known to keep each guarantee that `require` names. Works in a
+    notebook too.
     """
+    if not callable(adapter):
+        kind = type(adapter).__name__
+        raise TypeError(f"judge({kind}()): give the class itself, judge({kind}); the kit makes one for each history")
     if isinstance(profile, str):
         if profile not in PROFILES:
             raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
@@ -82,6 +118,8 @@ def judge(
     played = None if scripts is None else read_scripts(scripts)
     if played is not None and scenarios is not None:
         raise ValueError("give scripts or scenarios, not both")
+    if until is not None and (scripts is None or not 0 < until < inf):
+        raise ValueError(f"until={until}: give the seconds for which each of `scripts` is played")
     if times < 1:
         raise ValueError(f"times={times}: play a script at least once")
     if llm_port is not None and fake is None:
@@ -92,10 +130,14 @@ def judge(
     if only is not None and (unasked := set(require) - set(only)):
         raise ValueError(f"{', '.join(sorted(unasked))}: required, and not among the guarantees that are judged")
     port = "" if llm_port is None else f", llm_port={llm_port}"
+    races = getattr(adapter, "outside", False)
     again = reproduce or (lambda script: (
-        f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], times={TIMES}{port})"))
-    return _without_a_loop(lambda: Judge(
-        adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require)).report())
+        f"judge({getattr(adapter, '__name__', 'adapter')}, scripts=[{str(script)!r}], "
+        f"{f'until={UNTIL}' if races and script.is_race else f'times={TIMES}'}{port})"))
+    with _term_as_interrupt():
+        return _without_a_loop(lambda: Judge(
+            adapter, chosen, only, fake, progress, seed, scenarios, played, times, again, frozenset(require),
+            until).report())
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
@@ -140,6 +182,7 @@ class Judge:
     times: int = TIMES
     reproduce: Callable[[Script], str] = str
     required: frozenset[str] = frozenset()
+    until: float | None = None  # seconds for each of the scripts, in place of `times`
     played: int = 0
     unplayed: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
@@ -181,6 +224,9 @@ class Judge:
         except AdapterError as error:
             report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
             raise JudgementStopped(str(error), report) from error.__cause__
+        except KeyboardInterrupt as interrupt:
+            report = self.make_report(monotonic() - begin, "the judgement has stopped: it was interrupted")
+            raise JudgementInterrupted(report) from interrupt
         return self.make_report(monotonic() - begin, self.stopped)
 
     def judge_all(self) -> None:
@@ -192,7 +238,10 @@ class Judge:
             else:
                 self.play_scripts(self.scripts)
         finally:
-            self.venue.close()
+            try:
+                self.venue.close()
+            except AdapterError as error:  # what was seen is no less true
+                self.notes.append(f"after the judgement: {error}")
 
     def learn_patience(self) -> None:
         """How long the server takes for a few plain prompts, which are not judged: if it cannot do even those, what
@@ -211,7 +260,7 @@ class Judge:
                      for name, shown in self.scenarios.items()}
         features = frozenset(feature for feature in Feature if feature.value in self.offers)
         verdicts = tuple(replace(v, seconds=self.spent.get(v.guarantee, 0), features=features,
-                                 promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts())
+                                 promise=self.adapter.promises.get(v.guarantee, "")) for v in self.verdicts(stopped))
         return Report(name, verdicts, scenarios, self.played, seconds, self.profile.name,
                       tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
 
@@ -232,15 +281,19 @@ class Judge:
         """Plays what was asked for, and counts what shows."""
         for n, each in enumerate(scripts):
             showed, ends, found = Counter[str](), Counter[str](), dict[str, Finding]()
-            for time in range(self.times):
+            until, time = self.until if self.outside else None, 0
+            over = monotonic() + (until or inf)
+            while time < self.times if until is None else not time or monotonic() < over:
                 self.progress("scripts", n * self.times + time, len(scripts) * self.times)
-                history = self.play(each)
+                script = self.vary(each) if until and time and each.is_race else each
+                history = self.play(script)
                 broken = [p.id for p in ORDER if p.id in history.broken & self.wanted]
                 showed.update(broken)
                 ends.update([history.tell_ends()])
-                found = {g: self.with_reproduce(Finding(each, history)) for g in broken} | found
+                found = {g: self.with_reproduce(Finding(script, history)) for g in broken} | found
+                time += 1
             self.found = found | self.found
-            self.replays.append(Replay(each, self.times, dict(showed), found, dict(ends)))
+            self.replays.append(Replay(each, time, dict(showed), found, dict(ends)))
 
     def with_reproduce(self, finding: Finding) -> Finding:
         return replace(finding, reproduce=self.reproduce(finding.script))
@@ -458,7 +511,7 @@ class Judge:
 
     # --- the verdicts
 
-    def verdicts(self) -> Iterator[Verdict]:
+    def verdicts(self, stopped: str) -> Iterator[Verdict]:
         for p in ORDER:
             shown = self.shown.get(p.id, 0)
             if self.only is not None and p.id not in self.only:
@@ -472,7 +525,12 @@ class Judge:
             elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
             elif shown < self.decisive:
-                yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(shown), shown)
+                yield Verdict(p.id, Status.NOT_TESTED, self.why_untested(p.id, shown), shown)
+            elif p.id == "progress" and stopped:
+                yield Verdict(p.id, Status.NOT_TESTED, stopped, shown)
+            elif p.id == "attribution" and "fail" not in self.offers:
+                yield Verdict(p.id, Status.KEPT, f"{counted(shown)} could have broken it; what the end says after the "
+                              "language model has failed was not judged", shown)
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
 
@@ -483,10 +541,12 @@ class Judge:
             return 1  # a count was asked for, and is given
         return self.profile.decisive if self.steered else self.profile.unsteered
 
-    def why_untested(self, shown: int) -> str:
+    def why_untested(self, guarantee: str, shown: int) -> str:
         few = "no history" if not shown else "only one history" if shown == 1 else f"only {shown:,} histories"
         unplayed = f", and {self.unplayed:,} histories were not played" if self.unplayed else ""
-        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}"
+        blind = guarantee in ("fifo", "queue-dropped") and self.outside and "queued" not in self.offers
+        offer = ". The adapter does not offer `queued`, which shows who waits" if blind else ""
+        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}{offer}"
 
     def why_hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""

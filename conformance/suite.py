@@ -10,16 +10,16 @@ reported with the guarantees: each carries its share, because one history tests 
 which Cancelmark does not bring along.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
 
-from .adapter import MakeAdapter
+from .adapter import GUARANTEES, MakeAdapter
 from .adapter.guarantees import ORDER
 from .adapter.loading import load_adapter
-from .kit import TIMES, judge
+from .kit import TIMES, JudgementStopped, judge
 from .playing.scenarios import SCENARIOS
 from .playing.script import Script, read_scripts
 from .playing.venue import MakeFake
@@ -36,15 +36,22 @@ class ConformanceSuite:
     """Scripts to play besides, each as a test of its own: what a finding says after `reproduce with`."""
     times: ClassVar[int] = TIMES
     """How often each of `histories` is played."""
+    until: ClassVar[float] = 10.0
+    """For a server outside: the seconds for which each of `histories` in which it matters who comes first is played,
+    with other gaps and in other orders."""
     profile: ClassVar[str | Profile] = "quick"
     """Or `deep`."""
     llm_port: ClassVar[int | None] = None
     """For a server outside: where it expects the kit's language model."""
     fake: ClassVar[MakeFake | None] = None
     """Or what makes that language model."""
+    require: ClassVar[Collection[str]] = ()
+    """Guarantees whose tests fail, where others are skipped, if it is not known whether the server keeps them."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if unknown := set(cls.require) - GUARANTEES:
+            raise ValueError(f"{cls.__name__}.require: there is no guarantee {', '.join(sorted(unknown))}")
         if cls.histories:
             read_scripts(cls.histories)
             cls.test_history = pytest.mark.parametrize("script", cls.histories)(_test_history)  # type: ignore[attr-defined]
@@ -54,7 +61,12 @@ class ConformanceSuite:
     def report(cls, request: pytest.FixtureRequest) -> Report:
         times = _Times.of(request.config)
         begin = monotonic()
-        report = cls.play()
+        try:
+            report = cls.play()
+        except JudgementStopped as stopped:
+            if not stopped.report.broken:
+                raise
+            report = stopped.report  # what was found is no less true
         times.shared += monotonic() - begin
         return report
 
@@ -75,6 +87,8 @@ class ConformanceSuite:
         request.node.stash[SECONDS] = verdict.seconds
         if verdict.status is Status.BROKEN:
             pytest.fail(f"{verdict.story}\n{LEGEND}", pytrace=False)
+        if verdict.status is not Status.KEPT and guarantee in self.require:
+            pytest.fail(f"{guarantee} is required, and {verdict.status.value}: {verdict.why}", pytrace=False)
         if verdict.status is not Status.KEPT:
             pytest.skip(verdict.why or verdict.status.value)
 
@@ -89,7 +103,8 @@ class ConformanceSuite:
 
 
 def _test_history(self: ConformanceSuite, script: str) -> None:
-    report = self.play(scripts=[script], times=self.times)
+    race = read_scripts([script])[0].is_race
+    report = self.play(scripts=[script], times=self.times, until=self.until if race else None)
     if report.broken:
         stories = "\n".join(v.story for v in report.verdicts if v.finding)
         pytest.fail(f"{report.replays[0]}\n\n{stories}\n{LEGEND}", pytrace=False)

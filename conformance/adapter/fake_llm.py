@@ -173,10 +173,9 @@ class FakeModel:
         self._calling.pop(token, None)
 
     def finish(self, token: str) -> None:
-        """The prompt has ended. Its turns, if it has any more, are answered; in one message with another prompt it is
-        conversation."""
-        self.release(token)
-        self._finished.add(token)
+        """The prompt has ended. Turns of it that begin from now on are answered; in one message with another prompt it
+        is conversation. A request that is open stays so: the server has to break it off."""
+        self._finished.add(self._known(token))
 
     def _known(self, token: str) -> str:
         self._steered.add(_checked(token))
@@ -191,6 +190,11 @@ class FakeModel:
     def count_broken_off(self, token: str) -> int:
         """How many turns of this prompt the server under test dropped before their end."""
         return sum(turn.ending is Ending.CLOSED for turn in self.turns_of(token) + self.summaries_of(token))
+
+    def count_open(self, token: str) -> int:
+        """How many requests of this prompt alone, for its turn or its summary, wait for an answer."""
+        return sum(turn.ending is None and turn.tokens & self._steered == {token}
+                   for turn in self.turns_of(token) + self.summaries_of(token))
 
     def count_summaries(self, token: str) -> int:
         """How many summaries for turns of this prompt were asked for."""
@@ -404,7 +408,7 @@ class FakeModel:
 
     async def _decide(self, turn: Turn) -> str:
         """What the turn is answered, once the test has said so."""
-        tokens = turn.tokens
+        tokens = turn.tokens - self._finished
         await self._until(lambda: self._leaving or not self._held & tokens or bool(tokens & self._once.keys()))
         if planned := [self._once.pop(token) for token in tokens & self._once.keys()]:
             return planned[0]

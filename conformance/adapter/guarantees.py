@@ -62,7 +62,8 @@ SIGNS: Mapping[str, str] = {
     "no-late-fold": "a prompt that was accepted after a cancel appears in a turn that the cancel has reached",
     "no-lost-cancel": "a prompt was accepted before a cancel that was answered, and its turn starts, or the prompt "
                       "comes into the queue",
-    "cancel-stops": "a turn was running when a cancel came that was answered, and the turn goes on",
+    "cancel-stops": "a turn was running when a cancel came that was answered, and the turn goes on, or its request to "
+                    "the language model stays open after the prompt's end",
     "queue-dropped": "a prompt was in the queue when a cancel or clear came that was answered, and the prompt is still "
                      "there, or starts after the clear",
     "no-loss": "after a restart, a prompt that was accepted before it never starts or ends",

@@ -21,14 +21,27 @@ class Refused(Exception):
 
 
 class ServerGone(Exception):
-    """The server has stopped, or has broken the connection. So is everything that comes of a `ConnectionError` or an
-    `EOFError`; an adapter says so itself where its library raises something else."""
+    """The server has stopped, or has broken the connection. So has every server of which a `ConnectionError`, an
+    `EOFError` or what clients of HTTP raise in their place (`BREAKS`) tells, and every `ServerProcess` that has exited.
+    An adapter says so itself where its library raises something else."""
+
+
+BREAKS = frozenset({
+    "NetworkError", "RemoteProtocolError",  # httpx, httpx2, httpcore, h11
+    "BrokenResourceError", "EndOfStream",  # anyio
+    "ClientConnectionError", "ClientPayloadError",  # aiohttp
+    "ConnectionError", "ChunkedEncodingError",  # requests
+    "IncompleteRead", "ConnectionClosed",  # http.client, websockets
+})
+"""Names of exceptions, of libraries that need not be here, which say that the peer has broken the connection."""
 
 
 def is_gone(error: BaseException | None) -> bool:
     """Whether it comes of a server that is gone."""
     while error is not None:
-        if isinstance(error, ServerGone | ConnectionError | EOFError):
+        if isinstance(error, ServerGone | EOFError) or any(kind.__name__ in BREAKS for kind in type(error).__mro__):
+            return True
+        if isinstance(error, BaseExceptionGroup) and any(map(is_gone, error.exceptions)):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -140,6 +153,9 @@ class Steering(Protocol):
     def count_broken_off(self, token: str) -> int:
         """How many of these the server has broken off before they were over."""
 
+    def count_open(self, token: str) -> int:
+        """How many of these wait for an answer now."""
+
 
 class Adapter:
     """A server under test. A new one is made for each history, opened, used and closed; nothing is shared between two,
@@ -231,12 +247,13 @@ class Adapter:
         raise NotImplementedError(f"{type(self).__name__} needs `async def cancel(self, session)`")
 
     def events(self) -> AsyncIterator[Event]:
-        """Everything that the server publishes, from `open` on. Either write it as an async generator, as for a stream
-        of events, or leave it and call `tell`.
+        """Everything that the server publishes, from `open` on. Write it as an async generator, as for a stream of
+        events, or leave it and call `tell`, or both: what is told is read besides.
 
         The kit reads it until `close`, and between `leave` and `come_back` not at all. If it ends before that, or
         raises what `ServerGone` says, the server is gone, which breaks *progress*. After `shut` it may end or raise so:
         what has not come by then never comes. Whatever else it raises is an error of the adapter, and told at once."""
+        self._reads_inbox = True
         return self._read_inbox()
 
     def tell(self, event: Event) -> None:
@@ -350,6 +367,7 @@ class Adapter:
     # --- what the kit asks
 
     _inbox: asyncio.Queue[Event]
+    _reads_inbox: bool = False  # `events` does; where it does not, the kit does
     _sessions: int
     _tasks: list[asyncio.Task[None]]
     _calls: set[asyncio.Timeout]

@@ -22,14 +22,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
+from weakref import WeakSet
 
 START = 60.0  # seconds for the first answer
 STOP = 10.0  # seconds between the request to stop and the kill
 POLL = 0.05  # seconds between two looks
 SHOWN = 2000  # characters of what it wrote, in an error
+LAST = 4  # lines of the same, in a finding
+DYING = 1.0  # seconds between a broken connection and the end of the process that has broken it
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 XDG = {"XDG_DATA_HOME": ".local/share", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache",
        "XDG_STATE_HOME": ".local/state", "XDG_RUNTIME_DIR": ".local/run"}  # where they are in a home that says nothing
+
+
+_STARTED: "WeakSet[ServerProcess]" = WeakSet()
 
 
 class NotRunning(Exception):
@@ -41,6 +47,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+async def find_exited(seconds: float) -> "list[ServerProcess]":
+    """The servers of this process that have ended by themselves, now or within this time."""
+    until = monotonic() + seconds
+    while not (exited := [server for server in _STARTED if server.exited]) and monotonic() < until and any(
+            server.running for server in _STARTED):
+        await asyncio.sleep(POLL)
+    return exited
 
 
 class Home:
@@ -89,8 +104,19 @@ class ServerProcess(Home):
     def running(self) -> bool:
         return self._running is not None and self._running.poll() is None
 
+    @property
+    def exited(self) -> str:
+        """How it has ended by itself, and what it wrote last. Empty if it has not, or was asked to."""
+        code = self._running.poll() if self._running else None
+        if code is None:
+            return ""
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        last = " / ".join(self.output.splitlines()[-LAST:]) or "nothing"
+        return f"{self.command[0]} ended with {how}; it wrote last: {last}"
+
     async def start(self) -> None:
         """Returns when it answers."""
+        _STARTED.add(self)
         with self.log.open("ab") as log:
             try:
                 self._running = subprocess.Popen(

@@ -35,6 +35,7 @@ class Turns:
         self._started: dict[str, int] = {}
         self._summarized: dict[str, int] = {}
         self._closed: dict[str, int] = {}
+        self._open: dict[str, int] = {}
         self.taken_in: dict[str, str] = {}
         """By name, the prompt whose turn has taken it in."""
         self._heard: dict[str, str] = {}
@@ -78,13 +79,16 @@ class Turns:
 
     async def _wait(self, name: str, let_go: asyncio.Event, asked: dict[str, int]) -> None:
         asked[name] = asked.get(name, 0) + 1
+        self._open[name] = self._open.get(name, 0) + 1
         self.changed()
         try:
             await let_go.wait()
         except asyncio.CancelledError:
             self._closed[name] = self._closed.get(name, 0) + 1
-            self.changed()
             raise
+        finally:
+            self._open[name] -= 1
+            self.changed()
 
     def _name_in(self, text: str) -> str:
         found = [(text.rfind(name), name) for name in self._known if name in text]
@@ -135,3 +139,6 @@ class Turns:
 
     def count_broken_off(self, token: str) -> int:
         return self._closed.get(token, 0)
+
+    def count_open(self, token: str) -> int:
+        return self._open.get(token, 0)

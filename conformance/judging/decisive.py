@@ -77,7 +77,8 @@ def _runs_two(history: History) -> bool:
 
 def _overtakes(history: History) -> bool:
     """The first of two that waited has started while the other one was waiting."""
-    return any(q.queued and q.starts and p.accepted < q.starts[0][0] and not q.if_busy and not p.if_busy
+    return any((q.queued or (q.settled and q.settled.end < p.begin)) and q.starts and p.accepted < q.starts[0][0]
+               and not q.if_busy and not p.if_busy
                and not any(c.begin < q.starts[0][0] for c in history.calls_on(p, *REACHES, *ONE) if c.end > p.begin)
                and not any(c.what == "next" for c in history.calls)
                for q, p in _pairs(history)) or any(
@@ -104,7 +105,8 @@ def _stops(history: History) -> bool:
 
 def _drops_queue(history: History) -> bool:
     """A call has found somebody who was seen in the queue."""
-    return any(c.end < inf and p.queued and p.queued.end < c.begin and _alive(p, c) and not p.starts
+    return any(c.end < inf and (seen := p.waited if c.what == "clear" else p.queued) and seen.end < c.begin
+               and _alive(p, c) and not p.starts
                for p in _accepted(history) for c in history.calls_on(p, "cancel", "clear", "shut"))
 
 

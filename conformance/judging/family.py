@@ -9,7 +9,7 @@ from math import inf
 
 from .history import KINDS, STOP, WHOLE, ClientCall, History, Track
 
-LOST = {"revoke": "revoke-exact", "stop": "stop-heard", "stop_hold": "stop-heard"}
+LOST = {"revoke": "revoke-exact", "stop": "stop-heard", "stop_hold": "stop-heard", "interrupt": "send-now"}
 """By call that cancels one prompt, the guarantee that is broken where it does not reach that prompt."""
 STRAY = {"revoke": "revoke-exact", "stop": "keeps-queue", "stop_hold": "keeps-queue"}
 """And where it reaches another."""

@@ -68,11 +68,14 @@ class Track:
     answered: float = inf  # when the answer came that it is refused
     floor: int = 0  # when it was last seen to be waiting: what comes next comes after this
     queued: Span | None = None  # when it was first seen to be in the queue
+    settled: Span | None = None  # where nobody can be asked for the queue: when it was first seen to wait
     asked: int = 0  # how often the language model was
     goes_on: list[int] = field(default_factory=list)  # when its turn was seen to call the language model again
     starts: list[tuple[int, int]] = field(default_factory=list)  # when seen, and the floor then
     let_go: tuple[str, int] | None = None  # how the kit let its turn end, and when
     over: int | None = None  # when the language model was done with it: answered, failed or broken off
+    open: int = 0  # requests to the language model that wait for an answer
+    left_open: bool = False  # one of them was still waiting long after the prompt's end
     broken_off: int = 0
     broken_at: int | None = None  # when its turn was seen to be broken off
     ends: list[tuple[int, Ended, int]] = field(default_factory=list)
@@ -96,6 +99,11 @@ class Track:
     @property
     def accept(self) -> Span:
         return Span(self.begin, self.accepted)
+
+    @property
+    def waited(self) -> Span | None:
+        """When it was first seen to wait behind another, as far as that can be known."""
+        return self.queued or self.settled
 
     @property
     def running(self) -> bool:
@@ -337,8 +345,8 @@ class History:
         """The clears that found it in the queue for certain, and were answered: it was seen there before, and the turn
         of another ran all the while."""
         for c in self.calls_on(p, "clear"):
-            if p.queued and p.queued.end < c.begin and c.end < inf and any(
-                    q.starts and q.starts[0][0] <= p.queued.end and (q.over or inf) > c.end and not q.pauses
+            if p.waited and p.waited.end < c.begin and c.end < inf and any(
+                    q.starts and q.starts[0][0] <= p.waited.end and (q.over or inf) > c.end and not q.pauses
                     and not self.reachable(q, "cancel", "shut", "restart")
                     for q in self.prompts_of(p.session)):
                 yield c

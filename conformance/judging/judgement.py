@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import dropwhile, permutations, takewhile
 from math import inf
 
-from cancelmark.model.oracle import RULES, Call, certain, may_end, possible
+from cancelmark.model.oracle import Call, certain, may_end, possible
 
 from ..adapter import Spoken
-from .family import find_interrupter, judge_family, lost_by, misses, strayed_by
-from .history import KINDS, ONE, ClientCall, Complaint, History, Track
+from .family import LOST, find_interrupter, judge_family, lost_by, misses, strayed_by
+from .history import KINDS, ONE, WHOLE, ClientCall, Complaint, History, Track
 
 STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop
 
@@ -54,8 +54,6 @@ def _why_not(history: History, p: Track, outcome: str, allowed: Collection[str])
     if outcome == "canceled":
         others = any(c.what in ONE for c in history.calls)
         return f", and no cancel, clear {'or close' if not others else 'or other call'} had reached it"
-    if outcome not in RULES:
-        return ", and there is no such end: end_turn, error or canceled"
     if not p.starts:
         return ", and its turn had not started" + (": a cancel had reached it" if allowed == {"canceled"} else "")
     return f", and only {' or '.join(sorted(allowed))} was possible" if allowed else ", and its turn was not over"
@@ -93,6 +91,8 @@ def _judge_clears(history: History, p: Track) -> None:
     taken = [p.taken_in[0]] if p.taken_in else []
     for c in history.clears_of(p):
         if any(at > c.end for at in [*(at for at, _ in p.starts), *taken]):
+            if not p.queued:
+                history.silences.add("queue-dropped")
             history.complain("queue-dropped", f"{p.label} was queued when a clear came that was answered, and its turn "
                                               "starts, or another takes it in.")
 
@@ -171,11 +171,16 @@ def _judge_order(history: History, session: list[Track]) -> None:
             continue
         began, later = p.starts[0][0], q.starts[0][0]
         if began < later and _still_running(history, p, later):
+            if p.left_open:
+                history.silences.add("single-active")
             history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
         # p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that.
         since = p.starts[0][1]
-        if began < later and q.queued and (q.queued.end < p.begin or q.queued.begin <= since) and (
-                how := is_ahead(history, q, p, max(p.begin, since))):
+        seen = q.queued and (q.queued.end < p.begin or q.queued.begin <= since)
+        settled = not seen and q.settled is not None and q.settled.end < p.begin
+        if began < later and (seen or settled) and (how := is_ahead(history, q, p, max(p.begin, since))):
+            if settled:
+                history.silences.add("fifo")
             history.complain("fifo", f"{q.label} was queued, and {p.label}, {how}, started first.")
 
 
@@ -194,6 +199,8 @@ def is_ahead(history: History, q: Track, p: Track, since: int) -> str:
 
 def _still_running(history: History, p: Track, at: int) -> bool:
     """Whether p's turn cannot have been over. The language model of a server outside is told late that it is."""
+    if p.left_open and not p.pauses:
+        return p.over is None or p.over > at
     over = min([inf if p.over is None else p.over, *(at for at, _, _ in p.ends[:1])])
     if over < at or any(left <= at <= back for left, back in p.pauses):
         return False
@@ -209,6 +216,8 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
         busy = any((p.running or p.summarizing) and p.live for p in session)
         idle = not busy and not history.full
         for p in session:
+            if p.ends and p.open and not p.let_go and not p.left_open:
+                yield from ((p, complaint) for complaint in _find_left_open(history, p))
             if p.live and not p.blamed and (complaint := _find_debt(history, p, busy, idle, queued)):
                 if complaint.guarantee == "no-lost-cancel":
                     yield from ((p, Complaint(lost, complaint.says)) for lost in lost_by(history, p))
@@ -221,6 +230,22 @@ def find_debts(history: History, counts: Sequence[int | None]) -> Iterator[tuple
                 elif complaint.guarantee in ("some-terminal", "prompt-terminal", "no-loss") and history.maybe_away(p):
                     complaint = Complaint("", "it may have ended just before nobody read events, or while nobody did.")
                 yield p, complaint
+
+
+def _find_left_open(history: History, p: Track) -> Iterator[Complaint]:
+    """What is wrong if the prompt has ended and the language model is still being asked for its turn."""
+    if history.reachable(p, "restart") or p.resent or p.reused:
+        return  # the request may be that of its former life, or of the same run id sent again
+    asked = max([at for at, _ in p.starts] + p.goes_on, default=inf)
+    calls = list(history.cancels_of(p)) or [c for c in history.calls_on(p, *STOPS, *ONE) if c.end > p.begin]
+    says = f"{p.label} ended {p.ends[0][1].outcome}, and the server's request to the language model for it stays open."
+    if not calls:
+        yield Complaint("attribution", says)
+    elif any(asked < c.begin for c in calls):
+        one = set() if any(c.what in WHOLE for c in calls) else {LOST[c.what] for c in calls}
+        yield from (Complaint(lost, says) for lost in sorted(one) or ["cancel-stops"])
+    else:
+        yield from (Complaint(lost, says) for lost in ("no-lost-cancel", *lost_by(history, p)))
 
 
 def _find_debt(history: History, p: Track, busy: bool, idle: bool, queued: int | None) -> Complaint | None:

@@ -8,7 +8,8 @@ from time import perf_counter
 
 from cancelmark.model.session import label
 
-from ..adapter import Adapter, Refused, Sent, Steering, is_gone
+from ..adapter import Adapter, Refused, Sent, ServerGone, Steering, is_gone
+from ..adapter.process import DYING, ServerProcess, find_exited
 from ..judging.family import replaces_of
 from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
 from ..judging.judgement import judge_history
@@ -45,24 +46,28 @@ class Driver:
                 await self._play_batch(batch)
             await self._end_all_turns()
             await self.observer.ask_messages()
+            if not self.observer.shut and (dead := await self._find_dead(0)):
+                raise ServerGone(dead[0].exited)
         except Hangs as hangs:
             history.complain("progress", str(hangs))
             history.silences.add("progress")
         except Exception as error:
-            self._note_gone(error)
+            await self._note_gone(error)
         finally:
             await self._leave()
         judge_history(history)
         return history
 
-    def _note_gone(self, error: Exception) -> None:
+    async def _note_gone(self, error: Exception) -> None:
         """A server that is gone has broken something. Any other error is the adapter's."""
-        if not is_gone(error):
+        dead = [] if self.history.gone else await self._find_dead(DYING)
+        if not (dead or is_gone(error)):
             raise error
         if not self.history.gone:
             self.history.gone = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             self.history.note(SERVER, "", "is gone")
-            self.history.complain("progress", f"the server is gone ({self.history.gone:.200}).")
+            how = "".join(f"; {server.exited}" for server in dead if server.exited not in self.history.gone)
+            self.history.complain("progress", f"the server is gone ({self.history.gone:.400}{how}).")
 
     async def _leave(self) -> None:
         """Leaves nothing behind, and brings a server back that is gone, if the adapter can."""
@@ -70,17 +75,28 @@ class Driver:
         try:
             await self.observer.stop_reading()
         except Exception as error:
-            self._note_gone(error)
+            await self._note_gone(error)
         finally:
             if self.steering and adapter.outside:
                 for p in history.prompts:
                     self.steering.release(p.name)  # a turn that is held for ever may keep the server from all others
             if history.gone:
-                revive = adapter.revive if adapter.offers("revive") else adapter.restart
                 with suppress(Exception):  # the next history shows whether it is back
-                    await call_adapter(adapter, "revive", revive())
+                    await call_adapter(adapter, "revive", self._revive())
             with suppress(*([Exception] if history.gone else [Hangs])):
                 await call_adapter(adapter, "close", adapter.close())
+
+    async def _find_dead(self, seconds: float) -> list[ServerProcess]:
+        return await find_exited(seconds) if self.adapter.outside else []
+
+    async def _revive(self) -> None:
+        if self.adapter.offers("revive"):
+            await self.adapter.revive()
+        elif dead := await self._find_dead(0):
+            for server in dead:
+                await server.start()
+        else:
+            await self.adapter.restart()
 
     async def _play_batch(self, batch: Batch) -> None:
         doing = []

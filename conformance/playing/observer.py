@@ -8,6 +8,7 @@ without any news is what the server has broken.
 import asyncio
 import re
 from collections.abc import Awaitable, Sequence
+from inspect import isawaitable
 from math import inf
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from cancelmark.model.oracle import Span
 
 from ..adapter import Adapter, Declined, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
 from ..adapter.fake_llm import Ending, FakeModel
-from ..adapter.patience import STEP
+from ..adapter.patience import CONFIRM, STEP
 from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
 from ..judging.judgement import find_debts, judge_messages
 
@@ -28,6 +29,8 @@ MAY_END = ("prompt-terminal", "no-lost-cancel", "cancel-stops", "queue-dropped",
            "send-now", "held")  # what is late may still come
 TEXT = re.compile(r"\(text (\d+)\)")  # in a text that has replaced another
 PAUSE = 0.05  # seconds after which a turn that nobody sees may have begun, or ended
+
+OUTCOMES = ("end_turn", "error", "canceled")
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
         async with asyncio.timeout(seconds) as limit:
             adapter._calls.add(limit)
             try:
+                if not isawaitable(call):
+                    raise TypeError(f"{type(adapter).__name__}.{what} is not async: write `async def {what}(…)`")
                 answer = await call
             finally:
                 adapter._calls.discard(limit)
@@ -58,6 +63,19 @@ async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
     if not slow:
         adapter._waits.learn(loop.time() - begin)
     return answer
+
+
+def _find_problem(event: object) -> str:
+    """Why the event is none that an adapter can tell; empty if it is one."""
+    if not isinstance(event, Event):
+        return f"{event!r:.80}: tell Ended(name, outcome), Notice(name, error) or Declined(name, error)"
+    if isinstance(event, Ended) and event.outcome not in OUTCOMES:
+        return f"the outcome {event.outcome!r:.80}: translate it into one of {', '.join(OUTCOMES)}"
+    return ""
+
+
+async def _fail(why: str) -> None:
+    raise TypeError(why)
 
 
 class Observer:
@@ -76,6 +94,7 @@ class Observer:
         self._reading: asyncio.Task[None] | None = None
         self._keen = asyncio.Event()  # the subscriber reads what comes
         self._keen.set()
+        self._begun = False  # the adapter's `events` has taken its first step
         self._complained: list[tuple[Track, Complaint]] = []  # it is not waited for again
         if isinstance(steering, Turns):
             steering.changed = self.look_at_turns
@@ -86,6 +105,12 @@ class Observer:
 
     def start_reading(self) -> None:
         self._reading = self.adapter.spawn(self._read_events(), name="events")
+
+    def _note_told(self) -> None:
+        """What the adapter tells besides its events, if these do not read it."""
+        inbox = self.adapter._inbox
+        while self._begun and self._watched and not self.adapter._reads_inbox and not inbox.empty():
+            self._note_event(inbox.get_nowait())
 
     async def stop_reading(self) -> None:
         if self._reading:
@@ -149,7 +174,10 @@ class Observer:
                 raise
 
     def _note_event(self, event: Event) -> None:
-        self.look_at_turns()
+        if problem := _find_problem(event):
+            self.adapter.spawn(_fail(f"{type(self.adapter).__name__} tells {problem}"))
+            return
+        self._look_at_model()
         self.news += 1
         p = self.history.find_prompt(event.name)
         if p is None:
@@ -176,7 +204,11 @@ class Observer:
     # --- the language model
 
     def look_at_turns(self) -> None:
-        """Asks the language model what it has seen since the last look."""
+        """Looks at what was told, and asks the language model what it has seen since the last look."""
+        self._note_told()
+        self._look_at_model()
+
+    def _look_at_model(self) -> None:
         if not self.steering:
             return
         news: list[tuple[float, bool, Track]] = []
@@ -204,6 +236,7 @@ class Observer:
                     p.over = p.over or at
                     p.broken_at = p.broken_at or at
         for p in self.history.prompts:
+            p.open = self.steering.count_open(p.name)
             self._look_inside(p)
 
     def _time_of(self, p: Track, started: bool) -> float:
@@ -290,12 +323,14 @@ class Observer:
             return
         if not self.adapter.outside:
             await asyncio.sleep(1)  # time goes by only when nobody has anything to do
+            self._begun = True
             self.look_at_turns()
         owed = await self._await_debts()
         waited = f"{self.waits.seconds:.3g} s"
         if owed:
             self.history.note(SERVER, "", f"nothing more within {waited}")
         for p, complaint in owed:
+            p.left_open = p.left_open or bool(p.ends)
             if not complaint.guarantee:  # nobody can say whose fault it is
                 p.blamed = True
                 continue
@@ -309,9 +344,20 @@ class Observer:
                     self._note_queued(p, self.history.now, self.history.now)
         elif self.adapter.offers("queued") and not self.shut:
             await self._ask_queues()
-        elif any(p.waiting for p in self.history.prompts):
-            await asyncio.sleep(SOON)  # nobody can be asked whether they wait where they should
+        else:
+            await self._settle()
         self._note_parked()
+
+    async def _settle(self) -> None:
+        """A server that cannot be asked for its queue gets time to put into it what waits behind a turn. When a finding
+        is confirmed, that is as long as anything of this server takes."""
+        begin = self.history.now
+        if waiting := [p for p in self.history.prompts if p.waiting]:
+            await asyncio.sleep(SOON if self.waits.times < CONFIRM else self.waits.seconds / self.waits.times)
+            self.look_at_turns()
+        for p in waiting:
+            if p.waiting and any(q.running and q.live for q in self.history.prompts_of(p.session)):
+                p.settled = p.settled or Span(begin, self.history.now)
 
     def _note_parked(self) -> None:
         """Who waits in a session that is held and has nothing running, and would start otherwise."""
@@ -331,6 +377,7 @@ class Observer:
             before = loop.time()
             await asyncio.sleep(pause)
             waited += min(loop.time() - before, LATE * pause)
+            self._begun = True
             self.look_at_turns()
             self.adapter._check_tasks()  # who cannot hear must not speak of silence
             if self.news != news:

@@ -48,6 +48,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     # order and number
     _s("overtaken-in-the-window", "fifo", "accept A; accept B; release + accept C; release"),
     _s("queue-in-entry-order", "fifo", "accept A; accept B, accept C; release; release"),
+    _s("a queue of two", "fifo", "accept A; accept B; accept C; release; release"),
     _s("late-cleanup-wipes-successor", "single-active", "accept A; release, accept B, accept C"),
     # whose end it is, and when
     _s("event-waits-for-chain", "prompt-terminal", "accept A; accept B; release; release"),

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from secrets import token_hex
 from typing import Protocol
 
@@ -90,7 +90,8 @@ class Outside:
             if self.steering:
                 self._check(self.steering)
         except BaseException:
-            self.close()
+            with suppress(AdapterError):  # of a server that was not started; why it was not is what has to be told
+                self.close()
             raise
 
     async def _enter(self, fake: MakeFake) -> FakeModel:

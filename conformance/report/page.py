@@ -11,8 +11,10 @@ from cancelmark.views.drawing.render import inline
 
 from ..playing.scenarios import SCENARIOS
 from .exchange import exchange_svg, exchange_text
-from .verdicts import LEGEND, Finding, Report, Status, Verdict
+from .verdicts import LEGEND, Decision, Finding, Report, Status, Verdict
 
+SENTENCES = {Decision.CONFORMS: "it conforms", Decision.NOTHING_BROKEN: "nothing is broken, and not all was tested",
+             Decision.UNKNOWN: "nothing is claimed"}
 _CODE = re.compile(r"`(.+?)`")
 
 
@@ -40,14 +42,14 @@ def _sentence(report: Report) -> str:
     broken = len(report.broken)
     if broken:
         return f"{broken} {'guarantee is' if broken == 1 else 'guarantees are'} broken"
-    return "nothing is broken" if report.kept else "nothing was tested"
+    return SENTENCES[report.decision] if report.kept else "nothing was tested"
 
 
 def _headline(report: Report) -> str:
     counts = [(f"{len(report.of(status))}", status.value) for status in Status if report.of(status)]
     counts += [(f"{report.histories:,}", "histories"), (f"{report.seconds:,.0f} s", f"profile {report.profile}")]
     facts = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(n)}</dd></div>" for n, what in counts)
-    kind = "broken" if report.broken else "kept" if report.kept else "not-tested"
+    kind = "broken" if report.broken else "kept" if report.ok else "not-tested"
     says = f'<strong class="{kind}">{_sentence(report).capitalize()}.</strong>'
     return f'<div class="verdict">{says}<dl>{facts}</dl></div>'
 

@@ -7,7 +7,7 @@ from typing import Any
 from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import REWORDED
 
-from ..adapter.guarantees import ORDER
+from ..adapter.guarantees import NO_STEERING, ORDER
 from ..judging.history import History
 from ..playing.script import Script
 from .exchange import exchange_mermaid, exchange_svg, exchange_text
@@ -38,9 +38,12 @@ class Decision(Enum):
     """What is said of a server."""
 
     CONFORMS = "conforms"
+    """All that a server of its kind must keep was tested, and is kept."""
+    NOTHING_BROKEN = "nothing-broken"
+    """Something is kept, and something else that a server of its kind must keep was not tested."""
     BROKEN = "broken"
     UNKNOWN = "unknown"
-    """Nothing was tested, or not what is required."""
+    """Nothing was tested, or not what is required, or the judgement has stopped."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,8 @@ class Report:
     stopped: str = ""
     """Why the judgement ended before its time, if it did."""
     required: frozenset[str] = frozenset()
+    interrupted: bool = False
+    """By Ctrl-C, or SIGTERM."""
 
     def of(self, status: Status) -> list[str]:
         return [v.guarantee for v in self.verdicts if v.status is status]
@@ -170,12 +175,21 @@ class Report:
     def decision(self) -> Decision:
         if self.broken:
             return Decision.BROKEN
-        return Decision.CONFORMS if self.kept and not self.missing and not self.stopped else Decision.UNKNOWN
+        if not self.kept or self.missing or self.stopped:
+            return Decision.UNKNOWN
+        return Decision.NOTHING_BROKEN if self.untested else Decision.CONFORMS
 
     @property
     def ok(self) -> bool:
         """Whether something is kept, nothing is broken, and nothing that is required is missing."""
-        return self.decision is Decision.CONFORMS
+        return self.decision in (Decision.CONFORMS, Decision.NOTHING_BROKEN)
+
+    @property
+    def untested(self) -> list[str]:
+        """What a server of its kind must keep, and was not tested: what is claimed, and needs nothing that the server
+        or the adapter does not offer, apart from turns that the kit steers."""
+        return [v.guarantee for v in self.verdicts
+                if v.status is Status.NOT_TESTED or (v.status is Status.NOT_OBSERVABLE and v.why == NO_STEERING)]
 
     @property
     def missing(self) -> list[str]:
@@ -207,17 +221,18 @@ class Report:
 
     @property
     def summary(self) -> str:
-        counts = " ".join(f"{status.name.lower().replace('_', '-')}={len(self.of(status))}" for status in Status)
+        counts = " ".join(f"{status.name.lower().replace('_', '-')}={len(self.of(status))}" for status in Status
+                          if status is not Status.KEPT)
         missing = f" missing={','.join(self.missing)}" if self.missing else ""
         return (f"histories={self.histories} unplayed={self.unplayed} {counts}{missing} seconds={self.seconds:.1f} "
-                f"verdict={self.decision.value}")
+                f"verdict={self.decision.value} kept={len(self.kept)}/{len(self.verdicts)}")
 
     def json(self) -> dict[str, Any]:
         """The same for programs."""
         return {
             "server": self.name, "profile": self.profile, "histories": self.histories,
             "seconds": round(self.seconds, 3), "verdict": self.decision.value,
-            "unplayed": self.unplayed, "missing": self.missing, "stopped": self.stopped,
+            "unplayed": self.unplayed, "missing": self.missing, "untested": self.untested, "stopped": self.stopped,
             "guarantees": [{
                 "id": v.guarantee, "status": v.status.value, "says": v.sentence, "rules": v.rules, "histories": v.shown,
                 "seconds": round(v.seconds, 3),

@@ -113,9 +113,10 @@ class ModelAdapter(Adapter):
             super().tell(event)
 
     async def events(self) -> AsyncIterator[Event]:
+        inbox = super().events()
         while True:
             await self.reading.wait()
-            yield await self._inbox.get()
+            yield await anext(inbox)
 
     async def leave(self) -> None:
         self.attached = False

@@ -127,6 +127,13 @@ class CancelsWithAnAnswer(Sound):
             return Ended(prompt.name, "end_turn")
 
 
+class LeavesTheRequestOpen(Sound):
+    """What runs the turn is told to stop, and not who asks the language model."""
+
+    async def run(self, prompt: Sent) -> Ended:
+        return await asyncio.shield(asyncio.create_task(super().run(prompt)))
+
+
 class FailsByItself(CancelsWithAnError):
     fails_by_itself = True
 

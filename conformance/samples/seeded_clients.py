@@ -59,9 +59,10 @@ class DropsForTheSlow(Sound):
             super().publish(end)
 
     async def events(self) -> AsyncIterator[Event]:
+        inbox = super().events()
         while True:
             await self.reading.wait()
-            yield await self._inbox.get()
+            yield await anext(inbox)
 
     async def slow(self) -> None:
         self.reading.clear()

@@ -42,7 +42,7 @@ class Seeded:
 
     @property
     def is_innocent(self) -> bool:
-        return not self.broken and self.decision is Decision.CONFORMS
+        return not self.broken and self.decision is not Decision.UNKNOWN
 
     @cached_property
     def report(self) -> Report:
@@ -67,14 +67,17 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
         Seeded(one.CancelsWithAnError, "ends a turn that was canceled while it was held with an error",
                _breaks("attribution")),
         Seeded(one.CancelsWithAnAnswer, "says `end_turn` of such a turn", _breaks("attribution")),
+        Seeded(one.LeavesTheRequestOpen, "ends such a turn as it should, and leaves its request to the language model "
+               "open", _breaks("cancel-stops", "single-active", "no-lost-cancel")),
         Seeded(one.FailsByItself, "does the first of these, and says that its turns may fail by themselves"),
         Seeded(one.Sound, "has nothing wrong"),
     ),
     "nothing to judge": (
         Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
                unsure=dict.fromkeys(one.Sound.claims - CALLS.keys(), UNTESTED)),
-        Seeded(one.RefusesWhileBusy, "has no queue, and says so", unsure=dict.fromkeys(
-            ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
+        Seeded(one.RefusesWhileBusy, "has no queue, and says so", decision=Decision.NOTHING_BROKEN,
+               unsure=dict.fromkeys(
+                   ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
     ),
     "gone": (
         Seeded(one.DiesOfAnIdleCancel, "breaks the connection when an idle session is canceled", _breaks("progress"),

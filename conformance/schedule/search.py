@@ -292,6 +292,10 @@ def explore_schedules(
     With `preemptions`, only those that depart from first in, first out that often or less. Whoever gets to the end has
     seen all: a search that would need more than `limit` schedules raises `Incomplete` instead of ending.
     """
+    if not callable(make_main):
+        make_main.close()
+        raise TypeError(f"{make_main.__name__}() is a coroutine, which runs once: give the function that makes it, "
+                        f"{make_main.__name__}")
     prefix: tuple[int, ...] = ()
     options: tuple[int, ...] = ()
     for _ in range(limit):

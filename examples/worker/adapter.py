@@ -1,5 +1,6 @@
 """The adapter of the server beside this file. Judge it with `cancelmark conform --adapter adapter.py:Worker`."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -35,6 +36,8 @@ class Worker(Adapter):
     async def open(self) -> None:
         self.http = httpx2.AsyncClient(base_url=self.server.url, timeout=None)
         self.place = ""
+        self.names: dict[str, asyncio.Future[str]] = {}  # of prompts, by the ids that the server gives them
+        self.sessions: set[str] = set()
         await self.come_back()
 
     async def close(self) -> None:
@@ -42,11 +45,16 @@ class Worker(Adapter):
         await self.http.aclose()
 
     async def session(self) -> str:
-        return str(uuid4())
+        self.sessions.add(session := str(uuid4()))
+        return session
 
     async def accept(self, session: str, prompt: Sent) -> None:
-        body = {"id": prompt.name, "session": session, "text": prompt.text}
-        (await self.http.post("/prompts", json=body)).raise_for_status()
+        answer = await self.http.post("/prompts", json={"session": session, "text": prompt.text})
+        self.name_of(answer.raise_for_status().json()["id"]).set_result(prompt.name)
+
+    def name_of(self, id: str) -> asyncio.Future[str]:
+        """The end of a prompt may arrive before the answer that says its id: then it waits for the name here."""
+        return self.names.setdefault(id, asyncio.get_running_loop().create_future())
 
     async def cancel(self, session: str) -> None:
         (await self.http.post("/cancel", json={"session": session})).raise_for_status()
@@ -57,8 +65,11 @@ class Worker(Adapter):
     async def events(self) -> AsyncIterator[Ended]:
         async for line in self.stream.aiter_lines():
             end = json.loads(line)
+            if end["session"] not in self.sessions:
+                continue  # left of an earlier history
+            name = await asyncio.shield(self.name_of(end["id"]))
             self.place = end["place"]
-            yield Ended(end["id"], end["outcome"], end["says"] if end["outcome"] == "end_turn" else None,
+            yield Ended(name, end["outcome"], end["says"] if end["outcome"] == "end_turn" else None,
                         end["says"] if end["outcome"] == "error" else None)
 
     async def leave(self) -> None:

@@ -2,7 +2,7 @@
 
     python server.py PORT MODEL_URL         everything that must survive is in the file `journal`, where it is started
 
-    POST /prompts  {"id", "session", "text"}   202 when it is written down
+    POST /prompts  {"session", "text"}         202 when it is written down, with the {"id"} that the server gives it
     POST /cancel   {"session"}                 204 when all that the session has accepted is canceled
     GET  /queued?session=…                     how many prompts wait
     GET  /events?after=PLACE                   the ends after that place, one JSON object a line, and all that follow;
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import uvicorn
@@ -30,9 +31,10 @@ JOURNAL = Path("journal")
 
 @dataclass
 class Session:
-    """The prompts that wait, and the turn that runs."""
+    """The prompts that wait, and the one that runs."""
 
     waiting: deque[dict[str, str]] = field(default_factory=deque)
+    running: dict[str, str] = field(default_factory=dict)
     turn: asyncio.Task[str] | None = None
 
 
@@ -67,7 +69,7 @@ class Server:
 
     def start_next(self, session: Session) -> None:
         if session.turn is None and session.waiting:
-            prompt = session.waiting.popleft()
+            session.running = prompt = session.waiting.popleft()
             session.turn = asyncio.create_task(self.answer(prompt["text"]))
             session.turn.add_done_callback(lambda turn: self.finish(session, prompt, turn))
 
@@ -83,7 +85,7 @@ class Server:
         self.start_next(session)
 
     def end(self, prompt: dict[str, str], outcome: str, text: str = "") -> None:
-        self.ends.append({"id": prompt["id"], "outcome": outcome, "says": text})
+        self.ends.append({"id": prompt["id"], "session": prompt["session"], "outcome": outcome, "says": text})
         self.write_down(self.ends[-1])
         self.changed.set()
         self.changed = asyncio.Event()
@@ -98,10 +100,10 @@ class Server:
     # --- the wire
 
     async def post_prompt(self, request: Request) -> Response:
-        prompt = await request.json()
+        prompt = {**await request.json(), "id": str(uuid4())}
         self.write_down(prompt)
         self.enqueue(prompt)
-        return Response(status_code=202)
+        return JSONResponse({"id": prompt["id"]}, status_code=202)
 
     async def cancel(self, request: Request) -> Response:
         session = self.sessions[(await request.json())["session"]]
@@ -109,8 +111,11 @@ class Server:
             self.end(prompt, "canceled")
         session.waiting.clear()
         if session.turn:
-            session.turn.cancel()
+            self.stop_turn(session, session.turn)
         return Response(status_code=204)
+
+    def stop_turn(self, session: Session, turn: asyncio.Task[str]) -> None:
+        turn.cancel()
 
     async def queued(self, request: Request) -> Response:
         return JSONResponse(len(self.sessions[request.query_params["session"]].waiting))

@@ -32,6 +32,7 @@ from .connections import Connections, Incoming
 POLICIES = ("enqueue", "reject", "interrupt")
 WATCHES = ("join", "stream")
 STATES = {"success": "end_turn", "interrupted": "canceled", "error": "error", "timeout": "error"}
+GOES_ON = ("pending", "running")
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 AGAIN = 0.05  # seconds between two looks at a run that is said to be over, and is not yet
 SILENT = "the text is silent"
@@ -157,8 +158,10 @@ class LanggraphAdapter(Adapter):
         raise ServerGone(f"{self.server} has ended its stream of events")
 
     async def _tell_end(self, thread: str, run: str) -> None:
-        while (state := await self._look(thread, run)) not in STATES:
+        while (state := await self._look(thread, run)) in GOES_ON:
             await asyncio.sleep(AGAIN)
+        if state not in STATES:
+            raise ValueError(f"the server says that a run is {state!r:.80}, which is no status of the API")
         self.running[thread].discard(run)
         self.tell(Ended(self.names[run], STATES[state]))
 

@@ -30,8 +30,16 @@ class Help(argparse.HelpFormatter):
 
 
 def _fill_part(lines: list[str], width: int) -> Iterator[str]:
-    """One paragraph. A line that is indented, or that comes before such a line, is not joined with others."""
+    """One paragraph. A line that is indented, or that comes before such a line, is not joined with others, unless the
+    indented lines are sentences."""
     paragraph: list[str] = []
+    at = next((n for n, line in enumerate(lines) if line.startswith(" ")), len(lines))
+    if _is_prose(lines[at:]):
+        indent = " " * (len(lines[at]) - len(lines[at].lstrip()))
+        yield from lines[:at]
+        yield from wrap(" ".join(map(str.strip, lines[at:])), width, initial_indent=indent, subsequent_indent=indent,
+                        break_on_hyphens=False, break_long_words=False)
+        return
     for line, following in zip(lines, [*lines[1:], ""]):
         if not line.startswith(" "):
             paragraph.append(line)
@@ -40,6 +48,11 @@ def _fill_part(lines: list[str], width: int) -> Iterator[str]:
             paragraph = []
         if line.startswith(" "):
             yield from fit_line(line, width)
+
+
+def _is_prose(lines: list[str]) -> bool:
+    """Whether indented lines are sentences, and neither commands nor names with what there is to say about them."""
+    return bool(lines) and lines[-1].endswith((".", ":")) and not any("  " in line.strip() for line in lines)
 
 
 def fit_line(line: str, width: int) -> Iterator[str]:
@@ -51,7 +64,8 @@ def fit_line(line: str, width: int) -> Iterator[str]:
     what, *says = re.split(r" {2,}", line.strip(), maxsplit=1)
     *broken, last = wrap(what, width - 2, initial_indent=indent, subsequent_indent=indent + MORE,
                          break_on_hyphens=False, break_long_words=False)
-    yield from (f"{part} \\" for part in broken)  # so that a shell takes it as it stands
+    sign = "" if what.startswith(('"', "{")) else " \\"  # so that a shell takes it as it stands
+    yield from (f"{part}{sign}" for part in broken)
     yield last
     for words in says:
         yield from wrap(words, width, initial_indent=indent + MORE, subsequent_indent=indent + MORE)

@@ -701,6 +701,19 @@ def test_a_server_that_dies_has_broken_progress_and_may_come_back(adapter: type[
         assert "one-terminal" in report.kept
 
 
+def test_a_judgement_that_stopped_never_says_that_all_is_well() -> None:
+    class Modest(Dies):
+        claims = GUARANTEES - {"progress"}
+
+    one = replace(SHORT, unsteered=1)
+    for kind, only in ((Modest, None), (Dies, ["some-terminal"])):
+        Dies.alive = True
+        report = judge(kind, profile=one, only=only)
+        assert report.stopped
+        assert "some-terminal" in report.kept
+        assert (report.decision, report.ok) == (Decision.UNKNOWN, False), str(report)
+
+
 def test_nobody_is_judged_who_was_never_there() -> None:
     Dies.alive = False
     with pytest.raises(AdapterError, match="Dies: no prompt was accepted: ConnectionRefusedError: nobody listens"):
@@ -845,6 +858,28 @@ def test_an_adapter_without_a_method_is_told_which() -> None:
 
     with pytest.raises(AdapterError, match=r"Unfinished needs `async def accept\(self, session, prompt\)`"):
         judge(Unfinished)
+
+
+def test_what_an_adapter_gets_wrong_is_told_before_the_server_is_accused() -> None:
+    class Translated(NaiveAdapter):
+        def tell(self, event: Event) -> None:
+            super().tell(Ended(event.name, "finished"))
+
+    class Hasty(NaiveAdapter):
+        def accept(self, session: str, prompt: Sent) -> None:  # type: ignore[override]
+            self.tell(Ended(prompt.name, "end_turn"))
+
+    class Loose(NaiveAdapter):
+        def tell(self, event: Event) -> None:
+            super().tell((event.name, "end_turn"))  # type: ignore[arg-type]
+
+    for kind, says in ((Translated, r"Translated tells the outcome 'finished': translate it into one of end_turn"),
+                       (Hasty, r"Hasty.accept is not async: write `async def accept\(…\)`"),
+                       (Loose, r"Loose tells \('cm-\d+-000', 'end_turn'\): tell Ended")):
+        with pytest.raises(AdapterError, match=says):
+            judge(kind)
+    with pytest.raises(TypeError, match=r"judge\(NaiveAdapter\(\)\): give the class itself, judge\(NaiveAdapter\)"):
+        judge(NaiveAdapter())  # type: ignore[arg-type]
 
 
 def test_a_server_that_is_outside_and_does_not_say_so_is_told_what_to_do() -> None:

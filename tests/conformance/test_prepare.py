@@ -71,6 +71,24 @@ def test_what_prepares_badly_is_blamed_and_cleaned_up() -> None:
     assert Hosted.told == ["clean up"]
 
 
+def test_what_fails_in_the_clean_up_hides_nothing() -> None:
+    class Untidy(Hosted):
+        @classmethod
+        async def clean_up(cls) -> None:
+            raise AttributeError("server")
+
+    class Unstarted(Untidy):
+        @classmethod
+        async def prepare(cls, model_url: str) -> None:
+            raise OSError("there is no such program")
+
+    with pytest.raises(AdapterError, match=r"there is no such program \(in prepare\)"):
+        judge(Unstarted)
+    report = judge(Untidy, scripts=["accept A"], times=1)
+    assert report.notes == ("after the judgement: Untidy: AttributeError: server (in clean_up)",)
+    assert report.ok
+
+
 def test_what_never_gets_ready_is_given_up() -> None:
     class Late(Hosted):
         start_limit = 0.05

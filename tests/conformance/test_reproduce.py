@@ -11,6 +11,7 @@ from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Finding, Status
 from cancelmark.conformance.samples.models import model_adapter
 from cancelmark.conformance.samples.naive import NaiveAdapter
+from cancelmark.conformance.samples.seeded_outside import StrandsInTheWindow
 
 NONE = Profile("none", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0)
 
@@ -74,6 +75,22 @@ def test_a_script_is_played_so_many_times_and_nothing_else_is() -> None:
         {"script": "accept A", "times": 3, "showed": {}, "ends": {"A end_turn": 3}}]
 
 
+def test_a_race_is_played_with_other_gaps_until_the_time_is_over() -> None:
+    """The window of this server is over ten milliseconds after its answer: the gap that is written misses it."""
+    missed = "accept A; cancel,50000 accept B"
+    report = judge(StrandsInTheWindow, scripts=[missed], times=3)
+    assert report.replays[0].showed == {}
+    report = judge(StrandsInTheWindow, scripts=[missed], until=5)
+    (replay,) = report.replays
+    assert 1 <= replay.showed["all-done"] < replay.times
+    assert f"all-done showed in {replay.showed['all-done']} of {replay.times} plays" in str(replay)
+    found = replay.findings["all-done"]
+    assert found.script.steps != missed
+    assert found.reproduce == f"judge(StrandsInTheWindow, scripts=[{str(found.script)!r}], until=60)"
+    inside = judge(NaiveAdapter, scripts=["accept A, cancel"], times=2, until=5)  # plays are all the same there
+    assert inside.replays[0].times == 2
+
+
 def test_a_finding_is_reproduced_from_the_json() -> None:
     report = judge(NaiveAdapter, scripts=["accept A; accept B; fail"], times=1)
     told = next(g for g in report.json()["guarantees"] if g["id"] == "all-done")
@@ -102,6 +119,8 @@ def test_scenarios_that_are_named_are_all_that_is_tried() -> None:
     ({"scripts": ["accept A; explode"]}, "script 'accept A; explode': 'explode' is nothing that can be done"),
     ({"scripts": []}, "scripts is empty"),
     ({"scripts": ["cancel"], "times": 0}, "times=0: play a script at least once"),
+    ({"until": 5}, "until=5: give the seconds for which each of `scripts` is played"),
+    ({"scripts": ["cancel"], "until": 0}, "until=0: give the seconds"),
     ({"scripts": "accept A; cancel"}, r"scripts='accept A; cancel': give a list"),
     ({"scripts": ["cancel"], "scenarios": ["a restart"]}, "give scripts or scenarios, not both"),
 ])

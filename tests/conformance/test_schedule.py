@@ -1254,3 +1254,10 @@ def test_a_process_that_is_held_for_ever_is_wound_up_like_all_that_is_left() -> 
 
     run(main())
     assert ended == ["work"]
+
+
+def test_a_coroutine_in_place_of_its_function_is_told_so() -> None:
+    async def main() -> None: ...
+
+    with pytest.raises(TypeError, match=r"main\(\) is a coroutine, which runs once: give the function"):
+        find_failure(main())  # type: ignore[arg-type]

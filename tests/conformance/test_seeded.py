@@ -2,6 +2,7 @@
 
 import pytest
 
+from cancelmark.conformance import judge, kit
 from cancelmark.conformance.report import Decision, Status
 from cancelmark.conformance.samples import seeded, seeded_clients, seeded_outside
 from cancelmark.conformance.samples.table import SEEDED, Seeded
@@ -41,15 +42,61 @@ def test_the_kit_is_right_about(server: Seeded) -> None:
     assert report.decision is (Decision.BROKEN if server.broken else server.decision)
 
 
+# --- each kind of bug is blamed under its own name, inside and outside
+
+class StartsBeside(seeded.Sound):
+    """Starts what comes at once, beside what runs."""
+
+    def may_start(self, session: str) -> bool:
+        return True
+
+
+class FoldsWhatWasCleared(seeded_clients.Folds):
+    """What a clear has dropped without a run id stays in the queue, where the next call of a turn finds it."""
+
+    async def clear(self, session: str) -> None:
+        self.lane(session).queue = [q for q in self.lane(session).queue if q.run_id is None]
+
+
+SIXTEEN = next(s.text for s in kit.SCENARIOS if s.name == "sixteen sessions at once")
+PLAYS: dict[type[seeded.Sound], tuple[str, str]] = {
+    StartsBeside: ("single-active", "accept A; accept B"),
+    seeded.LeavesTheRequestOpen: ("cancel-stops", "accept A; cancel"),
+    seeded.CancelsWithAnError: ("attribution", "accept A; cancel"),
+    seeded.CancelsWithAnAnswer: ("attribution", "accept A; cancel"),
+    seeded.OneWorkerOfOneSession: ("all-done", "accept A; accept B @2; release"),
+    seeded.ForgetsThePlace: ("delivery", "accept A; leave; release; return"),
+    seeded.DiesOfAnIdleCancel: ("progress", "cancel"),
+    seeded_clients.MixesUpSessions: ("isolation", SIXTEEN),
+    seeded_clients.ForgetsWhenOneAttaches: ("some-terminal", "accept A; accept B; attach; release"),
+    seeded_clients.DeletesInSilence: ("some-terminal", "accept A; accept B; delete"),
+}
+
+
+@pytest.mark.parametrize("where", ["inside", "outside"])
+@pytest.mark.parametrize("kind", list(PLAYS), ids=lambda kind: kind.__name__)
+def test_a_bug_is_blamed_inside_and_outside(kind: type[seeded.Sound], where: str) -> None:
+    guarantee, text = PLAYS[kind]
+    if where == "outside":
+        kind = type(kind.__name__, (kind, seeded_outside.OnSockets), {"claims": kind.claims, "patience": 0.5})
+    report = judge(kind, scripts=[text], times=1)
+    assert report.broken == [guarantee], str(report)
+
+
+def test_what_is_taken_in_after_a_clear_was_not_dropped_from_the_queue() -> None:
+    report = judge(FoldsWhatWasCleared, scripts=["accept A; accept B anonymous; clear; again"], times=1)
+    assert report.broken == ["queue-dropped"], str(report)
+
+
 def test_when_the_time_is_over_each_scenario_was_played_and_the_report_says_what_was_left_out() -> None:
-    """Two scenarios test fifo; each was to be played twenty times, and is played once."""
+    """Three scenarios test fifo; each was to be played twenty times, and is played once."""
     [unseen] = [s for s in SEEDED["a judgement cut short"] if s.decision is Decision.UNKNOWN]
     report = unseen.report
     assert [name for name, shown in report.scenarios.items() if shown is None] == [
-        "overtaken-in-the-window", "queue-in-entry-order"]
+        "overtaken-in-the-window", "queue-in-entry-order", "a queue of two"]
     assert report.notes[:2] == (
-        "38 of 40 plays of scenarios were left out, because the 0 s for them were over; each was played at least "
+        "57 of 60 plays of scenarios were left out, because the 0 s for them were over; each was played at least "
         "once",
         "200 of 200 random histories were not played: the 0 s for them were over")
-    assert report.unplayed == 238
+    assert report.unplayed == 257
     assert report.notes[2].startswith("the 0 s to test more often what was tested too seldom were over: fifo")

@@ -60,6 +60,18 @@ def test_two_lines_are_a_suite(version: int, tmp_path: Path, tmp_path_factory: p
     assert sum(seconds > 0.01 for seconds in guarantees) >= 8
 
 
+def test_what_is_required_fails_if_it_was_not_tested_and_what_was_found_before_a_stop_is_told(tmp_path: Path) -> None:
+    (tmp_path / "test_mine.py").write_text(f"{TWO_LINES}    require = ['fifo', 'no-loss']\n".replace(
+        ': adapter', ':\n    adapter'))
+    (tmp_path / "mine.py").write_text(f"{ADAPTER[:-9]}    async def shut(self): raise KeyError('shut')\n")
+    done = run_in(sys.executable, tmp_path, *PYTEST, "-k", "test_guarantee")
+    assert "FAILED test_mine.py::TestMine::test_guarantee[no-lost-cancel]" in done.stdout, done.stdout
+    assert "no-loss is required, and not observable: the adapter cannot restart the server" in done.stdout
+    assert "SKIPPED" in done.stdout
+    (tmp_path / "test_mine.py").write_text(TWO_LINES.replace(': adapter', ': require = ["speed"]; adapter'))
+    assert "TestMine.require: there is no guarantee speed" in run_in(sys.executable, tmp_path, *PYTEST).stdout
+
+
 def test_histories_are_tests_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "test_again.py").write_text(HISTORIES)
     (tmp_path / "mine.py").write_text(ADAPTER)

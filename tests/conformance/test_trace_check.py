@@ -197,6 +197,18 @@ def test_after_a_restart_seqs_go_on_above_what_was_journaled() -> None:
     assert judged(lives(first, [recover(p1="accepted"), accept(1, after=1)])) == 4
 
 
+@pytest.mark.parametrize("between", [0, 1, 2])
+@pytest.mark.parametrize("seqs", [(1,), (1, 2), (2,), (1, 3), (3, 5)])
+def test_no_seq_is_given_out_again_in_a_later_life(seqs: tuple[int, ...], between: int) -> None:
+    """Whatever has ended is gone from the journal: what is found after a restart says nothing of it."""
+    first = [line for seq in seqs for line in (accept(seq), act("enter", seq=seq),
+                                               act("finish", seq=seq, outcome="end_turn"))]
+    empty = [[recover()] for _ in range(between)]
+    for seq in range(1, 8):
+        lines = lives(first, *empty, [recover(), accept(seq, after=1)])
+        assert judged(lines) == (None if seq > max(seqs) else len(lines)), (seqs, seq)
+
+
 def test_a_restart_without_found_has_journaled_all() -> None:
     lines = [accept(1), accept(2), {"effect": "start", "seq": 1}, act("recover"), end(1, "error"), end(2)]
     assert judged(lines) is None

@@ -23,6 +23,7 @@ FLAWS = {
     "poisons": "a cancel of an idle session hits the next prompt",
     "crosses": "a cancel hits the prompts of other sessions",
     "goes-on": "a cancel is answered, and the language model is asked on",
+    "leaves-open": "a canceled prompt is answered, and its request to the language model stays open",
     "answers-twice": "each prompt is answered twice",
     "never-asks": "the language model is never asked",
     "wants-login": "no session without a login",
@@ -38,7 +39,7 @@ class Session:
     def __init__(self) -> None:
         self.waiting: list[tuple[Any, str]] = []
         self.running: asyncio.Task[None] | None = None
-        self.turn: asyncio.Task[str | None] | None = None  # of the prompt that does not wait any more
+        self.turn: asyncio.Future[str | None] | None = None  # of the prompt that does not wait any more
         self.asking = False  # the language model is being asked
         self.stop = False
         self.withheld: list[tuple[Any, dict[str, Any]]] = []
@@ -130,6 +131,8 @@ class SmallAgent:
         while session.waiting:
             id, text = session.waiting.pop(0)
             session.turn = asyncio.create_task(self.ask(session, text))
+            if self.flaw == "leaves-open":
+                session.turn = asyncio.shield(session.turn)
             try:
                 said = await session.turn
             except asyncio.CancelledError:

@@ -32,9 +32,11 @@ back and goes on waiting.
 
 EPILOG = """\
 exit code:
-  0   the turn ended by itself               2     nothing was asked: bad usage, no server, or it refused
-  1   it ended in an error, or its end       3     it was canceled, by whomever
-      could not be learned                   130   left by a second Ctrl-C
+  0     the turn ended by itself
+  1     it ended in an error, or its end could not be learned
+  2     nothing was asked: bad usage, no server, or it refused
+  3     it was canceled
+  130   left by a second Ctrl-C
 
 examples:
   cancelmark run "hello"

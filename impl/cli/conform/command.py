@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +32,11 @@ cancel, clear and watch, and what they see is held against the guarantees of spe
 that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed. What is
 about a call that the server does not have, such as a hold of the queue, is not offered.
 
-Exit 0: something is kept, and nothing is broken. 1: something is broken. 2: nothing was tested, something that is
-required was not, or the server cannot be judged.
+The last line has the verdict. conforms: all that a server of its kind must keep was tested, and is kept.
+nothing-broken: something of that was not tested; kept=12/29 says how much is kept. broken. unknown: nothing is claimed.
+
+Exit 0: conforms, or nothing-broken. 1: something is broken. 2: nothing was tested, something that is required was not,
+or the server cannot be judged. 130: interrupted, by Ctrl-C or SIGTERM; what was found until then is reported.
 """
 
 EPILOG = """\
@@ -59,8 +62,9 @@ other servers:
   python -m pydoc cancelmark.conformance.adapter lists everything that an adapter can offer.
 
 playing a finding again:
-  Each finding ends with the command that plays it again, such as --script "accept A; cancel" --times 5. The report
-  counts in how many plays the finding shows. In a script, `;` waits until the server is quiet, `,` does not wait, and
+  Each finding ends with the command that plays it again, such as --script "accept A; cancel" --times 5, or, of a race,
+  --until 60s: then gaps and orders vary from play to play. The report counts in how many plays the finding shows. In a
+  script, `;` waits until the server is quiet, `,` does not wait, and
   `+` is at the same time. python -m pydoc cancelmark.conformance.playing.script has all words of a script.
 
 A server that speaks our wire gets one workspace, with sessions of its own for each history: an empty directory, removed
@@ -70,7 +74,9 @@ left alone; --keep-open spares it the histories that close that workspace.
 
 STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not observable": "yellow",
          "not claimed": "dim", "not offered": "dim"}
-EXITS = {"conforms": 0, "broken": 1, "unknown": 2}
+EXITS = {"conforms": 0, "nothing-broken": 0, "broken": 1, "unknown": 2}
+INTERRUPTED = 130
+UNITS = {"s": 1, "m": 60}
 PROFILES = ("quick", "deep")
 TELL = ("Tell the agent with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for that address; "
         "docs/judge.md has examples. Nothing is claimed")
@@ -104,6 +110,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--script", action="append", metavar="TEXT",
                         help="play only this, and count what shows; can be given more than once")
     parser.add_argument("--times", type=int, metavar="N", help="how often to play each --script (default: 5)")
+    parser.add_argument("--until", type=seconds, metavar="60s", help="instead of --times: play each --script for so "
+                        "long, its races with other gaps and in other orders")
     parser.add_argument("--list", action="store_true", help="list guarantees and scenarios, and judge nothing")
     parser.add_argument("--require", action="append", metavar="GUARANTEE,…", default=[],
                         help="exit 2 if nobody knows whether the server keeps these")
@@ -116,6 +124,14 @@ def add_parser(commands: Any) -> None:
     agents.add_options(parser)
     servers.add_options(parser)
     parser.set_defaults(run=run)
+
+
+def seconds(text: str) -> float:
+    """`60s` or `2m`, in seconds."""
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    if not number.isdecimal() or not int(number):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a time such as 60s or 2m")
+    return float(int(number) * UNITS[unit])
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -137,12 +153,16 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--{given[0]} is for other wires: cancelmark conform langgraph URL, or conform a2a URL")
         with find_target(arguments) as target:
             report = judge_target(target, arguments)
-    write_files(report, arguments)
     if arguments.json:
         print(json.dumps(report.json(), indent=2))
     else:
         show(report)
-    return EXITS[report.decision.value]
+    write_files(report, arguments)
+    return exit_code(report)
+
+
+def exit_code(report: "Report") -> int:
+    return INTERRUPTED if report.interrupted else EXITS[report.decision.value]
 
 
 def judge_agent(arguments: argparse.Namespace) -> int:
@@ -151,14 +171,20 @@ def judge_agent(arguments: argparse.Namespace) -> int:
     for target in find_agents(arguments):
         mode = next(mode for mode in MODES if f"--mode {mode}" in target.options)
         reports[mode] = judge_target(target, arguments)
-        write_files(reports[mode], arguments)
         if not arguments.json:
             output().print(f"\n{EXPLAIN[mode]}\n", markup=False)
             show(reports[mode])
+        write_files(reports[mode], arguments)
+        if reports[mode].interrupted:
+            break
     if arguments.json:
         print(json.dumps({"modes": {mode: report.json() for mode, report in reports.items()}}, indent=2))
-    exits = {EXITS[report.decision.value] for report in reports.values()}
-    return 1 if 1 in exits else max(exits)
+    return worst({exit_code(report) for report in reports.values()})
+
+
+def worst(exits: Collection[int]) -> int:
+    """Of several judgements: interrupted, then broken, then not known, then well."""
+    return next(code for code in (INTERRUPTED, 1, 2, 0) if code in exits)
 
 
 def write_files(report: "Report", arguments: argparse.Namespace) -> None:
@@ -182,6 +208,9 @@ def check_options(arguments: argparse.Namespace) -> None:
     from cancelmark.conformance.playing.scenarios import check_names
     from cancelmark.conformance.playing.script import read_scripts
 
+    for option, file in (("--junit", arguments.junit), ("--html", arguments.html)):
+        if file and not file.resolve().parent.is_dir():
+            raise UsageError(f"{option} {file}: there is no directory {file.parent}; make it first")
     for option, names in (("--only", arguments.only or ()), ("--require", required(arguments))):
         if unknown := set(names) - GUARANTEES:
             raise UsageError(f"{option} {sorted(unknown)[0]}: there is no such guarantee; choose from "
@@ -194,6 +223,8 @@ def check_options(arguments: argparse.Namespace) -> None:
         raise UsageError("give --script or --scenario, not both")
     if arguments.times is not None and not arguments.script:
         raise UsageError(f"--times {arguments.times} is for --script; for more of everything, --profile deep")
+    if arguments.until is not None and (arguments.times is not None or not arguments.script):
+        raise UsageError("--until is for --script, in place of --times")
     if arguments.times is not None and arguments.times < 1:
         raise UsageError(f"--times {arguments.times}: play a script at least once")
     try:
@@ -206,18 +237,23 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
-    from cancelmark.conformance.kit import TIMES, JudgementStopped, judge
+    from cancelmark.conformance.kit import TIMES, JudgementInterrupted, JudgementStopped, judge
     from cancelmark.conformance.playing.venue import NotSteered
 
     try:
         with progress() as bar:
             report = judge(target.make, profile=arguments.profile, only=arguments.only, llm_port=arguments.llm_port,
                            scenarios=arguments.scenario, scripts=arguments.script, times=arguments.times or TIMES,
-                           progress=bar, reproduce=target.reproduce, require=required(arguments), fake=target.fake)
+                           progress=bar, reproduce=target.reproduce, require=required(arguments), fake=target.fake,
+                           until=arguments.until)
     except NotSteered as error:
         if target.fake:
             raise UsageError(f"{target.name}: {error}\n{TELL}") from error
         raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
+    except JudgementInterrupted as error:
+        if not error.report.histories:
+            raise
+        report = replace(error.report, interrupted=True)
     except JudgementStopped as error:
         if not error.report.broken:
             raise UsageError(f"{target.explain(error)}; nothing is claimed") from error
@@ -269,7 +305,7 @@ def show(report: "Report") -> None:
     for promise in dict.fromkeys(verdict.promise for verdict in report.verdicts if verdict.promise):
         names = ", ".join(verdict.guarantee for verdict in report.verdicts if verdict.promise == promise)
         console.print(f"  {names}: {promise}", markup=False)
-    for said in (*report.replays, *report.notes):
+    for said in filter(None, (*report.replays, *report.notes, report.stopped)):
         console.print(str(said), markup=False)
     for verdict in report.verdicts:
         if verdict.finding:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ANSWER = 10.0  # seconds for the first answer
 PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
 TIMES = 5  # that a finding is played again, in the command that is shown with it
+UNTIL = "60s"  # for which a race is, with other gaps
 TOKEN = '--token "$TOKEN"'  # in that command: the token itself is nobody's who reads it
 WIRE_ONLY = ("token", "token_file", "workspace", "grace", "keep_open")
 
@@ -41,7 +42,8 @@ class Target:
 
     def reproduce(self, script: "Script") -> str:
         """The command that plays a script again."""
-        return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} --times {TIMES}{self.command}"
+        how = f"--until {UNTIL}" if self.outside and script.is_race else f"--times {TIMES}"
+        return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} {how}{self.command}"
 
     def explain(self, error: Exception) -> str:
         """Why it cannot be judged: what our own client says is enough, without who raised it and where."""

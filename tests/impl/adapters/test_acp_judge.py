@@ -1,24 +1,30 @@
 """The judge of ACP agents, on small agents of our own: the good one conforms, and each bad one is caught."""
 
+import asyncio
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from support import small_agent
 from support.small_agent import FLAWS
 
+from cancelmark.conformance.adapter import Declined, Ended
 from cancelmark.conformance.adapter.process import NotRunning
 from cancelmark.conformance.kit import PROFILES, JudgementStopped, judge
 from cancelmark.conformance.playing.venue import NotSteered
 from cancelmark.conformance.report import Decision, Report
+from cancelmark.impl.acp.peer import Answer
 from cancelmark.impl.adapters.acp import CLAUSES, SILENT, AcpAdapter, acp_adapter
 from cancelmark.impl.adapters.agents import AgentCommand
 from cancelmark.impl.adapters.jail import NOWHERE
+from cancelmark.impl.cli.conform.command import worst
 from cancelmark.impl.cli.main import main
 
+EXITS = (130, 1, 2, 0)  # of one judgement, the worst first
 AGENT = (sys.executable, small_agent.__file__, "{model_url}")
 SHORT = replace(PROFILES["quick"], histories=25, repeats=1, races=2, shrinks=0, limit=10, decisive=1)
 
@@ -38,8 +44,11 @@ def play(flaw: str, mode: str, *scripts: str) -> Report:
 def test_a_good_agent_conforms(mode: str) -> None:
     kind = adapter("", mode)
     report = judge(kind, fake=kind.make_model, profile=SHORT)
-    assert report.decision is Decision.CONFORMS, report
+    assert report.untested == ([] if mode == "polite" else ["queue-dropped"]), report  # nobody can ask for the queue
+    assert report.decision is (Decision.CONFORMS if mode == "polite" else Decision.NOTHING_BROKEN), report
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "no-poisoning"}
+    assert ("fifo" in report.kept) == (mode == "free")
+    assert ("has failed was not judged" in report.verdict("attribution").about) == (mode == "polite")
 
 
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [
@@ -50,6 +59,8 @@ def test_a_good_agent_conforms(mode: str) -> None:
     ("poisons", "polite", "accept A; release; cancel; accept B", "no-poisoning"),
     ("crosses", "polite", "accept A; accept B @2; cancel", "isolation"),
     ("goes-on", "polite", "accept A; cancel", "cancel-stops"),
+    ("leaves-open", "polite", "accept A; cancel", "cancel-stops"),
+    ("leaves-open", "free", "accept A; cancel; accept B", "single-active"),
     ("answers-twice", "polite", "accept A; release", "one-terminal"),
     ("dies", "polite", "accept A; cancel", "progress"),
     ("swallows-second", "free", "accept A; accept B; release", "all-done"),
@@ -74,6 +85,33 @@ def test_a_polite_client_sends_one_prompt_at_a_time() -> None:
 def test_an_agent_that_refuses_a_second_prompt_has_refused_it_and_owes_it_nothing() -> None:
     report = play("refuses", "free", "accept A; accept B; release", "accept A, accept B, cancel")
     assert not report.broken, report
+
+
+@pytest.mark.parametrize(("crowded", "stopped", "error", "refused"), [
+    (True, False, "Internal error", True), (True, False, "A turn is already running", True),
+    (True, True, "A turn is already running", True), (True, True, "Request was aborted.", False),
+    (False, False, "Internal error", False), (False, False, "A turn is already running", False),
+    (False, True, "Request was aborted.", False), (False, True, "A turn is already running", False),
+])
+def test_an_error_refuses_a_second_prompt_unless_it_was_canceled(
+        crowded: bool, stopped: bool, error: str, refused: bool) -> None:
+    """Whoever sends a second prompt and cancels it hears of a cancel, unless the agent says that it is busy."""
+    async def scene() -> object:
+        kind = adapter("", "free")
+        kind.make_model()
+        made = kind()
+        made.names, made.texts = {"s": ["A"]}, {"s": ""}
+        made.crowded, made.stopped = {"A"} if crowded else set(), {"A"} if stopped else set()
+        made._answered("s", "A", Answer(None, error))
+        return await anext(made.events())
+
+    told = asyncio.run(scene())
+    assert told == (Declined("A", error) if refused else Ended("A", "error", error=error))
+
+
+@pytest.mark.parametrize("exits", list(product(EXITS, repeat=2)))
+def test_of_two_modes_the_worst_counts(exits: tuple[int, int]) -> None:
+    assert worst(exits) == min(exits, key=EXITS.index)
 
 
 def test_an_agent_that_says_a_canceled_prompt_again_with_the_next_has_not_started_it_again() -> None:
@@ -126,7 +164,6 @@ open(sys.argv[2], "w").write(json.dumps(found))
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_an_agent_has_a_home_of_its_own_and_no_network_but_the_language_model(tmp_path: Path, alone: bool) -> None:
-    import asyncio
     import json
     import socket
 

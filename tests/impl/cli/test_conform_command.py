@@ -105,8 +105,8 @@ def test_green_is_only_what_was_tested(capsys: pytest.CaptureFixture[str]) -> No
     with threaded() as server:
         code, out, _ = run(capsys, server.url, "--only", "no-lost-cancel")
         assert code == 2
-        assert "kept=0 broken=0 not-tested=0 not-observable=1" in out
-        assert out.rstrip().endswith("verdict=unknown")
+        assert "broken=0 not-tested=0 not-observable=1" in out
+        assert out.rstrip().endswith("verdict=unknown kept=0/1")
         both = ("--only", "no-lost-cancel", "--only", "one-terminal")
         assert run(capsys, server.url, *both)[0] == 0
         code, out, _ = run(capsys, server.url, *both, "--require", "one-terminal,no-lost-cancel")
@@ -117,6 +117,10 @@ def test_green_is_only_what_was_tested(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(("options", "complaint"), [
     (("--require", "one-terminal,speed"), "--require speed: there is no such guarantee"),
     (("--only", "fifo", "--require", "closed"), "--require closed: --only leaves it out"),
+    (("--until", "60s"), "--until is for --script, in place of --times"),
+    (("--script", "cancel", "--times", "2", "--until", "2m"), "--until is for --script, in place of --times"),
+    (("--junit", "/no/such/place/j.xml"), "--junit /no/such/place/j.xml: there is no directory /no/such/place"),
+    (("--html", "/no/such/place/p.html"), "--html /no/such/place/p.html: there is no directory"),
 ])
 def test_what_is_required_must_be_judged(
     options: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str],
@@ -196,7 +200,7 @@ def test_a_bug_is_found_and_told(
     assert code == 1
     assert f"{BUGS[bug]} is broken: " in out
     assert "what was done: accept A" in out
-    assert out.rstrip().endswith("verdict=broken")
+    assert out.rstrip().endswith("verdict=broken kept=0/1")
     cases = ElementTree.parse(tmp_path / "j.xml").iter("testcase")
     failure = {case.get("name"): case.find("failure") for case in cases}[BUGS[bug]]
     assert failure is not None
@@ -369,4 +373,4 @@ def test_the_help_says_how_to_steer(capsys: pytest.CaptureFixture[str]) -> None:
         main(["conform", "--help"])
     told = " ".join(capsys.readouterr().out.split())  # however wide the terminal is
     assert "--base-url http://127.0.0.1:4545/v1" in told
-    assert "Exit 0: something is kept, and nothing is broken. 1: something is broken. 2: nothing was tested" in told
+    assert "Exit 0: conforms, or nothing-broken. 1: something is broken. 2: nothing was tested" in told

@@ -69,7 +69,7 @@ def test_the_command_says_everything_again_but_the_token(tmp_path: Path, monkeyp
              "--workspace", place, "--keep-open"]
     with found(monkeypatch, *given) as judged:
         line = judged.reproduce(script("accept A, cancel"))
-        assert shlex.split(line) == ["cancelmark", "conform", *given, "--script", "accept A, cancel", "--times", "5"]
+        assert shlex.split(line) == ["cancelmark", "conform", *given, "--script", "accept A, cancel", "--until", "60s"]
     with found(monkeypatch, "unix:/a path", "--token", "hush", "--profile", "deep") as judged:
         line = judged.reproduce(script("cancel"))
         assert line == "cancelmark conform 'unix:/a path' --token \"$TOKEN\" --script cancel --times 5"

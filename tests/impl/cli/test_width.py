@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.trace import replay
 from cancelmark.views.traces.text import trace_text
 
+PROGRAM = re.compile(r" *([A-Z_]+=\S+ )*(cancelmark|python|git|make|curl|pip|printf|OPENAI_API_KEY)\b")
+
 
 def help_of(command: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
@@ -31,6 +34,10 @@ def test_help_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) ->
     monkeypatch.setenv("COLUMNS", str(width))
     too_wide = [line for line in help_of(command).splitlines() if len(line) > width]
     assert all(len(line.split()) == 1 for line in too_wide), too_wide  # an address cannot be broken
+    lines = ["", *help_of(command).splitlines()]
+    broken = [line for before, line in pairwise(lines) if line.endswith("\\") and not before.endswith("\\")]
+    assert all(PROGRAM.match(line) for line in broken), broken  # and not a sentence
+    assert not any(re.search(r"\S {3,}\d+ {2,}\S", line) for line in lines)  # two columns of a table in one line
 
 
 def test_a_command_that_is_broken_is_still_one_command() -> None:
