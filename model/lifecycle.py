@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from itertools import chain, combinations
-from operator import attrgetter
 
 
 class Symbol(Enum):
@@ -39,8 +38,6 @@ class State(Symbol):
     QUEUED = "queued"
     ACTIVE = "active"
     DONE = "done"
-
-    name = property(attrgetter("_name_"))  # as Enum has it, and quick: the machine asks eleven times a trigger
 
 
 class Outcome(Symbol):

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from cancelmark.model.family import FEATURE_OF, Feature
-from cancelmark.model.lifecycle import ROWS, State
+from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import PLAIN, Prompt, Session
 
@@ -39,7 +39,7 @@ from .idleness import Idleness
 from .records import Asked, BadTrace, Found, FoundSession, Moved, Torn, TraceLine
 from .seqs import Seqs
 
-DESTINATION = {row.name: row.dest for row in ROWS}
+DESTINATION = {row.name: row.dest for row in FAMILY.rows}
 SHOWN = 3  # states, and nearest lines, that a rejection tells
 
 Told = TypeVar("Told", Asked, Moved)

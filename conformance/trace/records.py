@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.effects import EFFECTS, Effect, End, Start
 from cancelmark.model.family import ALL_ACTIONS, Feature
-from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import FAMILY
 from cancelmark.model.session import PLAIN, Traits
 
 VERSION = 1
@@ -28,7 +29,7 @@ ACTION = {action.name: action for action in ALL_ACTIONS if action.name != "crash
 ON_PROMPTS = frozenset({"accept", *(name for name, action in ACTION.items() if action.subject)})
 ENDS = {outcome.value: outcome for outcome in Outcome}
 OWN_LINE = (Start.kind, End.kind)  # the effects that can have a line of their own
-ROW_NAMES = frozenset(row.name for row in ROWS)
+ROW_NAMES = frozenset(row.name for row in FAMILY.rows)
 STATES = {state.value: state for state in State}
 MODES = {mode.value: mode for mode in (Feature.REJECT, Feature.INTERRUPT)}
 

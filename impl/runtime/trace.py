@@ -22,7 +22,8 @@ from typing import Any, Self, TextIO
 
 from cancelmark.model.effects import EFFECTS, encode_effect
 from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature
-from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import FAMILY
 from cancelmark.model.session import PLAIN
 
 from ..store import Json
@@ -67,7 +68,7 @@ SCHEMA: Mapping[str, Any] = {
         "after": {"type": "integer", "minimum": 0,
                   "description": "of an acceptance: the last line that was written before its seq was given out"},
         "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
-            "seq": _SEQ, "row": {"enum": sorted({row.name for row in ROWS})}})},
+            "seq": _SEQ, "row": {"enum": sorted({row.name for row in FAMILY.rows})}})},
         "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
             "effect": {"enum": [effect.kind for effect in EFFECTS]}, "seq": _SEQ,
             "into": {**_SEQ, "description": "of a fold: the prompt whose turn takes it in"},
