@@ -83,6 +83,7 @@ diagrams: specs ## draw the diagrams in specs/diagrams
 
 specs: $(READY) ## write everything in specs/ and docs/ that is generated
 	@$(BIN)/python -m cancelmark.impl.specs
+	@PYTHONPATH=tests $(BIN)/python tests/tools/conformance_page.py
 
 family: $(READY) ## search every set of the family's features, into specs/family.md (some minutes)
 	@$(BIN)/python -m cancelmark.impl.specs.family

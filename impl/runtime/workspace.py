@@ -261,7 +261,12 @@ class Workspace:
         except (RunIdInUse, Closing, Full, Stuck, Busy, StoreError) as refusal:  # what was accepted before is
             if isinstance(refusal, Busy) and run_id is not None:
                 await self.runtime.store.write(())  # the same prompt may be just being journaled
-            known = await self.runtime.store.prompt(run_id) if run_id is not None else None
+            try:
+                known = await self.runtime.store.prompt(run_id) if run_id is not None else None
+            except StoreError:  # unknown, unless the store has closed with the workspace
+                if isinstance(refusal, Closing):
+                    raise refusal from None
+                raise
             if known is None:
                 raise
             if known.session_id != session_id or not known.was(text, [*map(wire_part, attachments)]):

@@ -13,7 +13,7 @@ ROOMS = (
     "model", "model/check", "model/revisions", "model/proof", "model/cluster",
     "views/drawing", "views/traces", "views/states", "views/pages", "views/course", "views",
     "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
-    "conformance/playing", "conformance/report", "conformance", "conformance/samples",
+    "conformance/playing", "conformance/report", "conformance",
     "impl", "impl/store", "impl/store/postgres", "impl/models", "impl/runtime", "impl/cluster", "impl/server",
     "impl/client", "impl/acp", "impl/adapters", "impl/specs", "impl/cli",
     "bench",
@@ -66,18 +66,6 @@ def rooms_table(root: Path) -> str:
     return table(["room", "what it is", "modules", "imports"], [
         [f"`{room}`", _first_sentence(_read(root, f"{room}/__init__.py")), str(modules[room]),
          ", ".join(f"`{other}`" for other in ROOMS if other in used[room] - {room}) or "–"] for room in ROOMS])
-
-
-def modules_list(root: Path) -> str:
-    """Each module, room by room, with the first sentence of its docstring."""
-    lines, files = [], list(sources(root))
-    for room in ROOMS:
-        lines += ["", f"**`{room}`**", ""]
-        for path in files:
-            if room_of(path) == room and not path.endswith("__init__.py"):
-                name = path.removeprefix(f"{room}/").removesuffix(".py").replace("/", ".")
-                lines.append(f"- [`{name}`](../{path}): {_first_sentence(_read(root, path))}")
-    return "\n".join(lines[1:]) + "\n"
 
 
 def _read(root: Path, path: str) -> str:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 import pytest
+from support.samples.seeded import RefusesEverything, Sound
 
 from cancelmark.conformance.adapter import GUARANTEES, MakeAdapter
 from cancelmark.conformance.judging.decisive import TESTS, find_tested
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.playing.venue import Inside
-from cancelmark.conformance.samples.seeded import RefusesEverything, Sound
 from cancelmark.impl.adapters.runtime import RuntimeAdapter
 
 

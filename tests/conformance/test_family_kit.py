@@ -2,6 +2,7 @@
 
 import pytest
 from support.budget import DEEP
+from support.samples.family import HIDDEN, SHOWN, family_adapter
 
 from cancelmark.conformance.adapter.guarantees import CALLS
 from cancelmark.conformance.kit import judge
@@ -9,7 +10,6 @@ from cancelmark.conformance.playing.family import FAMILY_SCENARIOS
 from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.playing.venue import Inside
 from cancelmark.conformance.profile import Profile
-from cancelmark.conformance.samples.family import HIDDEN, SHOWN, family_adapter
 from cancelmark.impl.adapters.runtime import RuntimeAdapter
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
 

@@ -12,6 +12,12 @@ import pytest
 from hypothesis.strategies import SearchStrategy
 from support.budget import effort, every
 from support.paths import ROOT
+from support.samples import page as known
+from support.samples.family import SHOWN
+from support.samples.models import model_adapter
+from support.samples.naive import NaiveAdapter
+from support.samples.page import CELLS
+from support.samples.seeded import OneWorker, Sound
 
 from cancelmark.conformance import (
     GUARANTEES,
@@ -35,12 +41,6 @@ from cancelmark.conformance.playing.script import Script, script, scripts
 from cancelmark.conformance.playing.venue import AdapterError, Inside
 from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Decision, Report, Status
-from cancelmark.conformance.samples import page as known
-from cancelmark.conformance.samples.family import SHOWN
-from cancelmark.conformance.samples.models import model_adapter
-from cancelmark.conformance.samples.naive import NaiveAdapter
-from cancelmark.conformance.samples.page import CELLS
-from cancelmark.conformance.samples.seeded import OneWorker, Sound
 from cancelmark.conformance.shrinking import list_candidates
 from cancelmark.impl.adapters.runtime import Journal, RuntimeAdapter
 from cancelmark.impl.runtime.workspace import GRACE

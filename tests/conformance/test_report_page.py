@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.browsing import Sight, chromium, inaccessible
+from support.samples.naive import NaiveAdapter
 
 from cancelmark.conformance import judge
 from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.report import Report
 from cancelmark.conformance.report.page import report_page
-from cancelmark.conformance.samples.naive import NaiveAdapter
 
 FEW = Profile("few", histories=0, schedules=4, inside=10, repeats=1, shrinks=20, seconds=0)
 

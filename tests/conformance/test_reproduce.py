@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from support.samples.models import model_adapter
+from support.samples.naive import NaiveAdapter
+from support.samples.seeded_outside import StrandsInTheWindow
 
 from cancelmark.conformance import judge
 from cancelmark.conformance.playing.scenarios import SCENARIOS
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.profile import PROFILES, Profile
 from cancelmark.conformance.report import Finding, Status
-from cancelmark.conformance.samples.models import model_adapter
-from cancelmark.conformance.samples.naive import NaiveAdapter
-from cancelmark.conformance.samples.seeded_outside import StrandsInTheWindow
 
 NONE = Profile("none", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0)
 

@@ -1,11 +1,11 @@
 """The judge judged: of each seeded server the kit says exactly what is written beside it."""
 
 import pytest
+from support.samples import seeded, seeded_clients, seeded_outside
+from support.samples.table import SEEDED, Seeded
 
 from cancelmark.conformance import judge, kit
 from cancelmark.conformance.report import Decision, Status
-from cancelmark.conformance.samples import seeded, seeded_clients, seeded_outside
-from cancelmark.conformance.samples.table import SEEDED, Seeded
 
 # What the kit was once wrong about, or did not look at. Each needs a guilty server and an innocent one.
 SUBJECTS = {

@@ -16,7 +16,7 @@ from cancelmark.conformance.suite import ConformanceSuite
 class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
 """
 ADAPTER = """\
-from cancelmark.conformance.samples.naive import NaiveAdapter
+from support.samples.naive import NaiveAdapter
 
 class MyAdapter(NaiveAdapter):
     pass

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 from support.notebook_shell import html_of, svg_of
+from support.samples.naive import NaiveAdapter
 
 from cancelmark.conformance.kit import judge
 from cancelmark.conformance.profile import Profile
-from cancelmark.conformance.samples.naive import NaiveAdapter
 from cancelmark.model.check.explore import explore
 from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.oracle import Span

@@ -13,11 +13,11 @@ from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.playing.scenarios import SCENARIOS
 from cancelmark.conformance.profile import PROFILES, Profile
 
-NAIVE = "cancelmark.conformance.samples.naive:NaiveAdapter"
+NAIVE = "support.samples.naive:NaiveAdapter"
 FEW = Profile("quick", histories=0, schedules=4, inside=20, repeats=1, shrinks=60, seconds=0)
 MINE = """\
 import asyncio
-from cancelmark.conformance.samples.naive import NaiveAdapter
+from support.samples.naive import NaiveAdapter
 
 
 class Mine(NaiveAdapter):

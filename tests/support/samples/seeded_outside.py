@@ -10,7 +10,8 @@ from asyncio import StreamReader, StreamWriter
 from time import perf_counter
 from typing import ClassVar
 
-from ..adapter import Ended, Refused, Sent
+from cancelmark.conformance.adapter import Ended, Refused, Sent
+
 from .seeded import Sound
 
 DONE = b"done\n"

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from ..adapter import Adapter
-from ..adapter.guarantees import CALLS
-from ..kit import judge
-from ..profile import Profile
-from ..report import Decision, Report, Status
+from cancelmark.conformance.adapter import Adapter
+from cancelmark.conformance.adapter.guarantees import CALLS
+from cancelmark.conformance.kit import judge
+from cancelmark.conformance.profile import Profile
+from cancelmark.conformance.report import Decision, Report, Status
+
 from . import seeded as one
 from . import seeded_clients as several
 from . import seeded_outside as outside

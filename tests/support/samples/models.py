@@ -14,16 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
-from cancelmark.model.actions import Actor, Variant
-from cancelmark.model.delivery import BUFFER, delivery_of
-from cancelmark.model.effects import End, Fold, Record, Report, Start
-from cancelmark.model.lifecycle import Outcome
-from cancelmark.model.protocol import REFERENCE, Behaviour, Move
-from cancelmark.model.revisions import REVISIONS
-from cancelmark.model.revisions.agent import Agent
-from cancelmark.model.session import ACTIVE, AnySession, Prompt
-
-from ..adapter import (
+from cancelmark.conformance.adapter import (
     Adapter,
     ContextFull,
     Ended,
@@ -36,7 +27,15 @@ from ..adapter import (
     answer_to,
     failure_of,
 )
-from ..schedule import checkpoint, label
+from cancelmark.conformance.schedule import checkpoint, label
+from cancelmark.model.actions import Actor, Variant
+from cancelmark.model.delivery import BUFFER, delivery_of
+from cancelmark.model.effects import End, Fold, Record, Report, Start
+from cancelmark.model.lifecycle import Outcome
+from cancelmark.model.protocol import REFERENCE, Behaviour, Move
+from cancelmark.model.revisions import REVISIONS
+from cancelmark.model.revisions.agent import Agent
+from cancelmark.model.session import ACTIVE, AnySession, Prompt
 
 Model = TypeVar("Model", bound="ModelAdapter")
 BEHAVIOURS: dict[str, Behaviour] = {**{r.name: r for r in REVISIONS}, REFERENCE.name: REFERENCE}

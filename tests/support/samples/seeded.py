@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from ..adapter import GUARANTEES, Adapter, Ended, Event, Refused, Sent, TurnFailed
+from cancelmark.conformance.adapter import GUARANTEES, Adapter, Ended, Event, Refused, Sent, TurnFailed
 
 
 @dataclass

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar
 
+from cancelmark.conformance.adapter import Refused, Sent
+from cancelmark.conformance.schedule import checkpoint
 from cancelmark.model.actions import Variant
 from cancelmark.model.family import HOLD, RUN_ID
 from cancelmark.model.properties import Bounds
@@ -16,8 +18,6 @@ from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import Prompt
 from cancelmark.model.variants.mistakes import MISTAKES
 
-from ..adapter import Refused, Sent
-from ..schedule import checkpoint
 from .models import ClosingModelAdapter, adapter_of
 
 FAMILY_CALLS = {"revoke": "revoke", "stop": "stop", "stop_hold": "stop_hold", "hold": "hold", "replace": "replace",

@@ -1,17 +1,16 @@
-"""Pages of specs/ about judging others: what the kit finds in our own models, and what a line of a trace can have."""
+"""specs/conformance.md: what the kit finds in our own models, and in servers that were written for it."""
 
 from collections.abc import Iterable
 from functools import cache
 
+from cancelmark.conformance.adapter.guarantees import CALLS, NEEDS, ORDER, SIGNS
+from cancelmark.conformance.kit import judge
+from cancelmark.conformance.playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
+from cancelmark.conformance.profile import Profile
+from cancelmark.conformance.report import Finding, Report, Status
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
 from cancelmark.views.pages.tables import table
 
-from ..adapter.guarantees import CALLS, NEEDS, ORDER, SIGNS
-from ..kit import judge
-from ..playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
-from ..profile import Profile
-from ..report import Finding, Report, Status
-from ..trace.records import FIELDS, NEEDED
 from .family import HIDDEN as FAMILY_HIDDEN
 from .family import SHOWN as FAMILY_SHOWN
 from .models import BEHAVIOURS, model_adapter
@@ -49,7 +48,7 @@ def conformance_page() -> str:
 The kit judges a server by what its clients and its language model see (`cancelmark conform`, `conformance/`).
 Here it judges servers of which we know what is wrong: the models of the original's revisions, which
 [revisions.md](revisions.md) judges from inside; the reference; and a naive worker on an `asyncio.Queue`
-(`conformance/samples/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
+(`support/samples/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
 that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
 finds, the last two tables say why.
 
@@ -63,7 +62,7 @@ None of these has calls of the family. [Mistakes in the family](#mistakes-in-the
     (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
 ## Seeded servers
 
-Small servers that judge the judge (`conformance/samples/table.py`). Of each subject one is guilty, and one looks guilty
+Small servers that judge the judge (`support/samples/table.py`). Of each subject one is guilty, and one looks guilty
 and is innocent. The kit must say exactly this, and `tests/conformance/test_seeded.py` sees to it.
 
 {table(("subject", "server", "what it does", "broken"), (
@@ -71,7 +70,7 @@ and is innocent. The kit must say exactly this, and `tests/conformance/test_seed
     for subject, servers in SEEDED.items() for s in servers))}
 ## Mistakes in the family
 
-Each mistake that [family.md](family.md) lists is a protocol, and so a server (`conformance/samples/family.py`). This is
+Each mistake that [family.md](family.md) lists is a protocol, and so a server (`support/samples/family.py`). This is
 what shows of it from outside: a guarantee that is broken, and a script with its schedule in which that is seen. In the
 same scripts a server without a mistake shows nothing.
 
@@ -101,12 +100,3 @@ def _list_shown() -> Iterable[tuple[str, str, str, str]]:
         if s.name in flaws:
             where = [r for r in BEHAVIOURS if shows(flaws[s.name], r)]
             yield f"[{s.name}](flaws.md#{s.name})", s.guarantee, f"`{s.text}`", ", ".join(where)
-
-
-def fields_table() -> str:
-    """What a line of a trace can have."""
-    def needed_by(name: str) -> str:
-        return ", ".join(f"`{kind}`" for kind, names in NEEDED.items() if name in names) or "–"
-
-    return table(("field", "what it says", "what it is", "needed by"), (
-        (f"`{name}`", field.meaning, field.expected, needed_by(name)) for name, field in FIELDS.items()))

@@ -8,7 +8,7 @@ takes the worker with it.
 import asyncio
 from collections.abc import Callable
 
-from ..adapter import Adapter, Ended, Sent, TurnFailed, Turns
+from cancelmark.conformance.adapter import Adapter, Ended, Sent, TurnFailed, Turns
 
 
 class NaiveServer:

@@ -7,7 +7,8 @@ Each breaks exactly that, and has an innocent one beside it.
 import asyncio
 from collections.abc import AsyncIterator
 
-from ..adapter import ContextFull, Ended, Event, Refused, Sent, TurnFailed
+from cancelmark.conformance.adapter import ContextFull, Ended, Event, Refused, Sent, TurnFailed
+
 from .seeded import Sound
 
 
