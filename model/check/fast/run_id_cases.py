@@ -11,13 +11,12 @@ two prompts with one seq have one run id. A protocol that reads run ids must rea
 from typing import Any, TypeVar
 
 from ...session import AnySession, Prompt
-from .places import number_of
 
 T = TypeVar("T", bound=AnySession)
 
 
 class Asked(BaseException):
-    """Somebody wants to know the run id of the prompt with this seq, or at the place of this number.
+    """The run id of the prompt with this seq is asked for.
 
     No `Exception`, so that a protocol which goes on after any of those does not go on after this.
     """
@@ -44,7 +43,7 @@ class HiddenPrompt(Prompt):
 
     @property
     def run_id(self) -> bool:
-        raise Asked(number_of(self.seq))
+        raise Asked(self.seq)
 
 
 def without_run_ids(session: AnySession) -> AnySession:
@@ -59,9 +58,9 @@ def without_run_ids(session: AnySession) -> AnySession:
 
 
 def with_run_ids(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
-    """The session with these run ids, by seq or number of place, and the others as they are."""
+    """The session with these run ids, by seq, and the others as they are."""
     return _with_prompts(session, [
-        Prompt(p.seq, run_ids[at], *p[2:]) if (at := number_of(p.seq)) in run_ids else p for p in session.prompts])
+        Prompt(p.seq, run_ids[p.seq], *p[2:]) if p.seq in run_ids else p for p in session.prompts])
 
 
 def _with_prompts(session: T, prompts: list[Prompt]) -> T:

@@ -9,8 +9,8 @@ The tables say what a move would show (properties broken, goals met), the search
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,30 +23,16 @@ from ..plain import Explorer, endless
 from .kernel import CASE, MOST_MOVES, MOVE
 from .layout import WORD_BITS, Layout, TooWide
 from .memory import Memory
-from .places import (
-    PLACES,
-    Form,
-    NotRenumberedError,
-    Shape,
-    form_of,
-    number_of,
-    number_place,
-    number_places,
-    number_prompt,
-    shape_of,
-)
-from .run_id_cases import Asked, HiddenPrompt, with_run_ids, without_run_ids
+from .run_id_cases import Asked, with_run_ids, without_run_ids
 
-Made = TypeVar("Made")
 T = TypeVar("T")
 
 MOST_AT_REST = 32  # properties: each has a bit
-NOBODY: frozenset[int] = frozenset()
+NOTHING: frozenset[int] = frozenset()
 
 
-class Deed(NamedTuple):
-    """One thing that sessions can do, whatever the run ids that nobody asked for: with the numbers of places for seqs,
-    or with seqs."""
+class Option(NamedTuple):
+    """One thing that a session can do, whatever the run ids that nothing asked for, and what it leads to."""
 
     action: Action
     seq: int | None
@@ -55,41 +41,17 @@ class Deed(NamedTuple):
     ended: tuple[Prompt, ...]
     lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
     shows: tuple[str, ...]  # the properties it breaks and the goals it meets, by id
-
-
-class Option(NamedTuple):
-    """A deed of one session, and what it leads to."""
-
-    deed: Deed
-    seqs: Sequence[int]  # by the numbers that the deed has for them
     live: int  # the number of the session without the finished prompts, hidden
     changes: bool
 
     @property
-    def action(self) -> Action:
-        return self.deed.action
-
-    @property
-    def shows(self) -> tuple[str, ...]:
-        return self.deed.shows
-
-    @property
     def label(self) -> tuple[Action, int | None, Variant]:
-        deed = self.deed
-        return deed.action, deed.seq and self.seqs[deed.seq], deed.variant
-
-    @property
-    def run_ids(self) -> list[int]:
-        return [self.seqs[seq] for seq in self.deed.run_ids]
-
-    @property
-    def lost(self) -> set[int]:
-        return {self.seqs[seq] for seq in self.deed.lost}
+        return self.action, self.seq, self.variant
 
     @property
     def ends(self) -> tuple[tuple[Any, ...], ...]:
         """How prompts end: their seqs, and all that an end is known by. Their run ids are what they are."""
-        return tuple([(self.seqs[p[0]], *p[2:]) for p in self.deed.ended])
+        return tuple([(p[0], *p[2:]) for p in self.ended])
 
 
 class Case(NamedTuple):
@@ -98,31 +60,6 @@ class Case(NamedTuple):
     known: dict[int, bool]
     moves: tuple[Option, ...]
     unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
-
-
-class PlacedDeed(NamedTuple):
-    """A deed with the numbers of places for seqs, and what it leads to."""
-
-    deed: Deed
-    form: int  # of the session that it leads to, by number
-    places: tuple[int, ...]  # of that session: the mark's, and the prompts'
-
-
-class Shaped:
-    """What the sessions of a shape can do: each deed once, and cases that have the indices of theirs."""
-
-    def __init__(self, cases: Sequence[tuple[dict[int, bool], tuple[PlacedDeed, ...], int]]) -> None:
-        self._given = cases
-        deeds = {id(deed): deed for _, moves, _ in cases for deed in moves}
-        index = {key: i for i, key in enumerate(deeds)}
-        self.deeds = list(deeds.values())
-        self.cases = [(known, [index[id(deed)] for deed in moves], unrest) for known, moves, unrest in cases]
-
-    @cached_property
-    def when_full(self) -> "Shaped":
-        """The same when no prompt is accepted any more."""
-        return Shaped([(known, tuple([d for d in moves if d.deed.action.bound != "prompts"]), unrest)
-                       for known, moves, unrest in self._given])
 
 
 def ask(
@@ -166,130 +103,64 @@ class Sessions:
     def __init__(self, plain: Explorer) -> None:
         self.plain = plain
         self.known: list[AnySession] = []
-        self._numbers: dict[object, int] = {}  # by form, mark and seqs; or by session, if it cannot be renumbered
-        self._forms: dict[Form, int] = {}
-        self._form: list[Form] = []
+        self._numbers: dict[AnySession, int] = {}
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         if len(self.at_rest) > MOST_AT_REST:
             raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
         self._parts = Parts(plain.protocol)
         self._parts_when_full = Parts(plain.without_accept)
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
-        self._shapes: dict[Shape, Shaped | None] = {}  # None: it must be worked out as it is
-        self._seqs = range(2 + plain.bounds.prompts)  # for deeds that have seqs
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
         """The number of a hidden session."""
-        key = self._key(session)
-        number = self._numbers.setdefault(key, len(self.known))
+        number = self._numbers.setdefault(session, len(self.known))
         if number == len(self.known):
             self.known.append(session)
         return number
 
     def find(self, session: AnySession) -> int | None:
         """The same, if it was ever met."""
-        return self._numbers.get(self._key(session))
-
-    def _number_session(self, key: tuple[int, ...]) -> int:
-        """A number for the session with this form, mark and seqs."""
-        form, mark, *seqs = key
-        number = self._numbers[key] = len(self.known)
-        self.known.append(self._form[form].fill(HiddenPrompt, mark, seqs))
-        return number
-
-    def _key(self, session: AnySession) -> object:
-        found = form_of(session)
-        return session if found is None else (self._number_of_form(found[0]), *found[1])
-
-    def _number_of_form(self, form: Form) -> int:
-        number = self._forms.get(form)
-        if number is None:
-            form.check()
-            number = self._forms[form] = len(self._form)
-            self._form.append(form)
-        return number
+        return self._numbers.get(session)
 
     def cases(self, number: int, seq: int) -> tuple[Case, ...]:
         cases = self._cases.get((number, seq))
         if cases is None:
-            cases = self._cases[number, seq] = self._work_out(number, seq)
+            cases = self._cases[number, seq] = tuple(self._list_cases(self.known[number], seq))
         return cases
 
-    def _work_out(self, number: int, seq: int) -> tuple[Case, ...]:
-        session, prompts = self.known[number], self.plain.bounds.prompts
-        renumbered = shape_of(session, seq)
-        if renumbered is not None:
-            shape, seqs = renumbered
-            if shape not in self._shapes:
-                try:
-                    self._shapes[shape] = Shaped(self._split(
-                        *shape.fill(HiddenPrompt), self._placed_deed, full=len(shape.form.prompts) >= prompts))
-                except (Exception, NotRenumberedError):  # whatever goes wrong with places is told with seqs
-                    self._shapes[shape] = None
-            if (found := self._shapes[shape]) is not None:
-                return self._put_back(found.when_full if seq >= prompts else found, number, seqs)
-        return tuple([Case(*case) for case in self._split(session, seq, self._numbered_option, full=seq >= prompts)])
-
-    def _put_back(self, shaped: Shaped, number: int, seqs: list[int]) -> tuple[Case, ...]:
-        """The cases for the session of that number, with seqs for the numbers of places."""
-        options, numbers = [], self._numbers
-        for deed, form, places in shaped.deeds:
-            key = form, *[seqs[place] for place in places]
-            live = numbers.get(key)
-            if live is None:
-                live = self._number_session(key)
-            options.append(Option(deed, seqs, live, live != number or bool(deed.ended)))
-        return tuple([
-            Case({seqs[place]: yes for place, yes in known.items()}, tuple([options[i] for i in moves]), unrest)
-            for known, moves, unrest in shaped.cases])
-
-    def _split(
-        self, session: AnySession, seq: int, make: Callable[[AnySession, int, Move], Made], full: bool,
-    ) -> list[tuple[dict[int, bool], tuple[Made, ...], int]]:
-        """A case for each answer to what is asked of run ids: what is known, what can be done, and the unrest."""
-        def work_out(session: AnySession, part: Behaviour) -> tuple[Made, ...]:
+    def _list_cases(self, session: AnySession, seq: int) -> list[Case]:
+        """A case for each answer to what is asked of run ids."""
+        def work_out(session: AnySession, part: Behaviour) -> tuple[Option, ...]:
             moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
-            return tuple([make(session, seq, move) for move in moves])
+            return tuple([self._judge(session, seq, move) for move in moves])
 
-        def list_answers(part: Behaviour) -> list[tuple[dict[int, bool], tuple[Made, ...]]]:
+        def list_answers(part: Behaviour) -> list[tuple[dict[int, bool], tuple[Option, ...]]]:
             return list(ask(session, {}, partial(work_out, part=part)))
 
-        parts = self._parts_when_full if full else self._parts
-        cases: list[tuple[dict[int, bool], tuple[Made, ...], int]] = [
-            (known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
+        parts = self._parts_when_full if seq >= self.plain.bounds.prompts else self._parts
+        cases = [Case(known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
         for part in parts.parts:  # what does not ask is worked out once for all cases
             found = list_answers(part)
             if len(found) > 1 and parts.split(part, lambda part: len(list_answers(part)) > 1):
-                return self._split(session, seq, make, full)
-            cases = [({**known, **asked}, moves + more, unrest)
+                return self._list_cases(session, seq)
+            cases = [Case({**known, **asked}, moves + more, unrest)
                      for known, moves, unrest in cases for asked, more in found
                      if all(asked.get(of, yes) is yes for of, yes in known.items())]
         return cases
 
-    def _numbered_option(self, session: AnySession, seq: int, move: Move) -> Option:
-        deed = self._judge(session, seq, move, move.seq, move.ended)
-        return Option(deed, self._seqs, self.number(without_run_ids(move.live)), move.after != session)
-
-    def _placed_deed(self, session: AnySession, seq: int, move: Move) -> PlacedDeed:
-        form, places = number_places(without_run_ids(move.live))
-        return PlacedDeed(
-            self._judge(session, seq, move, move.seq and number_place(move.seq), tuple(map(number_prompt, move.ended))),
-            self._number_of_form(form), places)
-
-    def _judge(
-        self, session: AnySession, seq: int, move: Move, of: int | None, ended: tuple[Prompt, ...],
-    ) -> Deed:
-        """The move as a deed, of the prompt `of`."""
+    def _judge(self, session: AnySession, seq: int, move: Move) -> Option:
+        """The move as an option, with what it shows."""
         step = SessionStep.of(session, move)
         shows = tuple([id for id, holds in self.plain.on_session if not holds(step)]) + self._goals_met(move)
-        before, after = session.prompts, move.after.prompts
+        before, after = [p.seq for p in session.prompts], [p.seq for p in move.after.prompts]
         run_ids: tuple[int, ...] = ()
-        lost = NOBODY
-        if [p.seq for p in before] != [p.seq for p in after]:
-            run_ids = tuple([number_of(p.seq) for p in after if p.seq > seq and p.run_id])
-            lost = NOBODY.union([number_of(p.seq) for p in before]).difference([number_of(p.seq) for p in after])
-        return Deed(move.action, of, move.variant, run_ids, ended, lost, shows)
+        lost = NOTHING
+        if before != after:
+            run_ids = tuple([p.seq for p in move.after.prompts if p.seq > seq and p.run_id])
+            lost = frozenset(before).difference(after)
+        return Option(move.action, move.seq, move.variant, run_ids, move.ended, lost, shows,
+                      self.number(without_run_ids(move.live)), move.after != session)
 
     def _goals_met(self, move: Move) -> tuple[str, ...]:
         key = move.action, move.rows
@@ -305,7 +176,7 @@ class Sessions:
         for (number, _), cases in self._cases.items():
             onward[number] = (*onward.get(number, ()), *(
                 move.live for case in cases for move in case.moves
-                if move.action.system and not move.deed.ended))
+                if move.action.system and not move.ended))
         return endless(onward)
 
     def unrest(self, prompts: Iterable[Prompt]) -> int:
@@ -342,7 +213,7 @@ class Tables:
         self.everywhere: dict[Action, int] = {}
         self._kinds: dict[tuple[Action, int, bool, bool, tuple[str, ...]], tuple[int, int, int, int]] = {}
         self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all of it but seq and run
-        # id; and the seq if some property at rest looks at that
+        # id; and the seq if a property at rest tells seqs apart
         self.unrest_of_end = array("I", bytes(4 * (2 << layout.end_bits)))
 
     def add(self, untabled: Iterable[tuple[int, int]]) -> None:
@@ -374,7 +245,7 @@ class Tables:
 
     def _sum_up(self, options: tuple[Option, ...]) -> tuple[bool, bool]:
         """Whether the system can do none of these by itself; and whether two of them are the same action everywhere."""
-        actions = tuple([option.deed.action for option in options])
+        actions = tuple([option.action for option in options])
         found = self._summed_up.get(actions)
         if found is None:
             everywhere = [action for action in actions if action.everywhere]
@@ -384,27 +255,26 @@ class Tables:
 
     def _pack(self, session: int, number: int, closing: bool, option: Option) -> bytes:
         """One move."""
-        deed, seqs, after, changes = option
-        layout, keep = self.layout, WHOLE
+        layout, keep, after = self.layout, WHOLE, option.live
         if after >> layout.session_bits:
             raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
-        kind = deed.action, session, closing, changes, deed.shows
+        kind = option.action, session, closing, option.changes, option.shows
         fields = self._kinds.get(kind)
         if fields is None:
             fields = self._kinds[kind] = self._fields_of_kind(*kind)
         left, add, shows, everywhere = fields
         add += after - number << layout.sessions[session]
-        for seq in deed.run_ids:
-            add += layout.run_id(seqs[seq])
-        for prompt in deed.ended:
-            seq = seqs[prompt[0]]
+        for seq in option.run_ids:
+            add += layout.run_id(seq)
+        for prompt in option.ended:
+            seq = prompt[0]
             if end := self.end(session, seq, prompt[2:]):
                 add += end << layout.ends + (seq - 1) * layout.end_bits
             else:
                 keep &= ~layout.run_id(seq)
-        for seq in deed.lost:
-            keep &= ~layout.run_id(seqs[seq])
-        return MOVE.pack(left, keep, add & WHOLE, shows, changes, everywhere)
+        for seq in option.lost:
+            keep &= ~layout.run_id(seq)
+        return MOVE.pack(left, keep, add & WHOLE, shows, option.changes, everywhere)
 
     def _fields_of_kind(
         self, action: Action, session: int, closing: bool, changes: bool, shows: tuple[str, ...],
@@ -438,10 +308,9 @@ class Tables:
         return first and first + session
 
     def _number_end(self, seq: int, kind: tuple[Any, ...]) -> int:
-        try:
-            unrest = self._judge_end(PLACES[2], kind)
-        except (Exception, NotRenumberedError):  # as with sessions: whatever goes wrong with a place is told with seqs
-            unrest = self._judge_end(seq, kind)
+        by_seq = [self._judge_end(n, kind) for n in range(1, 1 + self.layout.bounds.prompts)]
+        unrest = by_seq[seq - 1]
+        if by_seq.count(unrest) < len(by_seq):
             kind = (seq, *kind)
         first = 0
         if not self.forget or any(unrest):

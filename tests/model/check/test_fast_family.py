@@ -6,9 +6,7 @@ from support.budget import DEEP
 from support.engines import loses_nothing, need_fast_engine, same
 
 from cancelmark.model.check.explore import Reduction, explore
-from cancelmark.model.check.fast import engine as fast
 from cancelmark.model.family import Feature
-from cancelmark.model.family_properties import properties_for
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.variants.mistakes import MISTAKES, Mistake
@@ -78,9 +76,3 @@ def test_what_a_hold_excuses_at_rest_is_tabled() -> None:
     same(forgetful, bounds)
     assert "all-done" in explore(forgetful, bounds, engine="fast").violations
     assert explore(alone(Feature.HOLD), bounds, engine="fast").verdict == "holds"
-
-
-def test_sessions_of_the_family_are_worked_out_up_to_renumbering() -> None:
-    explorer = fast.FastExplorer(FAMILY, Bounds(2, revokes=1, holds=1, nexts=1), properties_for(FAMILY))
-    explorer.search()
-    assert None not in explorer.sessions._shapes.values()

@@ -9,7 +9,7 @@ import pytest
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.check.fast.reductions import Commuting
-from cancelmark.model.check.fast.tables import Case, Deed, Option
+from cancelmark.model.check.fast.tables import Case, Option
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.properties import Bounds
 from cancelmark.model.session import Prompt
@@ -25,8 +25,7 @@ def move(name: str, live: str, **fields: Any) -> Option:
     """An action that leads to the session called `live`."""
     whole = {"action": ACTION[name], "seq": 1, "variant": None, "run_ids": (), "ended": (), "lost": frozenset(),
              "shows": ()}
-    changes = fields.pop("changes", True)
-    return Option(Deed(**{**whole, **fields}), range(4), NAMES.index(live), changes)
+    return Option(**{**whole, "changes": True, **fields}, live=NAMES.index(live))
 
 
 class Graph:
