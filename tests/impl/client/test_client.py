@@ -636,6 +636,32 @@ def test_a_prompt_of_which_nobody_knows_is_posted_again_where_run_ids_are_known(
     check(test())
 
 
+@pytest.mark.rule("R1d", "R22b")
+@settings(max_examples=effort(60))
+@given(st.lists(st.sampled_from(["reset", "500", "429", "503", "408", "404", "409"]), min_size=1, max_size=5),
+       st.booleans())
+def test_a_prompt_that_may_have_been_accepted_is_never_called_refused(answers: list[str], for_ever: bool) -> None:
+    """Answers in any sequence: a server may have accepted the prompt with any that is lost, and with a 500."""
+    async def test() -> None:
+        posts: list[Route] = [LOST if how == "reset" else says(int(how), {}) for how in answers]
+        async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine")),
+                            POST: posts if for_ever else [*posts, ACCEPTED]}) as server:
+            ending = asyncio.gather(run(server, patience=SOON if for_ever else QUICK), return_exceptions=True)
+            result, told = (await ending)[0], answers[:len(server.to(POST))]
+            doubtful = {"reset", "500"} & set(told)
+            if isinstance(result, Refusal) and not result.unknown:
+                assert not doubtful, told
+                assert len(told) == 1, "it was refused, and posted again"
+            elif isinstance(result, Unreachable | Refusal):
+                assert doubtful
+                assert for_ever or {"404", "409"} & set(told), "it was given up too soon"
+            else:
+                assert isinstance(result, RunComplete)
+                assert not for_ever
+
+    check(test())
+
+
 def test_a_post_that_cannot_succeed_ends() -> None:
     with pytest.raises(Unreachable):
         ran(open_stream(place(0)), LOST, patience=SOON)
