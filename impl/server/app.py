@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -129,6 +130,15 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
     return Guard(app, hosts=hosts, token=token, public=page.PATHS, note_answer=note_answer)
 
 
+class NameConvertor(PathConvertor):
+    """The rest of a path, slashes, line ends and all: `.` and `$` stop at a line end, which leads to another name."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", NameConvertor())
+
+
 class Endpoint:
     """All calls of one path (R27a)."""
 
@@ -164,7 +174,7 @@ class Endpoint:
 def _routes(site: Site) -> list[Route]:
     by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the busiest is looked at first
     for call in CALLS:
-        path = _S + "/prompts/{prompt:path}" if call.path.startswith(_P) else call.path  # a run id may have slashes
+        path = _S + "/prompts/{prompt:name}" if call.path.startswith(_P) else call.path  # a run id may have anything
         by_path.setdefault(path, []).append(call)
     return [Route(path, Endpoint(site, calls)) for path, calls in by_path.items()]
 

@@ -11,6 +11,7 @@ import hmac
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from time import perf_counter
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,6 +58,8 @@ class Guard:
             self._note_answer(scope, status, perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> Answer | None:
+        if not _is_text(scope["raw_path"]) or not _is_text(scope["query_string"]):
+            return problem(404, "there is no such name: the path or the query is not UTF-8")
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in (b"host", b"origin", b"authorization"):
@@ -82,6 +85,15 @@ class Guard:
         assert self._token is not None
         scheme, _, token = header.partition(b" ")
         return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+
+
+def _is_text(quoted: bytes) -> bool:
+    """Whether it is UTF-8. What is not would be read with marks in place of its bytes, and name something else."""
+    try:
+        unquote_to_bytes(quoted).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _host_name(host: str) -> str:

@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from time import thread_time
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2 as httpx
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 from support.servers import PATIENCE, Place, Process, Server, serving, web
@@ -195,6 +196,49 @@ def test_unknown_ids_are_404_however_odd_they_are() -> None:
                 assert len(answer.content) < 1000
             assert (await place.do("cancel", odd)).status_code == 404
             assert (await place.post("hello", None, odd[:200])).status_code == 400
+
+    play(story)
+
+
+NAMES = st.text(st.sampled_from("ab\n\r\t /%?#.:;+&=é\u2028\ufffd☃😀"), min_size=1, max_size=8) | st.sampled_from(
+    ["list", "queued", "clear", "1", "run:x", "..", "x/text", "x/next", "x\n", "\n", "x/text\n", "%0a", "%ff"])
+
+
+@given(st.lists(NAMES, min_size=2, max_size=8, unique=True))
+@example(["x", "x\n", "a\nb"])
+@settings(max_examples=effort(20), deadline=None)
+def test_a_call_by_run_id_reaches_that_prompt_and_no_other(names: list[str]) -> None:
+    """Whatever characters a run id has."""
+    async def story(server: Server, place: Place) -> None:
+        server.holds("first")
+        await place.send("first", "first")
+        for name in names:
+            await place.send("one that waits", name)
+        waiting = set(names)
+        for name in reversed(names):
+            url = f"{place.url}/agent/sessions/{place.session}/prompts/run:{quote(name, safe='')}"
+            found = await place.get(f"prompts?run_id={quote(name, safe='')}")
+            assert [one["run_id"] for one in found] == [name]
+            for call in (place.http.put(f"{url}/text", json={"prompt": "edited"}), place.http.post(f"{url}/next")):
+                assert (await call).status_code == 200
+            queue = await place.get("prompts/list?full=true")
+            assert queue[0]["run_id"] == name
+            assert {one["run_id"] for one in queue if one["text"] == "edited"} == {name}
+            assert (await place.http.delete(url)).json()["effect"] == "canceled"
+            waiting.remove(name)
+            assert {one["run_id"] for one in await place.get("prompts/list?full=true")} == waiting
+
+    play(story)
+
+
+def test_a_name_that_is_not_utf_8_is_nobodys() -> None:
+    async def story(server: Server, place: Place) -> None:
+        server.holds("first")
+        await place.send("first", "\ufffd")
+        url = f"{place.url}/agent/sessions/{place.session}/prompts"
+        for answer in (await place.http.delete(f"{url}/run:%ff"), await place.http.get(f"{url}?run_id=%ff")):
+            assert answer.status_code == 404
+        assert (await place.get())["is_busy"]
 
     play(story)
 
