@@ -126,6 +126,8 @@ class Framing(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._size = 0
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                raise h11.RemoteProtocolError("two lengths: a proxy may see another request in its body")
         elif isinstance(event, h11.Data):
             self._pieces += 1
             self._size += len(event.data)

@@ -305,6 +305,27 @@ def test_what_is_no_http_is_refused_and_the_server_goes_on(sent: bytes) -> None:
     play(story)
 
 
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("framing", [
+    "content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 44",
+    "transfer-encoding: chunked\r\ntransfer-encoding: chunked", "transfer-encoding: chunked, identity",
+    "transfer-encoding: gzip, chunked", "transfer-encoding: xchunked", "content-length: 5, 6", "content-length: +5",
+])
+def test_a_request_whose_end_can_be_read_in_two_ways_is_the_last_of_its_connection(framing: str, version: str) -> None:
+    """A proxy may see another request in what follows."""
+    async def story(server: Server, place: Place) -> None:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST /v1/workspaces HTTP/{version}\r\nhost: {host}\r\n{framing}\r\n\r\n0\r\n\r\n"
+                     f"GET /v1/health HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
+        assert re.match(rb"HTTP/1.1 (400|501) ", answer)
+        assert len(re.findall(rb"HTTP/1.1 \d", answer)) == 1
+        writer.close()
+
+    play(story)
+
+
 @given(data=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: json.dumps(text).encode()))
 @settings(max_examples=effort(100), deadline=None)
 def test_whatever_bytes_are_sent_they_are_taken_or_refused(data: bytes) -> None:
