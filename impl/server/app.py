@@ -22,7 +22,7 @@ from ..runtime.workspace import Full, Unknown
 from ..store import StoreError, Unconfirmed
 from . import calls, page
 from .answers import Answer, problem
-from .guard import Guard, TooLarge, TooSlow, drop_body, read_body
+from .guard import Guard, TooLarge, TooSlow, read_body
 from .lists import LIMIT
 from .schemas import BadInput, check_request, model_of, parse_body
 from .site import Site
@@ -163,11 +163,11 @@ class Endpoint:
         await answer(scope, receive, send)
 
     async def _answer(self, call: Call, request: Request) -> ASGIApp:
-        if call.sent is None:
-            if call.method != "GET":
-                await drop_body(request)
+        if call.method == "GET":
             return await call.handle(self._site, request)
-        data = await read_body(request, self._site.limits.body)
+        data = await read_body(request, self._site.limits.body)  # nothing is done before all of the request is there
+        if call.sent is None:
+            return await call.handle(self._site, request)
         return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
 
 
@@ -284,7 +284,7 @@ def _operation(call: Call) -> dict[str, Any]:
         "responses": {str(call.status): {"description": "It is done" if call.status == 200 else "Accepted",
                                          **({"headers": {"Link": LINK}} if call.before else {}),
                                          "content": {kind: content}}}}
-    refusals = {401, 403, *call.refusals, *((400, 408, 413) if call.sent else ())}
+    refusals = {401, 403, *call.refusals, *((400,) if call.sent else ()), *((408, 413) if call.method != "GET" else ())}
     for status in sorted(refusals):
         operation["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
     if call.sent:

@@ -113,13 +113,6 @@ async def read_body(request: Request, limit: int) -> bytes:
         return await _read_body(request, limit, int(said) if said.isascii() and said.isdigit() else 0)
 
 
-async def drop_body(request: Request) -> None:
-    """Waits for a body that nobody wants: nothing is done for a request before all of it is there."""
-    async with _in_time():
-        async for _ in request.stream():
-            pass
-
-
 @asynccontextmanager
 async def _in_time() -> AsyncIterator[None]:
     try:

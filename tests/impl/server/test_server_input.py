@@ -261,12 +261,38 @@ def test_what_is_no_call_is_said_so() -> None:
 
 def test_a_call_that_takes_no_body_does_not_mind_one() -> None:
     async def story(server: Server, place: Place) -> None:
-        for size in (10, 100_000, 3_000_000):
+        for size, status in (10, 200), (100_000, 200), (BODY, 200), (3_000_000, 413):
             answer = await place.http.post(f"{place.url}/agent/sessions/{place.session}/cancel", content=b"x" * size)
-            assert answer.status_code == 200
+            assert answer.status_code == status
             assert (await place.http.get("/v1/health")).status_code == 200
 
     play(story)
+
+
+@pytest.mark.parametrize("framing", ["content-length: 1000000000000", "transfer-encoding: chunked"])
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_no_call_takes_a_body_without_an_end(host: str, framing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is answered, and whether or not the call takes a body."""
+    monkeypatch.setattr("cancelmark.impl.server.connections.UNWANTED", 100_000)
+    piece = b"10000\r\n%s\r\n" % (b"x" * 65_536) if "chunked" in framing else b"x" * 65_536
+    calls = {(call.method, call.path) for call in CALLS} | {("PATCH", "/v1/workspaces"), ("GET", "/nowhere")}
+
+    async def story(server: Server, place: Place) -> None:
+        address, port = server.url.removeprefix("http://").split(":")
+        for method, path in sorted(calls):
+            path = path.format(id=place.id, sid=place.session, prompt="1", client_id=uuid4())
+            _, writer = await asyncio.open_connection(address, int(port))
+            writer.write(f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n{framing}\r\n\r\n".encode())
+            sent = 0
+            with suppress(ConnectionError):
+                while sent < 100_000_000:
+                    writer.write(piece)
+                    await writer.drain()
+                    sent += len(piece)
+            assert sent < 100_000_000, (method, path)
+            writer.close()
+
+    play(story, limits=Limits(body=10_000))
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
