@@ -33,7 +33,7 @@ from weakref import WeakValueDictionary
 from cancelmark.model.lifecycle import Feature
 from cancelmark.model.protocol import FAMILY, Protocol
 
-from ..files import UsageError
+from ..files import make_directory
 from ..models import Attachment, Model, Role
 from ..store import MemoryStore, Message, PromptRecord, SessionRecord, SqliteStore, Store, StoreError
 from ..store.index import Index, Record, make_private
@@ -319,16 +319,10 @@ class Workspaces:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who holds one keeps it
         self._tasks: set[asyncio.Task[None]] = set()
         if directory is not None:
-            try:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (directory / "workspaces").mkdir(mode=0o700, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot make {directory}: {error.strerror}; choose another --data-dir") from error
+            make_directory(directory, "--data-dir")
+            make_directory(directory / "workspaces", "--data-dir")
         if traces is not None:
-            try:
-                traces.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot make {traces}: {error.strerror}; choose another --trace") from error
+            make_directory(traces, "--trace")
         self._index = Index(directory)
         if directory is not None:
             make_private(directory)

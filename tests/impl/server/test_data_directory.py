@@ -79,6 +79,20 @@ def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
         os.umask(mask)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707, 0o775, 0o1777, 0o755, 0o700])
+@pytest.mark.parametrize("options", [(), ("--memory",)])
+def test_others_cannot_replace_what_the_server_keeps(tmp_path: Path, mode: int, options: tuple[str, ...]) -> None:
+    data, traces = tmp_path / "data", tmp_path / "traces"
+    for directory in (data, traces, data / "workspaces"):
+        directory.mkdir()
+        directory.chmod(mode)
+    with Process(data, "--trace", str(traces), *options):
+        after = [stat.S_IMODE(directory.stat().st_mode) for directory in (data, traces)]
+    assert after == [mode if mode & stat.S_ISVTX else mode & 0o755] * 2
+    if not options:
+        assert stat.S_IMODE((data / "workspaces").stat().st_mode) & 0o077 == 0
+
+
 def test_an_index_is_its_users_alone_from_the_beginning(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
