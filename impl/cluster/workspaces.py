@@ -292,7 +292,7 @@ class SharedWorkspaces(Workspaces):
                 await workspace.mirror.look()  # before its end is heard of: no message comes after that
                 store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
-            if known != workspace.log and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
+            if known != workspace.log and not workspace.runtime.unfinished() and not self._lock(workspace.id).locked():
                 async with self._lock(workspace.id):
                     await self._let_go(workspace)
 

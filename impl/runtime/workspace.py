@@ -179,7 +179,7 @@ class Workspace:
         that somebody asks again when that may be over."""
         loop = asyncio.get_running_loop()
         self._claims = {client: until for client, until in self._claims.items() if until > loop.time()}
-        wanted = bool(self._claims) or self.runtime.is_busy()
+        wanted = bool(self._claims) or bool(self.runtime.unfinished())  # one that is stuck is not waited for
         if wanted:
             wait = max(self._claims.values(), default=inf) - loop.time()
             self._alarm.cancel()
