@@ -203,8 +203,11 @@ class SharedRuntime(Runtime):
     async def create_session(self, id: str, title: str = "") -> None:
         if id not in self._lanes:
             self._refuse_if_closing()
-            with suppress(Refused):  # another caller was faster
-                await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+            try:
+                with suppress(Refused):  # another caller was faster
+                    await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+            except ClosingSession as error:
+                raise Closing("the workspace is closing; open it again") from error
             await self._reach(id)
 
     def unfinished(self, session_id: str | None = None) -> int:

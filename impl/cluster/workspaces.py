@@ -206,7 +206,7 @@ class SharedWorkspaces(Workspaces):
             if self._open.get(id) is workspace:
                 await self._let_go(workspace, deadline)
             if forget:
-                await self.database.fetch(FORGET, *[key] * FORGET.count("%s"))
+                await self.database.fetch("SELECT cancelmark.forget(%s)", key)
             else:
                 await self.database.fetch("UPDATE cancelmark.workspaces SET open = false WHERE id = %s", key)
         log.info("workspace forgotten" if forget else "workspace closed", extra={"workspace": id})
@@ -305,9 +305,3 @@ class SharedWorkspaces(Workspaces):
 
 def _make_unknown(id: str) -> Unknown:
     return Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
-
-
-TABLES = ("lives", "events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
-FORGET = "WITH " + ", ".join(
-    f"of_{table} AS (DELETE FROM cancelmark.{table} WHERE workspace_id = %s)" for table in TABLES
-) + " DELETE FROM cancelmark.workspaces WHERE id = %s"
