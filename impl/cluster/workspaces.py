@@ -163,10 +163,10 @@ class SharedWorkspaces(Workspaces):
             workspace.ready = True
 
     async def is_ready(self) -> bool:
-        if self.closing or not self.node.alive:
+        if not await super().is_ready() or not self.node.alive:
             return False
-        try:
-            await self.database.fetch("SELECT 1", deadline=2.0)
+        try:  # a standby can be read, and takes no work
+            await self.database.fetch("UPDATE cancelmark.nodes SET url = url WHERE id = %s", self.node.id, deadline=2.0)
         except StoreError:
             return False
         return True

@@ -51,6 +51,7 @@ log = logging.getLogger("cancelmark.workspace")
 GRACE = 300.0  # seconds
 QUEUE = 1000  # prompts of one session that are not done
 OPEN = 64  # workspaces
+FULL_FOR = 10.0  # seconds for which a server whose disk was found full is not ready
 
 
 class Unknown(LookupError):
@@ -314,6 +315,7 @@ class Workspaces:
         self.protocol = protocol
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
+        self.full_until = 0.0  # by the clock of the event loop
         self._open: dict[str, Workspace] = {}
         self._opening = 0  # of those that are not open yet
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who holds one keeps it
@@ -389,8 +391,12 @@ class Workspaces:
         return self._index.all().get(id)
 
     async def is_ready(self) -> bool:
-        """Whether work can be taken now."""
-        return not self.closing
+        """Whether work can be taken now, as far as is known: not for a while after the disk was found full."""
+        return not self.closing and asyncio.get_running_loop().time() >= self.full_until
+
+    def note_full(self) -> None:
+        """A call has found the disk full."""
+        self.full_until = asyncio.get_running_loop().time() + FULL_FOR
 
     def figures(self) -> Mapping[str, tuple[str, float]]:
         """Figures of its own, by name: what each is, and its value."""

@@ -19,7 +19,7 @@ from ..models import ModelError
 from ..runtime import Busy, Closing, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
 from ..runtime.refusals import PromptRefusal
 from ..runtime.workspace import Full, Unknown
-from ..store import StoreError, Unconfirmed
+from ..store import NoRoom, StoreError, Unconfirmed
 from . import calls, page
 from .answers import Answer, problem
 from .guard import Guard, TooLarge, TooSlow, read_body
@@ -159,6 +159,8 @@ class Endpoint:
             except ClientDisconnect:
                 return
             except Exception as error:
+                if isinstance(error, NoRoom):
+                    self._site.workspaces.note_full()
                 answer = _problem(error, call)
         await answer(scope, receive, send)
 

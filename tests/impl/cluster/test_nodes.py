@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -727,6 +727,62 @@ def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_be
             assert [kind for kind in list_sent(a, told) if kind != "tell"] == ["load", "step"]
 
     play(story, lease=RARELY)
+
+
+@pytest.mark.parametrize("state", ["53100", "53200", "53400", "40001", "55P03", "25006", "XX000", "22000", "58030"])
+def test_what_the_database_says_is_for_the_log_and_a_full_one_is_not_ready(
+        state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("cancelmark.impl.runtime.workspace.FULL_FOR", 0.5)
+    monkeypatch.setattr("cancelmark.impl.store.postgres.store.PATIENCE", 0.1)
+    server = shared_server()
+    database = server.url(server.new_database())
+    secret = 'could not extend file "base/16391/16420": no space'
+
+    async def story(a: Node) -> None:
+        place = a[1]
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"""
+                CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN RAISE EXCEPTION '{secret}' USING ERRCODE = '{state}'; END $$;
+                CREATE TRIGGER failing BEFORE INSERT ON cancelmark.sessions EXECUTE FUNCTION fail()""")
+            answer = await place.http.post(f"{place.url}/sessions", json={"title": "one more"})
+            assert answer.status_code == 503
+            for word in ("base/", "SQL", "INSERT", "function", "127.0.0.1"):
+                assert word not in answer.text
+            assert any(secret in str(getattr(record, "problem", "")) for record in caplog.records)
+            assert ((await place.http.get("/v1/ready")).status_code == 503) == (state == "53100")
+            connection.execute("DROP TRIGGER failing ON cancelmark.sessions")
+        while (await place.http.get("/v1/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+        await place.new_session()
+
+    play(story, 1, database=database)
+
+
+def test_a_database_that_takes_no_writes_is_not_ready() -> None:
+    """As a standby does."""
+    server = shared_server()
+    name = server.new_database()
+
+    async def story(a: Node) -> None:
+        assert (await a[1].http.get("/v1/ready")).status_code == 200
+        with psycopg.connect(server.url(name), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                               " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        for _ in range(20):  # until each connection is a new one
+            with suppress(StoreError):
+                await a[0].site.workspaces.database.fetch("SELECT 1")  # type: ignore[attr-defined]
+        assert (await a[1].http.get("/v1/ready")).json()["status"] == "away"
+        with psycopg.connect(server.url(name), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                               " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        while (await a[1].http.get("/v1/ready")).status_code != 200:
+            await asyncio.sleep(0.01)
+
+    play(story, 1, database=server.url(name), lease=Lease(300.0, 150.0))
 
 
 @pytest.mark.parametrize("again", range(3))

@@ -176,3 +176,18 @@ def test_a_start_on_a_full_disk_serves_or_says_why_not(tmp_path: Path, left: int
         finally:
             process.kill()
             process.communicate()
+
+
+def test_a_server_whose_disk_is_full_says_so_and_is_not_ready(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk, Process(disk / "data") as server, \
+            httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
+        workspace = http.post("/v1/workspaces", json={"path": str(tmp_path)}).json()["id"]
+        assert http.get("/v1/ready").status_code == 200
+        fill(disk)
+        url = f"/v1/workspaces/{workspace}/sessions"
+        while (answer := http.post(url, json={"title": "x" * 200})).status_code == 200:
+            pass
+        assert answer.status_code == 503
+        assert answer.json()["message"].startswith("the disk is full; make room")
+        assert str(tmp_path) not in answer.text
+        assert (http.get("/v1/ready").status_code, http.get("/v1/ready").json()["status"]) == (503, "away")
