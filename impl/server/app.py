@@ -1,5 +1,6 @@
 """One table of calls, from which come the routes and the OpenAPI document."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -112,6 +113,10 @@ STATUS: Sequence[tuple[type[Exception], int]] = (
     (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
+# For a call that was not answered when the server had to end.
+_NOT_BEGUN = problem(503, "the server is closing, and nothing was done; repeat it", RETRY)
+_UNKNOWN = problem(500, "the server closed, and it is not known whether this was done; repeat it (a prompt under the "
+                        "same run id)", RETRY)
 
 
 def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
@@ -158,6 +163,10 @@ class Endpoint:
                 answer = await self._answer(call, Request(scope, receive))
             except ClientDisconnect:
                 return
+            except asyncio.CancelledError:
+                if not self._site.workspaces.closing:
+                    raise
+                answer = _UNKNOWN if scope.get("cancelmark.begun") else _NOT_BEGUN
             except Exception as error:
                 if isinstance(error, NoRoom):
                     self._site.workspaces.note_full()
@@ -168,6 +177,7 @@ class Endpoint:
         if call.method == "GET":
             return await call.handle(self._site, request)
         data = await read_body(request, self._site.limits.body)  # nothing is done before all of the request is there
+        request.scope["cancelmark.begun"] = True
         if call.sent is None:
             return await call.handle(self._site, request)
         return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
