@@ -25,7 +25,7 @@ HEAD_SIZE = 16_384  # bytes of a request line with its headers
 READ_SIZE = 4096  # bytes that are read at a time: so much is looked at before others have their turn
 PIECES = 1000  # of a body: if there are more, they must not be tiny, since each costs as much as many bytes
 TINY = 64  # bytes of a piece
-UNWANTED = 16 * 1024 * 1024  # bytes of a body that are read after the answer, so that its sender gets to see that
+UNWANTED = 64 * 1024 * 1024  # bytes of a body that are read after the answer, so that its sender gets to see that
 SMALL = 4096  # bytes that are written together with others
 
 
