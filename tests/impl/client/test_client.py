@@ -587,6 +587,26 @@ def test_canceling_the_reader_loses_nothing() -> None:
     check(test())
 
 
+def test_canceling_the_reader_is_no_trouble_with_the_server() -> None:
+    """The stream is taken up again at once: nothing is told of a lost connection, and no patience is spent."""
+    async def test() -> None:
+        told: list[ClientError | None] = []
+        routes = [open_stream(place(0)), open_stream(place(0)), open_stream(ended(1, "run-1"))]
+        async with Hostile({EVENTS: routes}) as server, Client(server.address) as client, \
+                Events(client, "w", patience=QUICK, changed=told.append) as events:
+            for _ in range(2):
+                reading = asyncio.ensure_future(anext(events))
+                while not events.place or events.trouble:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.02)
+                reading.cancel()
+                await asyncio.wait((reading,))
+            assert isinstance((await anext(events)).payload, RunComplete)
+            assert told == [None] * 3
+
+    check(test())
+
+
 # --- posting
 
 LOST = Reply((Act.RESET,), head=False)
