@@ -1,7 +1,8 @@
-"""Writing files so that a failure leaves either the old file or the new one, never half of one."""
+"""Files and directories: a failed write leaves either the old file or the new one, and others cannot replace ours."""
 
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -39,3 +40,19 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def make_directory(directory: Path, option: str) -> None:
+    """Makes the directory if it is not there, and takes the right to write from others, who could replace our files. A
+    directory with the sticky bit, such as /tmp, protects each user's files itself and is left alone. Raises
+    `UsageError` that names the option."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = directory.stat().st_mode
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            directory.chmod(stat.S_IMODE(mode) & ~0o022)
+    except PermissionError as error:
+        problem = "others can write to it" if directory.is_dir() else error.strerror
+        raise UsageError(f"cannot use {directory}: {problem}; choose another {option}") from error
+    except OSError as error:
+        raise UsageError(f"cannot make {directory}: {error.strerror}; choose another {option}") from error

@@ -16,20 +16,26 @@ Several editors may share a session: each sees the messages of all.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
-from ..client import Client, ClientError, Events, Message, Notice, Prompt, Refusal, RunComplete
+from ..client import Client, ClientError, Events, Message, Notice, Prompt, Refusal, RunComplete, Unreachable
 from ..client import Session as ServerSession
+from ..client.run import find_recorded_end, post
 from .peer import INTERNAL, PARAMS, UNKNOWN, Call, Peer
+
+log = logging.getLogger("cancelmark.acp")
 
 NO_SESSION = -32002  # of ACP: a resource was not found
 CAPABILITIES = {"loadSession": True, "promptCapabilities": {"embeddedContext": True},
                 "sessionCapabilities": {"list": {}, "resume": {}}}
+TRIES = 8  # to learn what a gap in the events has hidden
 STOPS = {"end_turn": "end_turn", "canceled": "cancelled"}
 CHUNKS = {"user": "user_message_chunk", "assistant": "agent_message_chunk"}
 
@@ -58,8 +64,9 @@ class AcpAgent:
     def __init__(self, client: Client, peer: Peer) -> None:
         self.client, self.peer = client, peer
         self.sessions: dict[str, Session] = {}
-        self._watched: set[str] = set()  # workspaces whose events are read
-        self._running: dict[str, Call] = {}  # prompts that are not answered, by run id
+        self._watched: dict[str, Events] = {}  # by workspace
+        self._watching = asyncio.Lock()
+        self._running: dict[str, tuple[Session, Call]] = {}  # prompts that are not answered, by run id
         self._shown: dict[str, str] = {}  # the text of a message, as far as the editor has been told, by its id
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
@@ -119,13 +126,17 @@ class AcpAgent:
                     id = await self._find(workspace, str(call.params.get("sessionId")))
                     if call.method == "session/load":
                         for message in await self.client.messages(workspace, id):
-                            self._show(message)
+                            self._show(id, message.role, message.id, message.text)
                     self._take_up(id, workspace)
                     self.peer.reply(call, None if call.method == "session/load" else {})
-        except Trouble as trouble:
-            self.peer.refuse(call, trouble.code, str(trouble))
-        except ClientError as error:
-            self.peer.refuse(call, INTERNAL, str(error))
+        except Exception as error:
+            self._refuse(call, error)
+
+    def _refuse(self, call: Call, error: Exception) -> None:
+        """A request that fails, in whatever way, fails alone: the agent goes on."""
+        if not isinstance(error, Trouble | ClientError):
+            log.error("a request failed", extra={"call": call.method}, exc_info=error)
+        self.peer.refuse(call, error.code if isinstance(error, Trouble) else INTERNAL, str(error))
 
     def _take_up(self, id: str, workspace: str) -> None:
         if id not in self.sessions:
@@ -136,6 +147,8 @@ class AcpAgent:
         try:
             return (await self.client.session(workspace, id)).id
         except Refusal as refusal:
+            if refusal.status not in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):  # whether it is there is not known
+                raise
             raise Trouble(NO_SESSION, f"there is no session {id!r:.80} in that directory") from refusal
 
     async def _list(self, call: Call) -> list[dict[str, Any]]:
@@ -148,11 +161,12 @@ class AcpAgent:
     async def _watch(self, call: Call) -> str:
         """The workspace of the directory, whose events are read from now on."""
         workspace = await self.client.open_workspace(_directory(call))
-        if workspace.id not in self._watched:
-            self._watched.add(workspace.id)
-            await self.client.init_agent(workspace.id)
-            events = await self._stack.enter_async_context(Events(self.client, workspace.id))
-            self._go_on_with(self._read(events))
+        async with self._watching:  # a session is told of only when its events are read
+            if workspace.id not in self._watched:
+                await self.client.init_agent(workspace.id)
+                events = await self._stack.enter_async_context(Events(self.client, workspace.id))
+                self._watched[workspace.id] = events
+                self._go_on_with(self._read(events))
         return workspace.id
 
     async def _ask_in_order(self, session: Session) -> None:
@@ -163,13 +177,13 @@ class AcpAgent:
 
     async def _send(self, session: Session, call: Call) -> None:
         run_id = str(uuid4())
+        self._running[run_id] = session, call  # its end may come before the answer to its posting
         try:
             text = _text(call.params.get("prompt"))
-            self._running[run_id] = call
-            await self.client.send(session.workspace, session.id, text, run_id)
-        except (Trouble, ClientError) as error:
-            self._running.pop(run_id, None)
-            self.peer.refuse(call, error.code if isinstance(error, Trouble) else INTERNAL, str(error))
+            await post(self._watched[session.workspace], session.id, text, run_id)
+        except Exception as error:
+            if self._running.pop(run_id, None):
+                self._refuse(call, error)
 
     def _go_on_with(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
@@ -188,33 +202,56 @@ class AcpAgent:
     async def _read(self, events: Events) -> None:
         async for notice in events:
             self._tell(notice)
+            if notice.type == "gap":
+                await self._catch_up(events)
+
+    async def _catch_up(self, events: Events) -> None:
+        """Tells what a gap in the events has hidden: messages, and ends as they are recorded (R29e)."""
+        for attempt in range(TRIES):
+            try:
+                for session in [session for session in self.sessions.values() if session.workspace == events.workspace]:
+                    for message in await self.client.messages(session.workspace, session.id):
+                        self._tell_message(message)
+                for run_id, (session, _) in list(self._running.items()):
+                    if session.workspace == events.workspace:
+                        end = await find_recorded_end(self.client, session.workspace, session.id, run_id)
+                        if end and run_id in self._running:
+                            self._answer(self._running.pop(run_id)[1], end)
+                return
+            except (Unreachable, Refusal) as error:
+                if attempt == TRIES - 1:
+                    raise
+                await asyncio.sleep(events.patience.delay(attempt, error))
 
     def _tell(self, notice: Notice) -> None:
         match notice.payload:
             case Message(session_id=id) as message if id in self.sessions:
-                if not (message.role == "user" and message.run_id in self._running):  # its editor knows what it said
-                    self._show(message)
+                self._tell_message(message)
             case Prompt(session_id=id) as prompt if id in self.sessions:
                 self._update(id, {"sessionUpdate": "session_info_update", "_meta": {"cancelmark": {
                     "runId": prompt.run_id, "seq": prompt.seq, "state": prompt.state, "outcome": prompt.outcome}}})
             case RunComplete(run_id=run_id) as end if run_id in self._running:
-                self._answer(self._running.pop(run_id), end)
+                self._answer(self._running.pop(run_id)[1], end)
+
+    def _tell_message(self, message: Message) -> None:
+        if not (message.role == "user" and message.run_id in self._running):  # its editor knows what it said
+            self._show(message.session_id, message.role, message.id, message.text)
 
     def _answer(self, call: Call, end: RunComplete) -> None:
+        if end.message_id:
+            self._show(end.session_id, "assistant", end.message_id, end.text)  # updates may have been skipped
         if end.outcome not in STOPS:
             self.peer.refuse(call, INTERNAL, end.error or "the turn failed")
             return
-        if end.text and end.message_id and self._shown.get(end.message_id) is None:  # its updates were missed
-            self._chunk(end.session_id, "assistant", end.message_id, end.text)
         about = {"runId": end.run_id, "seq": end.seq, "outcome": end.outcome}
         self.peer.reply(call, {"stopReason": STOPS[end.outcome], "_meta": {"cancelmark": about}})
 
-    def _show(self, message: Message) -> None:
+    def _show(self, session: str, role: str, id: str, text: str) -> None:
         """Tells of a message what the editor has not been told yet."""
-        before, now = self._shown.get(message.id, ""), message.text
-        if message.role in CHUNKS and now != before and now.startswith(before):
-            self._shown[message.id] = now
-            self._chunk(message.session_id, message.role, message.id, now.removeprefix(before))
+        before = self._shown.get(id, "")
+        if role in CHUNKS and text != before and text.startswith(before):
+            self._shown[id] = text
+            self._chunk(session, role, id, text.removeprefix(before))
 
     def _chunk(self, session: str, role: str, id: str, text: str) -> None:
         content = {"type": "text", "text": text}

@@ -58,8 +58,6 @@ class Peer:
         self._reader, self._writer = reader, writer
         self._said = b""  # and not written yet
         self._asked: dict[int, Callable[[Answer], None]] = {}
-        self.strange: list[bytes] = []
-        """Lines that are no message of JSON-RPC."""
 
     # --- speaking
 
@@ -88,10 +86,11 @@ class Peer:
             self._write({"id": call.id, "error": {"code": code, "message": message}})
 
     def _write(self, message: dict[str, Any]) -> None:
-        """What is said in one step of the event loop goes out in one write."""
+        """What is said in one step of the event loop goes out in one write. Half a character (a lone surrogate), which
+        JSON can say and UTF-8 cannot, goes out as a question mark."""
         if not self._said:
             get_running_loop().call_soon(self._flush)
-        self._said += json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode() + b"\n"
+        self._said += json.dumps({"jsonrpc": "2.0", **message}, ensure_ascii=False).encode(errors="replace") + b"\n"
 
     def _flush(self) -> None:
         said, self._said = self._said, b""
@@ -100,30 +99,38 @@ class Peer:
     # --- listening
 
     async def listen(self, hear: Callable[[Call], None]) -> None:
-        """Reads until the other side closes. Each request and notification is heard before the next line is read."""
-        while line := await self._reader.readline():
+        """Reads until the other side closes. Each request and notification is heard before the next line is read. What
+        is malformed, too long or nested too deep is answered with an error, and reading goes on."""
+        while True:
             try:
-                message = json.loads(line)
-                strange = not isinstance(message, dict) or not self._take(message, hear)
-            except ValueError:
-                strange = True
-            if strange and line.strip():
-                self.strange.append(line)
-                self._write({"id": None, "error": {"code": PARSE, "message": "this is no message of JSON-RPC"}})
+                line = await self._reader.readline()
+                if not line:
+                    return
+                malformed = bool(line.strip()) and not self._take(json.loads(line), hear)
+            except (ValueError, RecursionError):
+                malformed = True
+            if malformed:
+                self._write({"id": None, "error": {"code": PARSE, "message": "malformed JSON-RPC message"}})
 
-    def _take(self, message: dict[str, Any], hear: Callable[[Call], None]) -> bool:
+    def _take(self, message: Any, hear: Callable[[Call], None]) -> bool:
         """Whether it is a message of JSON-RPC."""
-        if isinstance(method := message.get("method"), str):
-            params = message.get("params")
-            hear(Call(message.get("id"), method, params if isinstance(params, dict) else {}))
-        elif "result" in message or isinstance(message.get("error"), dict):
-            error = message.get("error") or None
-            answer = (Answer(error=_say(error), code=int(error.get("code") or 0)) if error
-                      else Answer(message.get("result")))
-            if then := self._asked.get(message.get("id", 0)):
-                then(answer)
-        else:
+        id = message.get("id") if isinstance(message, dict) else None
+        if not isinstance(id, int | str | None):
             return False
+        match message:
+            case {"method": str(method)}:
+                params = message.get("params")
+                hear(Call(id, method, params if isinstance(params, dict) else {}))
+                return True
+            case {"error": dict(error)}:
+                code = error.get("code")
+                answer = Answer(error=_say(error), code=code if isinstance(code, int) else 0)
+            case {"result": result}:
+                answer = Answer(result)
+            case _:
+                return False
+        if isinstance(id, int) and (then := self._asked.get(id)):
+            then(answer)
         return True
 
 

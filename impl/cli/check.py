@@ -294,6 +294,13 @@ def verdict_of(result: Result, property: Property) -> str:
     return "unknown" if result.stopped else "holds"
 
 
+def not_tried(result: Result) -> list[str]:
+    """The protocol's actions that the bounds leave out, each with the option that lets it happen. Of these the verdicts
+    say nothing."""
+    return [f"{action.name} (--{action.bound})" for action in result.protocol.actions
+            if action.bound and not getattr(result.bounds, action.bound)]
+
+
 def report(result: Result, properties: Sequence[Property], cost: Cost) -> dict[str, Any]:
     """The result for programs."""
     def calls(trace: Trace) -> dict[str, Any]:
@@ -302,7 +309,7 @@ def report(result: Result, properties: Sequence[Property], cost: Cost) -> dict[s
 
     return {
         "protocol": result.protocol.name, "revision": result.protocol.name, "bounds": vars(result.bounds),
-        "engine": result.engine, "reductions": reductions_of(result),
+        "not_tried": not_tried(result), "engine": result.engine, "reductions": reductions_of(result),
         "states": result.states, "edges": result.edges, "depth": result.depth, "seconds": round(cost.seconds, 3),
         "processor_seconds": round(cost.processor_seconds, 3),
         "states_per_second": round(result.states / cost.seconds), "bytes_per_state": round(cost.bytes_per_state),
@@ -333,7 +340,9 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     from .terminal import output
 
     console = output()
-    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}\n", markup=False)
+    missing = not_tried(result)
+    left_out = f"\nnot tried, since the bound is 0: {', '.join(missing)}" if missing else ""
+    console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}{left_out}\n", markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("property", "verdict", "what it says"):
         table.add_column(heading, no_wrap=heading != "what it says")

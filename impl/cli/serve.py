@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..discovery import Running, announce, data_directory, find, withdraw
-from ..files import UsageError
+from ..files import UsageError, make_directory
 from .width import Help
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ async def serve(arguments: argparse.Namespace) -> None:
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:
             await start(workspaces)
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(directory, "--data-dir")
             with set_on_signal(asked):
                 async with run_server(app, listener, limits.connections):
                     say_where(directory, running, bool(arguments.memory or arguments.database))

@@ -161,7 +161,7 @@ class Client:
     async def prompt(self, workspace: str, session: str, run_id: str) -> Prompt | None:
         """The prompt with that run id, if the server still knows of it; of one that was forgotten, without its text."""
         url = of_session(workspace, session, "prompts")
-        found = await self._get(tuple[Prompt, ...], f"{url}?{urlencode({'run_id': run_id})}")
+        found = await self._get(tuple[Prompt, ...], f"{url}?{urlencode({'run_id': run_id}, errors='surrogatepass')}")
         return next((prompt for prompt in found if prompt.run_id == run_id), None)  # some servers list others, too
 
     async def queued(self, workspace: str, session: str) -> int:
@@ -245,7 +245,7 @@ def route(server: str) -> tuple[str, httpx2.AsyncBaseTransport | None]:
 
 
 def path(*segments: str) -> str:
-    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+    return "/v1/" + "/".join(quote(segment, safe="", errors="surrogatepass") for segment in segments)
 
 
 def of_session(workspace: str, session: str, *segments: str) -> str:

@@ -19,6 +19,49 @@ from .stream import Changed, Events, Patience
 GRACE = 1.0  # seconds for an end to arrive that should be there
 
 
+async def post(events: Events, session: str, prompt: str, run_id: str, attachments: Sequence[Attachment] = (),
+               if_busy: str = "") -> None:
+    """Posts a prompt until an answer says what came of it, while its reader reads `events`. A prompt that may have been
+    accepted is posted again only to a server that tells places, for that one also knows run ids, and runs nothing
+    twice. Once a prompt may have been accepted it is never called refused: what raises is the error that left it in
+    doubt (R1d, R22b)."""
+    attempt, deadline = 0, events.patience.total
+    doubt: Unreachable | Refusal | None = None
+    while True:
+        try:
+            return await events.client.send(events.workspace, session, prompt, run_id, attachments, if_busy)
+        except (Unreachable, Refusal) as error:
+            waiting = events.patience.delay(attempt, error)
+            deadline = None if deadline is None else deadline - waiting
+            if error.sent if isinstance(error, Unreachable) else error.unknown:
+                doubt = error
+            final = isinstance(error, Refusal) and not (doubt and error.passes)
+            late = deadline is not None and deadline < 0
+            if final or late or (doubt and not await _tells_places(events)):
+                raise doubt or error from None
+            attempt += 1
+            await asyncio.sleep(waiting)
+
+
+async def _tells_places(events: Events) -> bool:
+    """Whether the server tells places: it does so at the beginning of a stream."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GRACE):
+            while not events.place:
+                await asyncio.sleep(0.01)
+    return bool(events.place)
+
+
+async def find_recorded_end(client: Client, workspace: str, session: str, run_id: str) -> RunComplete | None:
+    """The end of a prompt by the server's record, if there is one, and if the prompt is done: the outcome alone."""
+    record = await client.prompt(workspace, session, run_id)
+    if not record or not record.outcome:
+        return None
+    failed, canceled = (record.outcome == outcome.value for outcome in (Outcome.ERROR, Outcome.CANCELED))
+    return RunComplete(session, record.seq, record.outcome, run_id, cancelled=canceled,
+                       error="the server does not keep what went wrong" if failed else "")
+
+
 class RunStream:
     """Sends a prompt under a run id of its own, and says what becomes of it. Entering it subscribes first, then posts;
     when that returns the prompt is accepted. Leaving it does nothing to the prompt.
@@ -46,8 +89,8 @@ class RunStream:
         """How it ended, once that is known."""
         self.recorded = False
         """Only the outcome is known: the terminal event is not kept any more."""
-        self._client, self._patience = client, patience or Patience()
-        self._events = Events(client, workspace, patience=self._patience, changed=changed)
+        self._client = client
+        self._events = Events(client, workspace, patience=patience, changed=changed)
         self._error = ""
         self._looked_back = False
         self._next: asyncio.Future[Notice] | None = None
@@ -56,7 +99,7 @@ class RunStream:
         await self._events.__aenter__()
         self._next = asyncio.ensure_future(anext(self._events))
         try:
-            await self._post()
+            await post(self._events, self.session, self.prompt, self.run_id, self.attachments, self.if_busy)
         except BaseException:
             await self.__aexit__()
             raise
@@ -65,34 +108,6 @@ class RunStream:
     async def __aexit__(self, *_: object) -> None:
         await self._stop_reading()
         await self._events.__aexit__()
-
-    async def _post(self) -> None:
-        """Posts until there is an answer that says what came of it. A prompt that may have been accepted is posted
-        again only to a server that tells places, for that one also knows run ids, and runs nothing twice. Once it may
-        have been accepted, a refusal that passes says nothing of the first post, and is no answer (R1d, R22b)."""
-        attempt, deadline, in_doubt = 0, self._patience.total, False
-        while True:
-            try:
-                return await self._client.send(self.workspace, self.session, self.prompt, self.run_id,
-                                               self.attachments, self.if_busy)
-            except (Unreachable, Refusal) as error:
-                waiting = self._patience.delay(attempt, error)
-                deadline = None if deadline is None else deadline - waiting
-                in_doubt = in_doubt or (error.sent if isinstance(error, Unreachable) else error.unknown)
-                final = isinstance(error, Refusal) and not (in_doubt and error.passes)
-                late = deadline is not None and deadline < 0
-                if final or late or (in_doubt and not await self._tells_places()):
-                    raise
-                attempt += 1
-                await asyncio.sleep(waiting)
-
-    async def _tells_places(self) -> bool:
-        """Whether the server tells places: it does so at the beginning of a stream."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE):
-                while not self._events.place:
-                    await asyncio.sleep(0.01)
-        return bool(self._events.place)
 
     async def cancel(self) -> None:
         """Cancels everything that was accepted in the session so far, this prompt with it. Its end still comes."""
@@ -136,21 +151,16 @@ class RunStream:
             await self._events.rewind()
         elif self._error:
             self.result = RunComplete(self.session, outcome=Outcome.ERROR.value, run_id=self.run_id, error=self._error)
-        elif record := await self._find_record():
-            self.recorded = True
-            failed, canceled = (record.outcome == outcome.value for outcome in (Outcome.ERROR, Outcome.CANCELED))
-            self.result = RunComplete(self.session, record.seq, record.outcome, self.run_id, cancelled=canceled,
-                                      error="the server does not keep what went wrong" if failed else "")
+        elif end := await self._find_record():
+            self.recorded, self.result = True, end
         else:
             raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
 
-    async def _find_record(self) -> Prompt | None:
-        """The server's record of the prompt, if it keeps one, and if the prompt is done."""
+    async def _find_record(self) -> RunComplete | None:
         try:
-            record = await self._client.prompt(self.workspace, self.session, self.run_id)
+            return await find_recorded_end(self._client, self.workspace, self.session, self.run_id)
         except (Refusal, BadAnswer):
             return None
-        return record if record and record.outcome else None
 
     async def _stop_reading(self) -> None:
         if self._next:
@@ -175,5 +185,7 @@ class RunStream:
     async def _is_idle(self) -> bool:
         try:
             return (await self._client.agent_session(self.workspace, self.session)).is_busy is False
-        except Unreachable:
-            return False
+        except (Unreachable, Refusal) as error:
+            if isinstance(error, Refusal) and not error.passes:
+                raise
+            return False  # as far as is known

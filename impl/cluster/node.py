@@ -18,6 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -111,10 +112,19 @@ class Node:
 
     async def start(self) -> None:
         await self._enroll(self.id)
-        loops = [self._beat_for_ever(), self._look_for_ever(), self._tell_for_ever(), self._prune_for_ever()]
+        loops = [self._beat_for_ever, self._look_for_ever, self._tell_for_ever, self._prune_for_ever]
         if self._direct:
-            loops.append(self._listen_for_ever(self._direct))
-        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+            loops.append(partial(self._listen_for_ever, self._direct))
+        self._tasks = [asyncio.ensure_future(self._keep_up(loop)) for loop in loops]
+
+    async def _keep_up(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """Begins the loop again, whatever has ended it."""
+        while True:
+            try:
+                await loop()
+            except Exception as error:
+                log.error("a loop of this node failed; it begins again", exc_info=error)
+            await asyncio.sleep(self.lease.poll)
 
     async def stop(self) -> None:
         """Nothing is this node's any more."""
@@ -222,8 +232,12 @@ class Node:
             await asyncio.sleep(self.lease.poll)
 
     def _hear(self, said: str) -> None:
-        """What a node has said, or nothing: then anything may have changed."""
-        sender, *news = json.loads(said) if said else ("", ("", ""))
+        """What a node has said. If it is nothing, or cannot be read, anything may have changed."""
+        try:
+            sender, *told = json.loads(said)
+            news = [(str(workspace), str(session)) for workspace, session in told]
+        except (ValueError, TypeError, RecursionError):
+            sender, news = "", [("", "")]
         for workspace, session in news if sender != str(self.id) else ():
             self._spawn(self._look_soon(workspace, session))
 

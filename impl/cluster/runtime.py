@@ -213,12 +213,15 @@ class SharedRuntime(Runtime):
     async def create_session(self, id: str, title: str = "") -> None:
         if id not in self._lanes:
             self._refuse_if_closing()
-            with suppress(Refused):  # another caller was faster
-                made = await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
-                if isinstance(made, Committed) and id not in self._lanes:
-                    lane = SharedLane(Session(id, self._counter, protocol=self.protocol), self.broker)
-                    lane.version, lane.free = made.version, True
-                    self._lanes[id] = lane
+            try:
+                with suppress(Refused):  # another caller was faster
+                    made = await self._writer.begin(id, None, [NewSession(id, title, int(time()))]).answer
+                    if isinstance(made, Committed) and id not in self._lanes:
+                        lane = SharedLane(Session(id, self._counter, protocol=self.protocol), self.broker)
+                        lane.version, lane.free = made.version, True
+                        self._lanes[id] = lane
+            except ClosingSession as error:
+                raise Closing("the workspace is closing; open it again") from error
 
     def unfinished(self, session_id: str | None = None) -> int:
         if session_id is None:

@@ -163,10 +163,10 @@ class SharedWorkspaces(Workspaces):
             workspace.ready = True
 
     async def is_ready(self) -> bool:
-        if self.closing or not self.node.alive:
+        if not await super().is_ready() or not self.node.alive:
             return False
-        try:
-            await self.database.fetch("SELECT 1", deadline=2.0)
+        try:  # a standby can be read, and takes no work
+            await self.database.fetch("UPDATE cancelmark.nodes SET url = url WHERE id = %s", self.node.id, deadline=2.0)
         except StoreError:
             return False
         return True
@@ -206,7 +206,7 @@ class SharedWorkspaces(Workspaces):
             if self._open.get(id) is workspace:
                 await self._let_go(workspace, deadline)
             if forget:
-                await self.database.fetch(FORGET, *[key] * FORGET.count("%s"))
+                await self.database.fetch("SELECT cancelmark.forget(%s)", key)
             else:
                 await self.database.fetch("UPDATE cancelmark.workspaces SET open = false WHERE id = %s", key)
         log.info("workspace forgotten" if forget else "workspace closed", extra={"workspace": id})
@@ -292,7 +292,7 @@ class SharedWorkspaces(Workspaces):
                 await workspace.mirror.look()  # before its end is heard of: no message comes after that
                 store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
-            if known != workspace.log and not workspace.runtime.is_busy() and not self._lock(workspace.id).locked():
+            if known != workspace.log and not workspace.runtime.unfinished() and not self._lock(workspace.id).locked():
                 async with self._lock(workspace.id):
                     await self._let_go(workspace)
 
@@ -305,9 +305,3 @@ class SharedWorkspaces(Workspaces):
 
 def _make_unknown(id: str) -> Unknown:
     return Unknown(f"there is no workspace {id!r:.80}; open it by its path first")
-
-
-TABLES = ("lives", "events", "messages", "transitions", "prompts", "sessions", "steps", "logs")
-FORGET = "WITH " + ", ".join(
-    f"of_{table} AS (DELETE FROM cancelmark.{table} WHERE workspace_id = %s)" for table in TABLES
-) + " DELETE FROM cancelmark.workspaces WHERE id = %s"

@@ -24,6 +24,9 @@ KEPT = 100  # connections that are
 LAST = 0.05  # seconds for the end of an answer of which everything is known
 UNREAD = 262_144  # bytes that may wait to be read
 
+PIECE = 65_536  # bytes that are unpacked at a time: others have their turn before the next
+LARGEST = 128 * 1024 * 1024  # bytes of an answer, unpacked
+
 COMPRESSED = "the answer is compressed in a way that cannot be undone"
 PORTS = {"http": 80, "https": 443}
 
@@ -94,20 +97,31 @@ class Answer:
         self._unpack = None if coding in ("identity", "") else _unpacker(coding)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """The body as it comes, up to a size that no answer has."""
+        size = 0
         while (data := await self._next(self._endpoint.timeout)) is not None:
-            yield data
+            while data:
+                piece, data = self._unpack_some(data)
+                size += len(piece)
+                if size > LARGEST:
+                    raise Garbled(f"the answer is larger than {LARGEST:,} bytes")
+                yield piece
+                if data:
+                    await asyncio.sleep(0)
+
+    def _unpack_some(self, data: bytes) -> tuple[bytes, bytes]:
+        """A piece of the body, and what is left to unpack."""
+        if self._unpack is None:
+            return data, b""
+        try:
+            return self._unpack.decompress(data, PIECE), self._unpack.unconsumed_tail
+        except zlib.error:
+            raise Garbled(COMPRESSED) from None
 
     async def _next(self, patience: float) -> bytes | None:
         event = await self._line.read(patience)
         if isinstance(event, h11.Data):
-            if self._unpack is None:
-                return bytes(event.data)
-            try:
-                unpacked: bytes = self._unpack.decompress(bytes(event.data))
-                return unpacked
-            except zlib.error:
-                raise Garbled(COMPRESSED) from None
+            return bytes(event.data)
         if isinstance(event, h11.ConnectionClosed):
             raise Lost
         self._complete = True
@@ -115,9 +129,10 @@ class Answer:
 
     async def finish(self) -> None:
         """The rest of the body is of no interest; if it is short, the connection can be used again."""
-        with suppress(Trouble):
-            while not self._complete:
-                await self._next(LAST)
+        with suppress(Trouble, TimeoutError):
+            async with asyncio.timeout(LAST):
+                while not self._complete:
+                    await self._next(LAST)
 
     def close(self) -> None:
         """Lets go of the connection."""

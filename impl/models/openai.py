@@ -62,6 +62,7 @@ CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}
 CONTEXT_PHRASE = re.compile(r"context (length|size|window)|prompt is too long", re.IGNORECASE)
 
 REFUSAL = 65_536  # bytes of a refusal that are read
+CHUNK = 8 * 1024 * 1024  # bytes of one chunk: everybody waits while it is parsed
 DONE = "[DONE]"
 
 
@@ -137,7 +138,7 @@ class OpenAIModel:
         try:
             if answer.status >= 300:
                 raise await _read_refusal(answer)
-            parser = Parser(errors="strict")
+            parser = Parser(CHUNK, errors="strict")
             async for piece in answer.pieces():
                 for event in parser.feed(piece):
                     if event.data is None:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from time import time
 
-from ..store import DropEvent, ForgetPrompt, Refused, Store, StoreError
+from ..store import DropEvent, ForgetPrompt, Store, StoreError
 from .events import Broker
 
 log = logging.getLogger("cancelmark.retention")
@@ -51,10 +51,9 @@ class Retention:
         while self.events or self.prompts:
             try:
                 await self.apply(store, broker, int(time()))
-            except StoreError as error:  # what could not be deleted now can be later
-                log.warning("nothing is deleted", extra={"problem": error})
-                if not error.retry and not isinstance(error, Refused):
-                    return
+            except Exception as error:  # what could not be deleted now can be later
+                log.warning("nothing is deleted", extra={"problem": error},
+                            exc_info=None if isinstance(error, StoreError) else error)
             await asyncio.sleep(PERIOD)
 
     async def apply(self, store: Store, broker: Broker, now: int) -> None:

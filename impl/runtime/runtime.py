@@ -392,7 +392,7 @@ class Runtime(Dispatcher):
         """Whether the session has a prompt whose end has not been published; without an id, whether any has. One that
         stands still is busy: it has something to write."""
         if session_id is None:
-            return any(lane.runs for lane in self._lanes.values())
+            return any(lane.runs or lane.stuck for lane in self._lanes.values())
         lane = self._find_lane(session_id)
         return bool(lane.stuck or lane.session.prompts) or any(step.effects.moved for step in lane.steps)
 

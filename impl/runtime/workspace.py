@@ -34,7 +34,7 @@ from cancelmark.model.family import Feature
 from cancelmark.model.protocol import FAMILY, Protocol
 
 from .. import wire
-from ..files import UsageError
+from ..files import make_directory
 from ..models import Attachment, Model, Role
 from ..store import MemoryStore, Message, SessionRecord, SqliteStore, Store, StoreError
 from ..store.index import Index, Record, make_private
@@ -52,6 +52,7 @@ log = logging.getLogger("cancelmark.workspace")
 GRACE = 300.0  # seconds
 QUEUE = 1000  # prompts of one session that are not done
 OPEN = 64  # workspaces
+FULL_FOR = 10.0  # seconds for which a server whose disk was found full is not ready
 
 
 class Unknown(LookupError):
@@ -180,7 +181,7 @@ class Workspace:
         that somebody asks again when that may be over."""
         loop = asyncio.get_running_loop()
         self._claims = {client: until for client, until in self._claims.items() if until > loop.time()}
-        wanted = bool(self._claims) or self.runtime.is_busy()
+        wanted = bool(self._claims) or bool(self.runtime.unfinished())  # one that is stuck is not waited for
         if wanted:
             wait = max(self._claims.values(), default=inf) - loop.time()
             self._alarm.cancel()
@@ -316,21 +317,16 @@ class Workspaces:
         self.protocol = protocol
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
+        self.full_until = 0.0  # by the clock of the event loop
         self._open: dict[str, Workspace] = {}
         self._opening = 0  # of those that are not open yet
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # who holds one keeps it
         self._tasks: set[asyncio.Task[None]] = set()
         if directory is not None:
-            try:
-                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-                (directory / "workspaces").mkdir(mode=0o700, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot make {directory}: {error.strerror}; choose another --data-dir") from error
+            make_directory(directory, "--data-dir")
+            make_directory(directory / "workspaces", "--data-dir")
         if traces is not None:
-            try:
-                traces.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"cannot make {traces}: {error.strerror}; choose another --trace") from error
+            make_directory(traces, "--trace")
         self._index = Index(directory)
         if directory is not None:
             make_private(directory)
@@ -397,8 +393,12 @@ class Workspaces:
         return self._index.all().get(id)
 
     async def is_ready(self) -> bool:
-        """Whether work can be taken now."""
-        return not self.closing
+        """Whether work can be taken now, as far as is known: not for a while after the disk was found full."""
+        return not self.closing and asyncio.get_running_loop().time() >= self.full_until
+
+    def note_full(self) -> None:
+        """A call has found the disk full."""
+        self.full_until = asyncio.get_running_loop().time() + FULL_FOR
 
     def figures(self) -> Mapping[str, tuple[str, float]]:
         """Figures of its own, by name: what each is, and its value."""

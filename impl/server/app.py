@@ -1,5 +1,6 @@
 """One table of calls, from which come the routes and the OpenAPI document."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -9,6 +10,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import models_json_schema
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,10 +20,10 @@ from ..models import ModelError
 from ..runtime import Busy, Closing, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
 from ..runtime.refusals import PromptRefusal
 from ..runtime.workspace import Full, Unknown
-from ..store import StoreError, Unconfirmed
+from ..store import NoRoom, StoreError, Unconfirmed
 from . import calls, page
 from .answers import Answer, problem
-from .guard import Guard, TooLarge, TooSlow, drop_body, read_body
+from .guard import Guard, TooLarge, TooSlow, read_body
 from .lists import LIMIT
 from .schemas import BadInput, check_request, model_of, parse_body
 from .site import Site
@@ -111,6 +113,10 @@ STATUS: Sequence[tuple[type[Exception], int]] = (
     (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
+# For a call that was not answered when the server had to end.
+_NOT_BEGUN = problem(503, "the server is closing, and nothing was done; repeat it", RETRY)
+_UNKNOWN = problem(500, "the server closed, and it is not known whether this was done; repeat it (a prompt under the "
+                        "same run id)", RETRY)
 
 
 def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
@@ -127,6 +133,15 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
             log.debug("answered", extra={"call": call, "status": status, "milliseconds": round(seconds * 1000, 2)})
 
     return Guard(app, hosts=hosts, token=token, public=page.PATHS, note_answer=note_answer)
+
+
+class NameConvertor(PathConvertor):
+    """The rest of a path, slashes, line ends and all: `.` and `$` stop at a line end, which leads to another name."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("name", NameConvertor())
 
 
 class Endpoint:
@@ -148,23 +163,30 @@ class Endpoint:
                 answer = await self._answer(call, Request(scope, receive))
             except ClientDisconnect:
                 return
+            except asyncio.CancelledError:
+                if not self._site.workspaces.closing:
+                    raise
+                answer = _UNKNOWN if scope.get("cancelmark.begun") else _NOT_BEGUN
             except Exception as error:
+                if isinstance(error, NoRoom):
+                    self._site.workspaces.note_full()
                 answer = _problem(error, call)
         await answer(scope, receive, send)
 
     async def _answer(self, call: Call, request: Request) -> ASGIApp:
-        if call.sent is None:
-            if call.method != "GET":
-                await drop_body(request)
+        if call.method == "GET":
             return await call.handle(self._site, request)
-        data = await read_body(request, self._site.limits.body)
+        data = await read_body(request, self._site.limits.body)  # nothing is done before all of the request is there
+        request.scope["cancelmark.begun"] = True
+        if call.sent is None:
+            return await call.handle(self._site, request)
         return await call.handle(self._site, request, check_request(call.sent, parse_body(data) if data else {}))
 
 
 def _routes(site: Site) -> list[Route]:
     by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the busiest is looked at first
     for call in CALLS:
-        path = _S + "/prompts/{prompt:path}" if call.path.startswith(_P) else call.path  # a run id may have slashes
+        path = _S + "/prompts/{prompt:name}" if call.path.startswith(_P) else call.path  # a run id may have anything
         by_path.setdefault(path, []).append(call)
     return [Route(path, Endpoint(site, calls)) for path, calls in by_path.items()]
 
@@ -274,7 +296,7 @@ def _operation(call: Call) -> dict[str, Any]:
         "responses": {str(call.status): {"description": "It is done" if call.status == 200 else "Accepted",
                                          **({"headers": {"Link": LINK}} if call.before else {}),
                                          "content": {kind: content}}}}
-    refusals = {401, 403, *call.refusals, *((400, 408, 413) if call.sent else ())}
+    refusals = {401, 403, *call.refusals, *((400,) if call.sent else ()), *((408, 413) if call.method != "GET" else ())}
     for status in sorted(refusals):
         operation["responses"][str(status)] = {"$ref": f"#/components/responses/{status}"}
     if call.sent:

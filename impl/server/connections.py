@@ -25,6 +25,7 @@ HEAD_SIZE = 16_384  # bytes of a request line with its headers
 READ_SIZE = 4096  # bytes that are read at a time: so much is looked at before others have their turn
 PIECES = 1000  # of a body: if there are more, they must not be tiny, since each costs as much as many bytes
 TINY = 64  # bytes of a piece
+UNWANTED = 64 * 1024 * 1024  # bytes of a body that are read after the answer, so that its sender gets to see that
 SMALL = 4096  # bytes that are written together with others
 
 
@@ -126,6 +127,8 @@ class Framing(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._size = 0
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                raise h11.RemoteProtocolError("two lengths: a proxy may see another request in its body")
         elif isinstance(event, h11.Data):
             self._pieces += 1
             self._size += len(event.data)
@@ -178,6 +181,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().__init__(*arguments, **more)
         self.conn = Framing(h11.SERVER, HEAD_SIZE)
         self._at: tuple[Phase | None, object] = None, None  # the phase, and of which request
+        self._unwanted = 0
         self._leaving = False
 
     @property
@@ -212,6 +216,10 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         if not self._leaving:
             super().data_received(data)
             self._note_phase()
+            if self._at[0] is Phase.BODY and self.cycle and self.cycle.response_complete:
+                self._unwanted += len(data)
+                if self._unwanted > UNWANTED:
+                    self.end(Phase.BODY)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -241,7 +249,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
     def _note_phase(self) -> None:
         now_at = self._find_phase(), self.cycle
         if now_at != self._at:
-            self._at = now_at
+            self._at, self._unwanted = now_at, 0
             self.places.enter(self, now_at[0], self.loop.time())
 
     def _find_phase(self) -> Phase | None:

@@ -11,6 +11,7 @@ import hmac
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from time import perf_counter
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -57,6 +58,8 @@ class Guard:
             self._note_answer(scope, status, perf_counter() - began)
 
     def _refusal(self, scope: Scope) -> Answer | None:
+        if not _is_text(scope["raw_path"]) or not _is_text(scope["query_string"]):
+            return problem(404, "there is no such name: the path or the query is not UTF-8")
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in (b"host", b"origin", b"authorization"):
@@ -84,6 +87,15 @@ class Guard:
         return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
 
 
+def _is_text(quoted: bytes) -> bool:
+    """Whether it is UTF-8. What is not would be read with marks in place of its bytes, and name something else."""
+    try:
+        unquote_to_bytes(quoted).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _host_name(host: str) -> str:
     """The host without its port."""
     name, colon, port = host.rpartition(":")
@@ -99,13 +111,6 @@ async def read_body(request: Request, limit: int) -> bytes:
     said = request.headers.get("content-length", "0")
     async with _in_time():
         return await _read_body(request, limit, int(said) if said.isascii() and said.isdigit() else 0)
-
-
-async def drop_body(request: Request) -> None:
-    """Waits for a body that nobody wants: nothing is done for a request before all of it is there."""
-    async with _in_time():
-        async for _ in request.stream():
-            pass
 
 
 @asynccontextmanager

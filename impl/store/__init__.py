@@ -15,7 +15,7 @@ refuses what would break the journal itself, such as a second end. More would hu
 full disk, a prompt must still be able to end.
 """
 
-from .interface import Broken, Refused, Store, StoreError, Unconfirmed, Unstorable
+from .interface import Broken, NoRoom, Refused, Store, StoreError, Unconfirmed, Unstorable
 from .memory import MemoryStore
 from .operations import (
     AcceptPrompt,
@@ -41,7 +41,7 @@ from .troubles import explain
 __all__ = [
     "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "ChangePrompt",
     "Committed", "Conflict", "DropEvent", "Event", "ForgetPrompt", "HoldSession", "Json", "Life", "Lost", "MemoryStore",
-    "Message", "MovePrompt", "NewSession", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
+    "Message", "MovePrompt", "NewSession", "NoRoom", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
     "ReplaceText", "SessionRecord", "Snapshot", "SqliteStore", "Steps", "Store", "StoreError", "StoreStatistics",
     "Transition", "Unconfirmed", "Unstorable", "explain", "make_digest",
 ]

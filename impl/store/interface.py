@@ -16,12 +16,14 @@ V = TypeVar("V")
 
 class StoreError(Exception):
     """The store cannot do what was asked: where, what the problem is and what to do about it. Trying again may help,
-    unless it is one of the kinds below."""
+    unless it is one of the kinds below. Where it is, and the database's own words (`detail`), are for the log:
+    a caller is told the problem and the remedy."""
 
     retry: ClassVar[bool] = True
 
-    def __init__(self, where: object, problem: str, remedy: str) -> None:
-        super().__init__(f"{where}: {problem}; {remedy}")
+    def __init__(self, where: object, problem: str, remedy: str, detail: object = "") -> None:
+        said = " ".join(str(detail).split())[:200]
+        super().__init__(f"{where}: {problem}{': ' if said else ''}{said}; {remedy}")
         self.where, self.problem, self.remedy = str(where), problem, remedy
 
 
@@ -33,6 +35,10 @@ class Refused(StoreError):
     def __init__(self, where: object, operation: Operation) -> None:
         super().__init__(where, f"refused {operation!r:.200}", f"it needs {NEEDS[type(operation)]}")
         self.operation = operation
+
+
+class NoRoom(StoreError):
+    """The disk is full. Nothing of the batch is kept."""
 
 
 class Unstorable(StoreError):

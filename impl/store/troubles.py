@@ -3,13 +3,12 @@
 import sqlite3
 from collections.abc import Mapping
 
-from .interface import Broken, StoreError, Unstorable
+from .interface import Broken, NoRoom, StoreError, Unstorable
 
 # What may pass: a batch that met it can be written again.
 _TROUBLES: Mapping[int, tuple[str, str]] = {
     sqlite3.SQLITE_BUSY: ("the database is locked by another program", "end that program, or wait until it is done"),
     sqlite3.SQLITE_READONLY: ("the database is read-only", "make the file and its directory writable"),
-    sqlite3.SQLITE_FULL: ("the disk is full", "make room and try again; nothing of the batch was kept"),
     sqlite3.SQLITE_IOERR: ("the disk could not be read or written",
                            "check its space, its limits and its health, and try again"),
     sqlite3.SQLITE_CANTOPEN: ("the database cannot be opened",
@@ -36,6 +35,8 @@ def explain(where: object, error: Exception) -> StoreError:
 
 def _describe(where: object, error: Exception) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without the extended part
+    if code == sqlite3.SQLITE_FULL:
+        return NoRoom(where, "the disk is full", "make room and try again; nothing of the batch was kept")
     if code in _TROUBLES:
         return StoreError(where, *_TROUBLES[code])
     if code == sqlite3.SQLITE_NOTADB:
@@ -43,8 +44,8 @@ def _describe(where: object, error: Exception) -> StoreError:
     if code == sqlite3.SQLITE_CORRUPT:
         return Broken(where, *DAMAGED)
     if code == sqlite3.SQLITE_TOOBIG or not code:  # without a code it is not the database that failed
-        return Unstorable(where, f"the batch has a value that cannot be stored: {error}", "nothing of it was kept")
-    return Broken(where, f"the database failed: {error}", "nothing of the batch was kept")
+        return Unstorable(where, "the batch has a value that cannot be stored", "nothing of it was kept", error)
+    return Broken(where, "the database failed", "nothing of the batch was kept", error)
 
 
 def leaves_doubt(error: sqlite3.Error) -> bool:

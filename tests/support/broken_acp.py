@@ -39,7 +39,7 @@ class SecondPromptSwallowed(AcpAgent):
     """A prompt that comes while another runs is forgotten."""
 
     async def _send(self, session: Session, call: Call) -> None:
-        if not any(other.params["sessionId"] == session.id for other in self._running.values()):
+        if not any(other is session for other, _ in self._running.values()):
             await super()._send(session, call)
 
 

@@ -1,6 +1,7 @@
 """A server of prompts that misbehaves as a test tells it to, on real sockets."""
 
 import json
+from asyncio import Event
 from collections.abc import Callable, Mapping
 
 from support.openai_server import Act, Framing, Received, Reply, Server
@@ -67,11 +68,11 @@ def place(id: str | int) -> bytes:
     return f"id: {id}\n\n".encode()
 
 
-def stream(*pieces: bytes | Act, framing: Framing = Framing.CHUNKED) -> Reply:
+def stream(*pieces: bytes | Act | Event, framing: Framing = Framing.CHUNKED) -> Reply:
     """A stream of events, which ends after the last piece unless that says otherwise."""
     return Reply(pieces, headers={"content-type": "text/event-stream; charset=utf-8"}, framing=framing)
 
 
-def open_stream(*pieces: bytes) -> Reply:
+def open_stream(*pieces: bytes | Event) -> Reply:
     """A stream that stays open."""
     return stream(*pieces, Act.HOLD)

@@ -43,7 +43,8 @@ class Framing(Enum):
 class Reply:
     """What one request is answered with. Without a head, not even the status is sent before the pieces are played."""
 
-    pieces: tuple[bytes | Act, ...] = ()
+    pieces: tuple[bytes | Act | asyncio.Event, ...] = ()
+    """What follows an event is sent once that is set."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     framing: Framing = Framing.CHUNKED
@@ -195,6 +196,8 @@ class Server:
             if piece is Act.HOLD:
                 self.holding.set()
                 await self.released.wait()
+            elif isinstance(piece, asyncio.Event):
+                await piece.wait()
             elif isinstance(piece, Act):
                 if piece is Act.RESET:
                     linger = struct.pack("ii", 1, 0)

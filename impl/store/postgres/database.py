@@ -17,7 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from ..interface import Broken, StoreError, Unconfirmed, Unstorable
+from ..interface import Broken, NoRoom, StoreError, Unconfirmed, Unstorable
 from .schema import migrate
 from .sending import Sender
 
@@ -34,6 +34,7 @@ UNKNOWN = ("the database has not answered, and it is not known whether this is k
            "repeat it (a prompt under the same run id)")
 # SQLSTATE classes and codes that pass, and leave nothing behind: conflicts, locks, resources, a standby.
 PASSING = ("40", "53", "55P03", "25006", "57014")
+FULL = "53100"
 # Those after which nobody knows, unless the step has an id to repeat it under.
 DOUBTFUL = ("08", "57P")
 
@@ -131,11 +132,13 @@ class Database:
         if isinstance(error, PoolTimeout) or not sent:
             return StoreError(self.where, *AWAY)
         if isinstance(error, UnicodeError | psycopg.DataError) or state.startswith("22"):
-            return Unstorable(self.where, f"the batch has a value that cannot be stored: {str(error).strip():.200}",
-                              "nothing of it was kept")
+            return Unstorable(self.where, "the batch has a value that cannot be stored", "nothing of it was kept",
+                              error)
+        if state == FULL:
+            return NoRoom(self.where, "the database is full",
+                          "make room on its disk and try again; nothing of the batch was kept", error)
         if state.startswith(PASSING):
-            return StoreError(self.where, f"the database is busy: {str(error).strip():.200}", "try again")
+            return StoreError(self.where, "the database is busy", "try again", error)
         if not state or state.startswith(DOUBTFUL):
             return Unconfirmed(self.where, *UNKNOWN) if once else StoreError(self.where, *AWAY)
-        return Broken(self.where, f"the database failed: {str(error).strip():.200}",
-                      "nothing of the batch was kept; its log says more")
+        return Broken(self.where, "the database failed", "nothing of the batch was kept; its log says more", error)

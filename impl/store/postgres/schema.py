@@ -9,7 +9,7 @@ from typing import Any
 from psycopg import AsyncConnection
 
 from ..interface import StoreError
-from .step import STEP, STEP_ALL
+from .step import FORGET, STEP, STEP_ALL
 
 LOCK = 0x434D_524B  # of those who migrate: CMRK
 
@@ -147,7 +147,10 @@ CREATE INDEX steps_by_age ON steps (made_at);
 """
 
 # The script at index n takes a database from version n to n + 1. A script that was released is never changed.
-MIGRATIONS: tuple[str, ...] = (TABLES + STEP + STEP_ALL,)
+MIGRATIONS: tuple[str, ...] = (
+    TABLES + STEP + STEP_ALL,
+    "SET LOCAL search_path = cancelmark;" + STEP + FORGET,
+)
 
 
 async def migrate(where: str, connection: AsyncConnection[Any]) -> None:

@@ -25,7 +25,7 @@ CLOSING = "CM002"  # the session accepts nothing more
 WORN_OUT = "CM003"  # the sequence gives a seq that a cancel has covered already: it was set back
 
 STEP = r"""
-CREATE FUNCTION step(
+CREATE OR REPLACE FUNCTION step(
     node uuid, home uuid, sid text, step_id text, known bigint, fence bigint, claim text, frees text,
     actions json, operations json,
     OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
@@ -193,6 +193,10 @@ BEGIN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
             END IF;
         WHEN 'session' THEN
+            PERFORM FROM workspaces WHERE id = home FOR KEY SHARE;
+            IF NOT FOUND THEN  -- it was forgotten
+                RAISE EXCEPTION 'closing' USING ERRCODE = 'CM002';
+            END IF;
             INSERT INTO sessions
                     (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version, live,
                     wanted)
@@ -270,7 +274,7 @@ $$;
 """
 
 STEP_ALL = r"""
-CREATE FUNCTION step_all(
+CREATE OR REPLACE FUNCTION step_all(
     asked json,
     OUT o_status text, OUT o_version bigint, OUT o_epoch bigint, OUT o_owner uuid, OUT o_places bigint[],
     OUT o_seqs bigint[])
@@ -293,6 +297,25 @@ BEGIN
         END;
         RETURN NEXT;
     END LOOP;
+END
+$$;
+"""
+
+FORGET = r"""
+CREATE FUNCTION forget(home uuid) RETURNS void
+LANGUAGE plpgsql SET search_path = cancelmark, pg_temp AS $$
+BEGIN
+    PERFORM FROM workspaces WHERE id = home FOR UPDATE;  -- no session is made from now on
+    PERFORM FROM sessions WHERE workspace_id = home ORDER BY id FOR UPDATE;  -- and no step is taken
+    DELETE FROM lives WHERE workspace_id = home;
+    DELETE FROM events WHERE workspace_id = home;
+    DELETE FROM messages WHERE workspace_id = home;
+    DELETE FROM transitions WHERE workspace_id = home;
+    DELETE FROM prompts WHERE workspace_id = home;
+    DELETE FROM sessions WHERE workspace_id = home;
+    DELETE FROM steps WHERE workspace_id = home;
+    DELETE FROM logs WHERE workspace_id = home;
+    DELETE FROM workspaces WHERE id = home;
 END
 $$;
 """

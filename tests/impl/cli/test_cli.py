@@ -60,6 +60,23 @@ def test_check_json_has_the_same_figures_and_each_property() -> None:
     assert report["bytes_per_state"] >= 0
 
 
+BOUNDS = {"requeue": "requeues", "cancel": "cancels", "clear_queue": "clears", "close": "closes", "crash": "crashes",
+          "hold": "holds", "revoke": "revokes"}
+
+
+@pytest.mark.parametrize("left_out", [[], *([name] for name in BOUNDS), [*BOUNDS]], ids=str)
+def test_check_says_first_of_which_actions_its_verdicts_say_nothing(left_out: list[str]) -> None:
+    """Those of the protocol whose bound is 0."""
+    given = [f"--{bound}=1" for action, bound in BOUNDS.items() if action not in left_out]
+    command = ["check", "--protocol", "family:revoke,hold", "--prompts", "1", *given]
+    printed, told = run_command(*command).stdout, json.loads(run_command(*command, "--json").stdout)
+    named = [f"{action} (--{BOUNDS[action]})" for action in left_out]
+    assert sorted(told["not_tried"]) == sorted(named)
+    line = printed.splitlines()[1]
+    assert line.startswith("not tried, since the bound is 0: ") if named else not line
+    assert all(name in line for name in named)
+
+
 def test_check_of_a_broken_revision_exits_1_and_shows_a_trace() -> None:
     done = run_command(
         "check", "--protocol", "r1", "--prompts", "2", "--cancels", "1", "--property", "no-poisoning", code=1)

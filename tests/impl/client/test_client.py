@@ -587,6 +587,26 @@ def test_canceling_the_reader_loses_nothing() -> None:
     check(test())
 
 
+def test_canceling_the_reader_is_no_trouble_with_the_server() -> None:
+    """The stream is taken up again at once: nothing is told of a lost connection, and no patience is spent."""
+    async def test() -> None:
+        told: list[ClientError | None] = []
+        routes = [open_stream(place(0)), open_stream(place(0)), open_stream(ended(1, "run-1"))]
+        async with Hostile({EVENTS: routes}) as server, Client(server.address) as client, \
+                Events(client, "w", patience=QUICK, changed=told.append) as events:
+            for _ in range(2):
+                reading = asyncio.ensure_future(anext(events))
+                while not events.place or events.trouble:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.02)
+                reading.cancel()
+                await asyncio.wait((reading,))
+            assert isinstance((await anext(events)).payload, RunComplete)
+            assert told == [None] * 3
+
+    check(test())
+
+
 # --- posting
 
 LOST = Reply((Act.RESET,), head=False)
@@ -632,6 +652,32 @@ def test_a_prompt_of_which_nobody_knows_is_posted_again_where_run_ids_are_known(
             with pytest.raises(Refusal, match=r"nobody knows$"):
                 await run(server, patience=SOON)
             assert (len(server.to(POST)) > 1) is places
+
+    check(test())
+
+
+@pytest.mark.rule("R1d", "R22b")
+@settings(max_examples=effort(60))
+@given(st.lists(st.sampled_from(["reset", "500", "429", "503", "408", "404", "409"]), min_size=1, max_size=5),
+       st.booleans())
+def test_a_prompt_that_may_have_been_accepted_is_never_called_refused(answers: list[str], for_ever: bool) -> None:
+    """Answers in any sequence: a server may have accepted the prompt with any that is lost, and with a 500."""
+    async def test() -> None:
+        posts: list[Route] = [LOST if how == "reset" else says(int(how), {}) for how in answers]
+        async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine")),
+                            POST: posts if for_ever else [*posts, ACCEPTED]}) as server:
+            ending = asyncio.gather(run(server, patience=SOON if for_ever else QUICK), return_exceptions=True)
+            result, told = (await ending)[0], answers[:len(server.to(POST))]
+            doubtful = {"reset", "500"} & set(told)
+            if isinstance(result, Refusal) and not result.unknown:
+                assert not doubtful, told
+                assert len(told) == 1, "it was refused, and posted again"
+            elif isinstance(result, Unreachable | Refusal):
+                assert doubtful
+                assert for_ever or {"404", "409"} & set(told), "it was given up too soon"
+            else:
+                assert isinstance(result, RunComplete)
+                assert not for_ever
 
     check(test())
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -100,6 +100,49 @@ def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) ->
                 also.ids[n] for n, e in enumerate(also.seen) if e["type"] == "run_complete"]
 
     play(story, wake_ups=wake_ups)
+
+
+@pytest.mark.parametrize("payload", [
+    "{", "7", "null", "[]", "{}", "[7]", '["x", 7]', '["x", []]', '["x", ["a"]]', '["x", ["a", "b", "c"]]',
+    '["x", [1, {}]]', '["x", ["no-such-workspace", "s"]]', "[" * 3000, "\ud7ff" * 900])
+def test_a_notification_that_cannot_be_read_ends_none_of_those_that_follow(payload: str) -> None:
+    server = shared_server()
+    database = server.url(server.new_database())
+
+    async def story(a: Node, b: Node) -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("SELECT pg_notify('cancelmark', %s)", (payload,))
+        await run_at(a, "one", "r1")
+        async with a[1].watching() as watch:
+            assert (await b[1].do("cancel")).status_code == 200
+            assert (await watch.end("r1"))["outcome"] == "canceled"
+
+    play(story, database=database, lease=Lease(300.0, 150.0))
+
+
+@pytest.mark.parametrize("loop", ["_beat_for_ever", "_look_for_ever", "_tell_for_ever", "_prune_for_ever",
+                                  "_listen_for_ever"])
+def test_a_loop_of_a_node_that_fails_begins_again(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it fails."""
+    rounds: list[str] = []
+    go_on = getattr(ClusterNode, loop)
+
+    async def fail_at_first(node: ClusterNode, *more: Any) -> None:
+        rounds.append(str(node.url))
+        if rounds.count(str(node.url)) == 1:
+            raise RuntimeError("injected")
+        await go_on(node, *more)
+
+    monkeypatch.setattr(ClusterNode, loop, fail_at_first)
+
+    async def story(a: Node, b: Node) -> None:
+        while len(rounds) < 4:
+            await asyncio.sleep(0.01)
+        await run_at(a, "one", "r1")
+        assert (await b[1].do("cancel")).status_code == 200
+        await a[1].until(lambda prompts: [p.get("outcome") for p in prompts] == ["canceled"])
+
+    play(story)
 
 
 @pytest.mark.rule("C1b")
@@ -684,3 +727,98 @@ def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_be
             assert [kind for kind in list_sent(a, told) if kind != "tell"] == ["load", "step"]
 
     play(story, lease=RARELY)
+
+
+@pytest.mark.parametrize("state", ["53100", "53200", "53400", "40001", "55P03", "25006", "XX000", "22000", "58030"])
+def test_what_the_database_says_is_for_the_log_and_a_full_one_is_not_ready(
+        state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("cancelmark.impl.runtime.workspace.FULL_FOR", 0.5)
+    monkeypatch.setattr("cancelmark.impl.store.postgres.store.PATIENCE", 0.1)
+    server = shared_server()
+    database = server.url(server.new_database())
+    secret = 'could not extend file "base/16391/16420": no space'
+
+    async def story(a: Node) -> None:
+        place = a[1]
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"""
+                CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS
+                    $$ BEGIN RAISE EXCEPTION '{secret}' USING ERRCODE = '{state}'; END $$;
+                CREATE TRIGGER failing BEFORE INSERT ON cancelmark.sessions EXECUTE FUNCTION fail()""")
+            answer = await place.http.post(f"{place.url}/sessions", json={"title": "one more"})
+            assert answer.status_code == 503
+            for word in ("base/", "SQL", "INSERT", "function", "127.0.0.1"):
+                assert word not in answer.text
+            assert any(secret in str(getattr(record, "problem", "")) for record in caplog.records)
+            assert ((await place.http.get("/v1/ready")).status_code == 503) == (state == "53100")
+            connection.execute("DROP TRIGGER failing ON cancelmark.sessions")
+        while (await place.http.get("/v1/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+        await place.new_session()
+
+    play(story, 1, database=database)
+
+
+def test_a_database_that_takes_no_writes_is_not_ready() -> None:
+    """As a standby does."""
+    server = shared_server()
+    name = server.new_database()
+
+    async def story(a: Node) -> None:
+        assert (await a[1].http.get("/v1/ready")).status_code == 200
+        with psycopg.connect(server.url(name), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                               " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        for _ in range(20):  # until each connection is a new one
+            with suppress(StoreError):
+                await a[0].site.workspaces.database.fetch("SELECT 1")  # type: ignore[attr-defined]
+        assert (await a[1].http.get("/v1/ready")).json()["status"] == "away"
+        with psycopg.connect(server.url(name), autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+            connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                               " WHERE datname = current_database() AND pid <> pg_backend_pid()")
+        while (await a[1].http.get("/v1/ready")).status_code != 200:
+            await asyncio.sleep(0.01)
+
+    play(story, 1, database=server.url(name), lease=Lease(300.0, 150.0))
+
+
+@pytest.mark.parametrize("again", range(3))
+def test_a_workspace_that_is_forgotten_while_others_create_and_post_leaves_nothing(
+        again: int, caplog: pytest.LogCaptureFixture) -> None:
+    """And what they are told is no failure of the server."""
+    server = shared_server()
+    database = server.url(server.new_database())
+
+    async def story(a: Node, b: Node) -> None:
+        over = asyncio.Event()
+        answers: list[tuple[int, str]] = []
+
+        async def create(place: Place) -> None:
+            while not over.is_set():
+                made = await place.http.post(f"{place.url}/sessions", json={"title": "more"})
+                answers.append((made.status_code, made.text))
+                if made.status_code == 200:
+                    posted = await place.post("one more", session=made.json()["id"])
+                    answers.append((posted.status_code, posted.text))
+
+        creating = [asyncio.create_task(create(one)) for one in (a[1], b[1], b[1]) for _ in range(3)]
+        await asyncio.sleep(0.05 * again)
+        forgotten = await a[1].http.delete(a[1].url, params={"forget": "true"})
+        await asyncio.sleep(0.2)
+        over.set()
+        await asyncio.gather(*creating)
+        assert forgotten.status_code == 200, forgotten.text
+        assert {status for status, _ in answers} <= {200, 202, 400, 404, 409, 503}, answers
+        assert "Traceback" not in caplog.text
+
+    play(story, database=database)
+    with psycopg.connect(database) as connection:
+        tables = connection.execute(
+            "SELECT DISTINCT table_name FROM information_schema.columns WHERE table_schema = 'cancelmark'"
+            " AND (column_name = 'workspace_id' OR table_name = 'workspaces')").fetchall()
+        assert len(tables) > 8
+        for (table,) in tables:
+            assert connection.execute(f"SELECT count(*) FROM cancelmark.{table}").fetchone() == (0,), table

@@ -1062,6 +1062,58 @@ def test_an_answer_may_be_compressed_though_nobody_asked_for_it() -> None:
 
 
 @needs_openai
+@pytest.mark.parametrize("unpacked", [
+    lambda n: b"x" * n, lambda n: b"data: [" + b"1," * (n // 2), lambda n: b": nothing\n" * (n // 10),
+    lambda n: wire.event(wire.chunk({"content": "x" * 100_000})) * (n // 100_000),
+], ids=["line", "chunk", "comments", "text"])
+def test_an_answer_that_unpacks_into_more_than_any_answer_has_is_given_up_and_others_have_their_turn(
+        unpacked: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 32 << 20
+    monkeypatch.setattr(exchange, "LARGEST", size // 2)
+    packed = gzip.compress(unpacked(size), 1)
+    turns, sizes = [0], []
+    unpack_some = exchange.Answer._unpack_some
+
+    def noted(self: exchange.Answer, data: bytes) -> tuple[bytes, bytes]:
+        piece, rest = unpack_some(self, data)
+        sizes.append((turns[0], len(piece)))
+        return piece, rest
+
+    monkeypatch.setattr(exchange.Answer, "_unpack_some", noted)
+
+    async def main() -> None:
+        async def tick() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        reply = Reply((packed,), headers={"content-type": "text/event-stream", "content-encoding": "gzip"})
+        async with Server(reply) as server, aclosing(openai_model(server)) as model:
+            ticking = asyncio.create_task(tick())
+            with pytest.raises(ModelError) as failed:
+                await ask(model)
+            assert failed.value.kind is Failure.BAD_RESPONSE
+            ticking.cancel()
+
+    run(main())
+    assert len(sizes) > 10
+    assert sum(size for _, size in sizes) < size
+    assert all(after - before > 0 for (before, _), (after, _) in pairwise(sizes)), "nothing else ran meanwhile"
+
+
+@needs_openai
+def test_what_comes_after_the_end_of_an_answer_is_not_waited_for() -> None:
+    """However much that is."""
+    async def main() -> None:
+        endless = Reply((*wire.answer({"content": "hi"}), *[b": more\n" * 10_000] * 100_000))
+        async with Server(endless) as server, aclosing(openai_model(server)) as model:
+            assert (await ask(model)).message.text == "hi"
+            await server.received[0].left_early.wait()
+
+    run(main())
+
+
+@needs_openai
 def test_a_fast_server_is_not_read_ahead_of_a_slow_reader() -> None:
     """What waits to be read is bounded, whatever the server sends."""
     async def main() -> None:

@@ -29,6 +29,7 @@ from cancelmark.impl.store import (
     MemoryStore,
     Message,
     NewSession,
+    NoRoom,
     PutMessage,
     Refused,
     SqliteStore,
@@ -221,7 +222,8 @@ def test_a_turn_in_a_session_that_stands_still_says_nothing_more(path: Path) -> 
         gate.open()
         await until(lambda: w.model.running == 0)
         assert await w.store.messages("s") == before
-        assert not w.runtime.is_busy()
+        assert w.runtime.is_busy()
+        assert not w.runtime.unfinished()
 
     play(SqliteStore(path), story)
 
@@ -250,7 +252,7 @@ def test_a_prompt_that_is_accepted_while_its_session_comes_to_stand_still_is_tol
         with pytest.raises(Stuck):
             await handle
         assert [t.state for t in await w.store.transitions(handle.seq)] == [State.ACCEPTED]
-        assert not w.runtime.is_busy()
+        assert not w.runtime.unfinished()
 
     play(Slow(path), story)
     assert ends_after_a_restart(path) == {"run-a": "error", "run-b": "end_turn"}
@@ -329,7 +331,7 @@ def test_messages_that_cannot_be_read_do_not_keep_an_interrupted_prompt_from_end
 # --- What may pass ----------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize(("code", "kind"), [
-    ("SQLITE_BUSY", StoreError), ("SQLITE_FULL", StoreError), ("SQLITE_IOERR", StoreError),
+    ("SQLITE_BUSY", StoreError), ("SQLITE_FULL", NoRoom), ("SQLITE_IOERR", StoreError),
     ("SQLITE_READONLY", StoreError), ("SQLITE_CANTOPEN", StoreError), ("SQLITE_NOMEM", StoreError),
     ("SQLITE_CORRUPT", Broken), ("SQLITE_NOTADB", Broken), ("SQLITE_ERROR", Broken), ("SQLITE_MISUSE", Broken),
     ("SQLITE_TOOBIG", Unstorable),
@@ -341,7 +343,7 @@ def test_what_is_tried_again_is_what_may_pass(code: str, kind: type[StoreError],
     error.sqlite_errorcode = getattr(sqlite3, code)  # type: ignore[misc]
     explained = explain(path, error)
     assert type(explained) is kind
-    assert explained.retry == (kind is StoreError)
+    assert explained.retry == (kind in (StoreError, NoRoom))
 
 
 def test_what_cannot_be_stored_says_so_and_is_not_tried_again(path: Path) -> None:

@@ -77,6 +77,72 @@ async def come_by_id(workspaces: Workspaces, workspace: Workspace) -> Workspace:
         return await workspaces.open(workspace.path)
 
 
+LEAVING: dict[str, Callable[[Workspace], Awaitable[None]]] = {}
+
+
+def leaving(way: Callable[[Workspace], Awaitable[None]]) -> Callable[[Workspace], Awaitable[None]]:
+    LEAVING[way.__name__] = way
+    return way
+
+
+@leaving
+async def released(workspace: Workspace) -> None:
+    workspace.claim("me")
+    await asyncio.sleep(3 * GRACE / 4)
+    assert workspace.release("me")
+
+
+@leaving
+async def released_while_it_watches(workspace: Workspace) -> None:
+    with workspace.watch("me", None):
+        await asyncio.sleep(3 * GRACE)
+        assert workspace.release("me")
+
+
+@leaving
+async def watched(workspace: Workspace) -> None:
+    with workspace.watch("me", None):
+        await asyncio.sleep(3 * GRACE)
+
+
+@leaving
+async def watched_twice(workspace: Workspace) -> None:
+    with workspace.watch("me", None), workspace.watch("me", None):
+        await asyncio.sleep(3 * GRACE)
+
+
+@leaving
+async def asked(workspace: Workspace) -> None:
+    await asyncio.sleep(3 * GRACE / 4)
+    workspace.claim()
+
+
+@leaving
+async def another_is_released_first(workspace: Workspace) -> None:
+    workspace.claim("other")
+    with workspace.watch("me", None):
+        await asyncio.sleep(GRACE / 2)
+        workspace.release("other")
+        await asyncio.sleep(3 * GRACE)
+
+
+@pytest.mark.parametrize("way", LEAVING)
+@pytest.mark.rule("R26")
+def test_however_the_last_client_leaves_the_workspace_stays_for_the_grace_period(way: str) -> None:
+    async def main() -> None:
+        workspaces = Workspaces(ScriptedModel(), grace=GRACE)
+        workspace = await workspaces.open("/a")
+        await LEAVING[way](workspace)
+        await asyncio.sleep(GRACE * 0.9)
+        assert workspace in list(workspaces), "it was closed early"
+        await asyncio.sleep(GRACE * 1.2)
+        assert not list(workspaces), "it was not closed"
+        await workspaces.close()
+
+    for schedule in explore_schedules(main, preemptions=0):
+        schedule.result()
+
+
 @pytest.mark.parametrize(("come", "preemptions"), [(come_by_path, 3), (come_by_id, 2)])
 @pytest.mark.rule("R26")
 def test_a_workspace_does_not_close_under_a_client_that_comes_back(

@@ -106,6 +106,36 @@ def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
     play(story)
 
 
+@pytest.mark.parametrize(("kind", "sent"), [
+    ("too many", b""), ("malformed", b"nonsense\r\n\r\n"), ("slow head", b"GET /"),
+    ("two lengths", POST.replace(b"\r\n\r\n", b"\r\ntransfer-encoding: chunked\r\n\r\n")),
+    ("tiny pieces", POST.replace(b"content-length: 9", b"transfer-encoding: chunked") + b"1\r\nx\r\n" * 1100),
+    ("large head", HEAD + b"x-more: " + b"x" * 100_000),
+])
+def test_a_connection_that_was_told_the_last_word_ends_in_its_time(
+        kind: str, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not its client reads that, and closes."""
+    for phase in (Phase.HEAD, Phase.LEAVING, Phase.BODY):
+        monkeypatch.setitem(LASTS, phase, SOON)
+
+    async def story(server: Server, place: Place) -> None:
+        async with place.watching(), place.watching():
+            before = set(server.places.taken)
+            if kind == "too many":
+                server.places.limit = len(before)
+                for connection in before:  # none of them has to go
+                    server.places.enter(connection, None, 0.0)
+            _, writer = await connect(server)
+            await until(lambda: set(server.places.taken) - before)
+            (mine,) = set(server.places.taken) - before
+            writer.write(sent)
+            await until(lambda: mine._leaving or mine.transport.is_closing())
+            await until(lambda: mine not in server.places.taken and mine.transport.is_closing())
+            writer.close()
+
+    play(story)
+
+
 def test_nothing_is_done_for_a_request_before_all_of_it_is_there() -> None:
     async def story(server: Server, place: Place) -> None:
         gate = server.holds("a")

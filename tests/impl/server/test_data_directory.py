@@ -79,6 +79,20 @@ def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
         os.umask(mask)
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707, 0o775, 0o1777, 0o755, 0o700])
+@pytest.mark.parametrize("options", [(), ("--memory",)])
+def test_others_cannot_replace_what_the_server_keeps(tmp_path: Path, mode: int, options: tuple[str, ...]) -> None:
+    data, traces = tmp_path / "data", tmp_path / "traces"
+    for directory in (data, traces, data / "workspaces"):
+        directory.mkdir()
+        directory.chmod(mode)
+    with Process(data, "--trace", str(traces), *options):
+        after = [stat.S_IMODE(directory.stat().st_mode) for directory in (data, traces)]
+    assert after == [mode if mode & stat.S_ISVTX else mode & 0o755] * 2
+    if not options:
+        assert stat.S_IMODE((data / "workspaces").stat().st_mode) & 0o077 == 0
+
+
 def test_an_index_is_its_users_alone_from_the_beginning(tmp_path: Path) -> None:
     mask = os.umask(0)
     try:
@@ -162,3 +176,18 @@ def test_a_start_on_a_full_disk_serves_or_says_why_not(tmp_path: Path, left: int
         finally:
             process.kill()
             process.communicate()
+
+
+def test_a_server_whose_disk_is_full_says_so_and_is_not_ready(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk, Process(disk / "data") as server, \
+            httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
+        workspace = http.post("/v1/workspaces", json={"path": str(tmp_path)}).json()["id"]
+        assert http.get("/v1/ready").status_code == 200
+        fill(disk)
+        url = f"/v1/workspaces/{workspace}/sessions"
+        while (answer := http.post(url, json={"title": "x" * 200})).status_code == 200:
+            pass
+        assert answer.status_code == 503
+        assert answer.json()["message"].startswith("the disk is full; make room")
+        assert str(tmp_path) not in answer.text
+        assert (http.get("/v1/ready").status_code, http.get("/v1/ready").json()["status"]) == (503, "away")

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from support import family_bugs
 from support.family_bugs import KILLED
+from support.postgres import shared_server
 from support.servers import Place, Process, Server, Watch, serving, web
 
 from cancelmark.impl.client import Client, Refusal
@@ -373,6 +374,59 @@ def test_a_post_whose_answer_is_lost_is_repeated_in_every_mode(mode: str) -> Non
                 gate.open()
                 assert await s.ends("run-x") == ["end_turn"]
                 assert len(await place.get("prompts")) == 1
+
+    asyncio.run(main())
+
+
+COPIES: list[tuple[str, str, Any]] = [
+    *(("POST", "", {"prompt": "x", "run_id": "run-x", "if_busy": mode}) for mode in ("queue", "reject", "interrupt")),
+    ("POST", "cancel", None), ("POST", "hold", None), ("POST", "resume", None), ("POST", "prompts/clear", None),
+    ("POST", "stop", {"seq": 1}), ("DELETE", "prompts/run:run-b", None), ("DELETE", "prompts/run:run-a", None),
+    ("PUT", "prompts/run:run-b/text", {"prompt": "B"}), ("POST", "prompts/run:run-c/next", None),
+    ("POST", "", {"prompt": "b", "run_id": "run-b"}), ("POST", "", {"prompt": "c", "run_id": "run-b"}),
+]
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("store", ["memory", "file", "database"])
+@pytest.mark.rule("R22b", "R35a")
+def test_a_call_that_comes_several_times_at_once_is_answered_the_same(store: str, busy: bool, tmp_path: Path) -> None:
+    """But for where its prompt is by then, and what only one of them can have done."""
+    async def main() -> None:
+        where: dict[str, Any] = {}
+        if store == "file":
+            where = {"directory": tmp_path / "data"}
+        elif store == "database":
+            where = {"database": shared_server().url(shared_server().new_database())}
+        async with serving(**where) as server, server.client() as http:
+            place = await server.workspace(http)
+            server.holds("a")
+            for number, (method, path, body) in enumerate(COPIES):
+                session = await place.new_session()
+                own = f"{number}-"
+
+                def named(text: str, own: str = own) -> str:
+                    return text.replace("run-", f"run-{own}")
+
+                if busy:
+                    for text in "abc":
+                        await place.send(text, named(f"run-{text}"), session)
+                    edit = f"{place.url}/agent/sessions/{session}/prompts/{named('run:run-b')}/text"
+                    for text in ("edited", "edited twice"):
+                        assert (await http.put(edit, json={"prompt": text})).status_code == 200
+                    first = (await http.get(f"{place.url}/agent/sessions/{session}/prompts")).json()[0]["seq"]
+                    body = {"seq": first} if path == "stop" else body
+                url = f"{place.url}/agent/sessions/{session}/{named(path)}" if path else f"{place.url}/agent"
+                if not path:
+                    body = {"session_id": session, **body, "run_id": named(body["run_id"])}
+                answers = await asyncio.gather(*(http.request(method, url, **({"json": body} if body else {}))
+                                                 for _ in range(3)))
+                told = [(answer.status_code, [answer.json().get(name) for name in ("seq", "held", "code", "version")])
+                        for answer in answers]
+                assert told == told[:1] * 3, (method, path, body, told)
+                if busy and not path and body["prompt"] == "b":
+                    assert answers[0].status_code == 202, "what was accepted is, however often it was edited"
+                await place.do("cancel", session)
 
     asyncio.run(main())
 

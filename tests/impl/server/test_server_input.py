@@ -13,11 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 from time import thread_time
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2 as httpx
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
 from support.servers import PATIENCE, Place, Process, Server, serving, web
@@ -199,6 +200,49 @@ def test_unknown_ids_are_404_however_odd_they_are() -> None:
     play(story)
 
 
+NAMES = st.text(st.sampled_from("ab\n\r\t /%?#.:;+&=é\u2028\ufffd☃😀"), min_size=1, max_size=8) | st.sampled_from(
+    ["list", "queued", "clear", "1", "run:x", "..", "x/text", "x/next", "x\n", "\n", "x/text\n", "%0a", "%ff"])
+
+
+@given(st.lists(NAMES, min_size=2, max_size=8, unique=True))
+@example(["x", "x\n", "a\nb"])
+@settings(max_examples=effort(20), deadline=None)
+def test_a_call_by_run_id_reaches_that_prompt_and_no_other(names: list[str]) -> None:
+    """Whatever characters a run id has."""
+    async def story(server: Server, place: Place) -> None:
+        server.holds("first")
+        await place.send("first", "first")
+        for name in names:
+            await place.send("one that waits", name)
+        waiting = set(names)
+        for name in reversed(names):
+            url = f"{place.url}/agent/sessions/{place.session}/prompts/run:{quote(name, safe='')}"
+            found = await place.get(f"prompts?run_id={quote(name, safe='')}")
+            assert [one["run_id"] for one in found] == [name]
+            for call in (place.http.put(f"{url}/text", json={"prompt": "edited"}), place.http.post(f"{url}/next")):
+                assert (await call).status_code == 200
+            queue = await place.get("prompts/list?full=true")
+            assert queue[0]["run_id"] == name
+            assert {one["run_id"] for one in queue if one["text"] == "edited"} == {name}
+            assert (await place.http.delete(url)).json()["effect"] == "canceled"
+            waiting.remove(name)
+            assert {one["run_id"] for one in await place.get("prompts/list?full=true")} == waiting
+
+    play(story)
+
+
+def test_a_name_that_is_not_utf_8_is_nobodys() -> None:
+    async def story(server: Server, place: Place) -> None:
+        server.holds("first")
+        await place.send("first", "\ufffd")
+        url = f"{place.url}/agent/sessions/{place.session}/prompts"
+        for answer in (await place.http.delete(f"{url}/run:%ff"), await place.http.get(f"{url}?run_id=%ff")):
+            assert answer.status_code == 404
+        assert (await place.get())["is_busy"]
+
+    play(story)
+
+
 def test_what_is_no_call_is_said_so() -> None:
     async def story(server: Server, place: Place) -> None:
         for path in ("/v1", "/v1/", "/v2/health", "/v1/health/", "/favicon.ico", "//v1/health", "/v1/workspaces/"):
@@ -217,12 +261,38 @@ def test_what_is_no_call_is_said_so() -> None:
 
 def test_a_call_that_takes_no_body_does_not_mind_one() -> None:
     async def story(server: Server, place: Place) -> None:
-        for size in (10, 100_000, 3_000_000):
+        for size, status in (10, 200), (100_000, 200), (BODY, 200), (3_000_000, 413):
             answer = await place.http.post(f"{place.url}/agent/sessions/{place.session}/cancel", content=b"x" * size)
-            assert answer.status_code == 200
+            assert answer.status_code == status
             assert (await place.http.get("/v1/health")).status_code == 200
 
     play(story)
+
+
+@pytest.mark.parametrize("framing", ["content-length: 1000000000000", "transfer-encoding: chunked"])
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_no_call_takes_a_body_without_an_end(host: str, framing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is answered, and whether or not the call takes a body."""
+    monkeypatch.setattr("cancelmark.impl.server.connections.UNWANTED", 100_000)
+    piece = b"10000\r\n%s\r\n" % (b"x" * 65_536) if "chunked" in framing else b"x" * 65_536
+    calls = {(call.method, call.path) for call in CALLS} | {("PATCH", "/v1/workspaces"), ("GET", "/nowhere")}
+
+    async def story(server: Server, place: Place) -> None:
+        address, port = server.url.removeprefix("http://").split(":")
+        for method, path in sorted(calls):
+            path = path.format(id=place.id, sid=place.session, prompt="1", client_id=uuid4())
+            _, writer = await asyncio.open_connection(address, int(port))
+            writer.write(f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n{framing}\r\n\r\n".encode())
+            sent = 0
+            with suppress(ConnectionError):
+                while sent < 100_000_000:
+                    writer.write(piece)
+                    await writer.drain()
+                    sent += len(piece)
+            assert sent < 100_000_000, (method, path)
+            writer.close()
+
+    play(story, limits=Limits(body=10_000))
 
 
 def test_a_body_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +327,27 @@ def test_what_is_no_http_is_refused_and_the_server_goes_on(sent: bytes) -> None:
         assert answer == b"" or re.match(rb"HTTP/1.1 4\d\d ", answer)
         writer.close()
         assert (await place.http.get("/v1/health")).status_code == 200
+
+    play(story)
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("framing", [
+    "content-length: 5\r\ntransfer-encoding: chunked", "transfer-encoding: chunked\r\ncontent-length: 44",
+    "transfer-encoding: chunked\r\ntransfer-encoding: chunked", "transfer-encoding: chunked, identity",
+    "transfer-encoding: gzip, chunked", "transfer-encoding: xchunked", "content-length: 5, 6", "content-length: +5",
+])
+def test_a_request_whose_end_can_be_read_in_two_ways_is_the_last_of_its_connection(framing: str, version: str) -> None:
+    """A proxy may see another request in what follows."""
+    async def story(server: Server, place: Place) -> None:
+        host, port = server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST /v1/workspaces HTTP/{version}\r\nhost: {host}\r\n{framing}\r\n\r\n0\r\n\r\n"
+                     f"GET /v1/health HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), PATIENCE)
+        assert re.match(rb"HTTP/1.1 (400|501) ", answer)
+        assert len(re.findall(rb"HTTP/1.1 \d", answer)) == 1
+        writer.close()
 
     play(story)
 

@@ -157,6 +157,32 @@ def test_a_signal_drains_and_every_waiter_gets_its_end(number: signal.Signals, t
     assert f"signal={number.name}" in server.log.read_text()
 
 
+def test_a_call_that_is_not_answered_when_the_server_ends_is_told_what_is_known(tmp_path: Path) -> None:
+    """Of a body that has not come, that nothing was done; of a call that has begun, that nobody knows. Both are no
+    failure, and the log has no traceback."""
+    async def scene(server: Process) -> None:
+        async with connect(server) as http:
+            place = await Server().workspace(http)
+            await place.send("fast: hello", "r1")
+            await place.until(lambda prompts: all(prompt["state"] == "done" for prompt in prompts))
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"POST /v1/workspaces HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc")
+            summarizing = asyncio.ensure_future(place.do("summarize"))
+            await asyncio.sleep(0.5)  # both have arrived
+            server.signal(signal.SIGTERM)
+            answer, summary = await reader.read(), await summarizing
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"nothing was done" in answer
+            assert summary.status_code == 500
+            assert "repeat it" in summary.text
+
+    with Process(tmp_path / "data", "--pace", "20", "--drain", "0.1") as server:
+        asyncio.run(scene(server))
+        assert server.wait() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
 def answering(watch: Watch) -> bool:
     """Whether the language model was asked: a turn that is stopped before that is not stubborn."""
     return any(message["role"] == "assistant" for message in watch.of("message"))

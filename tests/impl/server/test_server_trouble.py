@@ -59,6 +59,7 @@ def test_a_session_that_stands_still_is_unavailable_alone_and_does_not_say_where
                 assert answer.status_code == 200, (path, answer.text)
             busy = {s["id"]: s["is_busy"] for s in (await http.get(f"{stuck.url}/sessions")).json()}
             assert busy == {stuck.session: True, other.session: False}
+            assert (await http.get(f"{stuck.url}/agent")).json()["is_busy"], "as its session is"
             async with other.watching() as watch:
                 await other.send("c", "run-c")
                 await watch.end("run-c")

@@ -201,6 +201,8 @@ class Step:
             " AND state <> 'done' RETURNING 1", text, was, self._home, seq)))
 
     def _session(self, id: str, title: str, created_at: int) -> None:
+        if not self._rows("SELECT 1 FROM workspaces WHERE id = ?", self._home):
+            raise Raised(CLOSING)
         closing = bool(self._rows("SELECT 1 FROM sessions WHERE workspace_id = ? AND closing", self._home))
         self._need(bool(self._rows(
             "INSERT INTO sessions (workspace_id, id, title, created_at, mark, held, closing, owner, epoch, version,"
