@@ -3,10 +3,17 @@
 An action speaks to a *port* and to nothing else. Two sessions offer one: the model's, made of immutable values, which
 the explorer searches, and the runtime's, whose prompts are moved by `transitions`. So what runs is what was checked.
 
-An action fires rows of the lifecycle and notes what the world must be asked to do. A row into `active` always means
-"start its turn", a row into `done` always means "publish its terminal event": the port notes those itself, by
-`effects_of`. Nobody sees a step before it is whole: no other step and no crash comes in between
-(R16b, R16c, R19a, R19b, R25a, R25b).
+An action fires rows of the lifecycle and notes effects: what the world must be asked to do (`effects`). A row into
+`active` always means "start its turn", a row into `done` always means "publish its terminal event": the port notes
+those itself, by `effects_of`. A step is atomic: no other step and no crash comes in between, and nothing of it is seen
+before all of it is journaled (R16b, R16c, R19a, R19b, R25a, R25b).
+
+- A prompt gets its **seq** when it is accepted, from one counter for all sessions of the server.
+- A session's **mark** is the seq up to which a cancel has reached: 0 at first, and it only rises. A prompt is *covered*
+  if its seq is at or below the mark. One that waits then ends canceled. One that runs is asked to stop; it ends
+  canceled, or as it was just about to end.
+- **A crash** loses `memory` and the running turns. Prompts, their states and the mark are journaled, and stay.
+- The server takes `enter`, `settle` and `recover` by itself, as soon as they are possible.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,14 +42,14 @@ class Subject(Interface):
 class Port(Interface):
     """A session in the middle of one step, as an action sees it. `Any` prompt of it is a `Subject`."""
 
-    mark: int
-    down: bool  # crashed and not yet recovered
+    mark: int  # the seq up to which a cancel has reached
+    down: bool  # crashed and not yet recovered; then it takes no action but `recover`
     effects: list[Effect]
     memory: Any  # what a protocol keeps for itself until the next crash: an immutable value
 
     @property
     def queue(self) -> Sequence[Any]:
-        """The queued prompts, the next one first."""
+        """The queued prompts, the next one first: by seq."""
     @property
     def active(self) -> Sequence[Any]:
         """The active prompts: at most one, which is a property to check and not an assumption to build on."""
@@ -94,7 +101,7 @@ Variant: TypeAlias = Outcome | bool | str | None
 
 
 class Argument(NamedTuple):
-    """What an action is applied to: a prompt, a variant, the latest seq; whichever it needs."""
+    """What an action is applied to: a prompt, a variant, the latest seq of the server; whichever it needs."""
 
     prompt: Any  # of the port, or None
     variant: Variant
@@ -132,7 +139,7 @@ def fail(step: Port, arg: Argument) -> None:
 
 
 def settle(step: Port, arg: Argument) -> None:
-    """The record of a prompt canceled on entry is written, and it is done."""
+    """The messages of a prompt canceled on entry, which has no turn to write them, are written, and it is done."""
     step.effects.append(Record(arg.subject.seq))
     step.fire(arg.subject, Trigger.SETTLE)
 
@@ -168,6 +175,7 @@ def finish(step: Port, arg: Argument) -> None:
 
 
 def hand_off(step: Port) -> None:
+    """Follows in every step that ends a turn. So a session that is not busy has no queue, and `enter` passes nobody."""
     if (queue := step.queue) and not step.holds(queue[0], Guard.BUSY):
         step.fire(queue[0], Trigger.START)
 
@@ -186,7 +194,7 @@ def stop_active(step: Port) -> None:
 
 
 def close(step: Port, arg: Argument) -> None:
-    """From now on nothing is accepted, and every session is canceled."""
+    """Every session is canceled, and nothing is accepted until the server is started again."""
     cancel(step, arg)
 
 
@@ -197,7 +205,7 @@ def clear_queue(step: Port, arg: Argument) -> None:
 
 
 def crash(step: Port, arg: Argument) -> None:
-    """The server stops; what is journaled stays."""
+    """The server stops, and its turns with it."""
     step.down, step.memory = True, None
 
 
@@ -205,7 +213,7 @@ def recover(step: Port, arg: Argument) -> None:
     """After the restart: what was active ends with an error, what had not started goes on in order of seq."""
     for prompt in list(step.active):
         step.fire(prompt, Trigger.INTERRUPT)
-    for prompt in list(step.accepted):
+    for prompt in list(step.accepted):  # the session is still down, and so busy: they queue, and the first is started
         step.fire(prompt, Trigger.ENTER)
     step.down = False
     hand_off(step)

@@ -9,11 +9,12 @@ Rules of this file:
    refuses a table in which two rows could both apply.
 4. A guard is a yes-or-no question about the prompt. Rows only name the questions; `actions.GUARDS` answers them.
 
-    accepted ──enter──▶ active ──finish──▶ done          a prompt that nothing disturbs
+    accepted ──enter──▶ active ──finish──▶ done          a prompt that nothing disturbs; interrupt: by a restart
         │                ▲  │
         │           start│  │requeue
         ├────enter──▶ queued ──drop, fold──▶ done        the session was busy
-        └────enter──▶ canceled_on_entry ──settle──▶ done the mark covered it before it entered
+        ├────enter, fail──▶ canceled_on_entry ──settle──▶ done   the mark covered it before it entered
+        └────fail──▶ done                                it could not start
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -108,7 +109,7 @@ class Row:
 
 
 ROWS: tuple[Row, ...] = (
-    # The mark is asked before the busy question: a covered prompt must not reach the queue.
+    # A covered prompt is canceled whether the session is busy or not: it must not reach the queue.
     Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), rule="R4"),
     Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,), unless=(Guard.COVERED,), rule="R5a"),
     Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.COVERED, Guard.BUSY), rule="R6a"),

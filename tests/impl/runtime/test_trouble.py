@@ -21,7 +21,8 @@ from support.runtimes import PATIENCE, World, play, until, world
 from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
-from cancelmark.impl.runtime import Handle, Runtime, Stuck
+from cancelmark.impl.runtime import Handle, Lane, Runtime, Stuck
+from cancelmark.impl.runtime.session import Effects
 from cancelmark.impl.store import (
     AcceptPrompt,
     Answer,
@@ -37,7 +38,9 @@ from cancelmark.impl.store import (
     StoreError,
     Unstorable,
 )
+from cancelmark.impl.wire import Held
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.protocol import FAMILY
 
 Story = Callable[[World], Awaitable[None]]
 
@@ -289,6 +292,32 @@ def test_a_store_that_breaks_its_promises_stops_the_session_too(caplog: pytest.L
 
     play(Buggy(), story)
     assert [r.levelno for r in caplog.records if "stands still" in r.getMessage()] == [logging.CRITICAL]
+
+
+@pytest.mark.parametrize("failing", range(4))
+def test_a_call_whose_step_is_stored_is_answered_whatever_fails_after_that(
+        failing: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four calls in two commits; what one of their steps asks for fails once it is stored."""
+    do, done = Runtime._do, list[str]()
+
+    def fail(self: Runtime, lane: Lane, effects: Effects) -> None:
+        done.append(effects.action)
+        if len(done) == failing + 1:
+            raise ValueError("injected")
+        do(self, lane, effects)
+
+    async def main() -> None:
+        monkeypatch.setattr(Runtime, "_do", fail)
+        store = SqliteStore(path)
+        async with asyncio.timeout(PATIENCE), Runtime(ScriptedModel(), store, protocol=FAMILY) as runtime:
+            await runtime.create_session("s")
+            calls = [runtime.hold("s"), runtime.resume("s"), runtime.hold("s"), runtime.resume("s")]
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+            stored = 4 if failing else 1  # the first call has a commit of its own, and the others were to follow
+            assert [isinstance(answer, Held) for answer in answers] == [n < stored for n in range(4)]
+            assert all(isinstance(answer, Held | Stuck) for answer in answers)
+
+    asyncio.run(main())
 
 
 def test_a_session_that_cannot_be_recovered_does_not_keep_the_server_from_starting(path: Path) -> None:
