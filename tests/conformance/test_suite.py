@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from support.budget import long
 from support.installs import plain_install, run_in
+from support.paths import SUPPORT
 
 from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.playing.scenarios import SCENARIOS
@@ -15,8 +16,7 @@ TWO_LINES = """\
 from cancelmark.conformance.suite import ConformanceSuite
 class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
 """
-ADAPTER = """\
-from support.samples.naive import NaiveAdapter
+ADAPTER = (SUPPORT / "samples" / "naive.py").read_text() + """
 
 class MyAdapter(NaiveAdapter):
     pass

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from support.commands import read_refusal, run_command, run_process
+from support.paths import SUPPORT
 
 from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.playing.scenarios import SCENARIOS
@@ -67,7 +68,8 @@ def test_a_finding_is_played_again_by_the_command_that_it_ends_with(here: Path) 
     assert out.startswith("my_own.py:Mine, ")
 
 
-def test_it_works_in_a_process_of_its_own(here: Path) -> None:
+def test_it_works_in_a_process_of_its_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(SUPPORT.parent))  # where the adapter finds what it is made of
     script = ("--script", "accept A; accept B; fail", "--times", "2")
     said = run_process("conform", "--adapter", "my_own:make", *script, code=1)
     assert "accept A; accept B; fail: all-done showed in 2 of 2 plays" in said.stdout

@@ -115,12 +115,27 @@ def test_every_seeded_bug_has_a_name_on_the_command_line() -> None:
     assert not set(SEEDED) & set(known_protocols())
 
 
-def test_what_was_found_before_an_action_breaks_its_own_rows_is_told() -> None:
-    name = "seeded:a-prompt-without-a-run-id-does-not-wait"
-    said = run_command("check", "--protocol", name, "--prompts", "3", "--requeues", "1", "--engine", "plain", code=1)
+ILLEGAL = """
+from cancelmark.model.actions import cancel
+from cancelmark.model.lifecycle import Trigger
+from cancelmark.model.seeded import BUGS
+
+def drop_the_second_turn(step, arg):
+    for prompt in list(step.active)[1:]:
+        step.fire(prompt, Trigger.DROP)
+
+beside = next(bug.protocol for bug in BUGS if bug.name == "a prompt without a run id does not wait")
+ILLEGAL = beside.changed("illegal", cancel={"apply": drop_the_second_turn})
+"""
+
+
+def test_what_was_found_before_an_action_breaks_its_own_rows_is_told(mine: Path) -> None:
+    (mine / "illegal.py").write_text(ILLEGAL)
+    said = run_command("check", "--protocol", "illegal.py:ILLEGAL", "--prompts", "2", "--cancels", "1", "--engine",
+                       "plain", code=1)
     words = " ".join(said.stdout.split())
     assert "single-active is violated" in words
-    assert "is queued with guards [busy, first" in words
+    assert "is active with guards [busy, first]: no row lets it drop" in words
     assert "Mend the action" in words
 
 
