@@ -8,10 +8,10 @@ no more than that: it says how many messages it `hears`.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
-from ..models import Conversation, Draft, Failure, Kept, Model, ModelError, Role, Text
+from ..models import Conversation, Delta, Draft, Failure, Kept, ModelError, Role, Text
 from ..models import Message as Said
 from ..store import Message
 from .messages import SUMMARY, is_summary, said
@@ -102,14 +102,15 @@ def _measure(heard: Said) -> int:
     return 64 + sum(len(value) for part in heard.parts for value in vars(part).values() if isinstance(value, str))
 
 
-async def summarize(model: Model, conversation: Sequence[Said]) -> Text:
+async def summarize(ask: Callable[[Sequence[Said]], AsyncGenerator[Delta, None]], conversation: Sequence[Said],
+                    ) -> Text:
     """The summary that can take the conversation's place. Where all of it is too long for the model, the later half is
     summarized, and so on; what an earlier summary says is kept. Raises what the model raises if nothing fits."""
     request = Said(Role.USER, (Text(SUMMARIZE),))
     while True:
         draft = Draft()
         try:
-            async with aclosing(model.step([*conversation, request])) as deltas:
+            async with aclosing(ask([*conversation, request])) as deltas:
                 async for delta in deltas:
                     draft.add(delta)
             return Text(SUMMARY + draft.message.text)

@@ -8,7 +8,7 @@ the end of the prompt.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +17,19 @@ from typing import Any
 
 from cancelmark.model.lifecycle import Outcome
 
-from ..models import Conversation, Draft, Failure, FinishReason, Model, ModelError, Role, Tool, ToolCall, ToolResult
+from ..models import (
+    Conversation,
+    Delta,
+    Draft,
+    Failure,
+    FinishReason,
+    Model,
+    ModelError,
+    Role,
+    Tool,
+    ToolCall,
+    ToolResult,
+)
 from ..models import Message as Said
 from ..models import Part as SaidPart
 from ..store import Message
@@ -193,7 +205,7 @@ class Turn:
         self._draft = draft = Draft()
         saving = asyncio.get_running_loop().call_later(SOON, self._save_draft, draft)
         try:
-            async with aclosing(self.model.step(conversation, [t.tool for t in self.tools.values()])) as deltas:
+            async with aclosing(self._ask(conversation, [t.tool for t in self.tools.values()])) as deltas:
                 async for delta in deltas:
                     draft.add(delta)
                     if self._feed.watched:
@@ -207,6 +219,12 @@ class Turn:
             self._close_calls("the answer was cut off")
         return message
 
+    def _ask(self, conversation: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        """Asks the model, unless the turn is to stop: whatever was awaited before may have swallowed that."""
+        if self._stopping:
+            raise asyncio.CancelledError
+        return self.model.step(conversation, tools)
+
     async def _use(self, call: ToolCall) -> ToolResult:
         runner = self.tools.get(call.name)
         if runner is None:
@@ -219,7 +237,7 @@ class Turn:
     async def _summarize(self, failed: ModelError) -> Result | None:
         """The conversation no longer fits: a summary takes its place, and the turn goes on from there."""
         try:
-            summary = await summarize(self.model, await self._conversation())
+            summary = await summarize(self._ask, await self._conversation())
         except asyncio.CancelledError:
             return self._canceled()
         except Exception:
@@ -251,7 +269,7 @@ class Turn:
         """What the model is to hear. If that has become long, a summary takes its place, and the turn goes on."""
         conversation = await self._conversation()
         if len(conversation) > LONGEST and self.model.hears is None:
-            self._put(self._new(Role.SYSTEM, [await summarize(self.model, conversation)]))
+            self._put(self._new(Role.SYSTEM, [await summarize(self._ask, conversation)]))
             await self._save()
             self._found = len(self._messages)
             conversation = await self._conversation()

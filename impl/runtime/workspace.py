@@ -285,7 +285,7 @@ class Workspace:
         conversation = await read_back(partial(runtime.store.messages, session_id))
         if all(heard.role is Role.SYSTEM for heard in conversation):
             return
-        summary = await summarize(runtime.model, conversation)
+        summary = await summarize(runtime.model.step, conversation)
         self._refuse_if_busy(session_id)
         now = int(time())
         message = Message(f"summary-{uuid4()}", session_id, Role.SYSTEM.value,

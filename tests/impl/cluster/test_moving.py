@@ -6,12 +6,41 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
 
+import pytest
 from support.commands import COMMAND
 from support.postgres import shared_server
 from support.servers import Process, serving, web
 
+from cancelmark.impl.cluster.moving import move
 from cancelmark.impl.cluster.node import Lease
+from cancelmark.impl.store import (
+    TERMINAL,
+    AcceptPrompt,
+    AppendEvent,
+    Committed,
+    DropEvent,
+    ForgetPrompt,
+    HoldSession,
+    Message,
+    MovePrompt,
+    NewSession,
+    Operation,
+    PutMessage,
+    RaiseMark,
+    ReplaceText,
+    SqliteStore,
+    Steps,
+    Store,
+    make_digest,
+)
+from cancelmark.impl.store.index import Index, Record
+from cancelmark.impl.store.postgres import Database, PostgresStore
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import Traits
 
 NUL = "nul \0 here"
 
@@ -88,3 +117,92 @@ def test_a_file_that_is_no_workspace_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "data directory" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def fill(store: Store, random: Random) -> None:
+    """A journal with gaps in its seqs, marks above them, prompts in every state, forgotten and edited ones, and a log
+    whose beginning is gone."""
+    sessions = [f"s{number}" for number in range(random.randint(1, 4))]
+    await store.write([NewSession(id, f"title of {id}", 7) for id in sessions])
+    seq, events, done = 0, 0, []
+    for _ in range(random.randint(0, 25)):
+        seq += random.choice([1, 1, 2, 40])
+        session, run_id = random.choice(sessions), random.choice([None, f"run-{seq}"])
+        traits = Traits(front=random.randint(0, 3), urgent=random.random() < 0.2)
+        batch: list[Operation] = [AcceptPrompt(seq, session, f"text {seq}", run_id, traits=traits)]
+        if random.random() < 0.3:
+            batch += [ReplaceText(seq, f"edited {seq}", make_digest(f"text {seq}", ()))]
+        if random.random() < 0.7:
+            outcome = random.choice([Outcome.END_TURN, Outcome.CANCELED, Outcome.ERROR])
+            batch += [MovePrompt(seq, State.DONE, outcome), AppendEvent(session, TERMINAL, {"seq": seq}, run_id)]
+            events += 1
+            done.append((seq, run_id))
+        elif random.random() < 0.5:
+            batch += [MovePrompt(seq, State.QUEUED)]
+        if random.random() < 0.3:
+            batch += [RaiseMark(session, seq + random.choice([0, 0, 500]))]
+        if random.random() < 0.2:
+            batch += [HoldSession(session, random.random() < 0.5)]
+        batch += [PutMessage(Message(f"m{seq}", session, "user", ({"type": "text", "data": {"text": "hi"}},)))]
+        await store.write(batch)
+    for number in range(1, random.randint(1, max(1, events))):
+        await store.write([DropEvent(number)])
+    for number, run_id in done:
+        if number < seq and random.random() < 0.3:
+            await store.write([ForgetPrompt(number, make_digest(f"text {number}", ()) if run_id else None)])
+
+
+async def describe(store: Store) -> dict[str, Any]:
+    """Everything that a store tells of its workspace, but for who owns what."""
+    sessions = await store.sessions()
+    prompts = [prompt for session in sessions for prompt in await store.prompts(session.id, 1000)]
+    return {"sessions": sessions, "prompts": prompts, "marks": {s.session_id: (s.mark, s.held, s.prompts)
+                                                               for s in await store.load_all()},
+            "messages": [message for session in sessions for message in await store.messages(session.id)],
+            "transitions": {prompt.seq: [(t.state, t.outcome) for t in await store.transitions(prompt.seq)]
+                            for prompt in prompts},
+            "log": (await store.first_event(), await store.latest_event(), await store.events(0))}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_a_file_has_is_in_the_database_and_every_session_goes_on(seed: int, tmp_path: Path) -> None:
+    """Two files in one database, whose seqs have been given out in both."""
+    random, server = Random(seed), shared_server()
+    address = server.url(server.new_database())
+
+    async def main() -> None:
+        database, moved = Database(address), []
+        for name in ("one", "two"):
+            id, data = uuid4(), tmp_path / name
+            file = data / "workspaces" / f"{id}.db"
+            file.parent.mkdir(parents=True)
+            with closing(Index(data)) as index:
+                index.put(Record(str(id), f"/{name}", "log", True, True))
+            with closing(SqliteStore(file)) as store:
+                await fill(store, random)
+                before = await describe(store)
+            await move(file, address)
+            if not moved:
+                await database.open()
+            moved.append(PostgresStore(database, id))
+            assert await describe(moved[-1]) == before
+            for one in moved:
+                await go_on(one)
+        for one in moved:
+            one.close()
+        await database.close()
+
+    asyncio.run(main())
+
+
+async def go_on(store: Store) -> None:
+    """Accepts a prompt in every session, and lets go of the oldest event."""
+    for snapshot in await store.load_all():
+        last, highest = await store.latest_event(), max(await store.latest_seq(), snapshot.mark)
+        answer = await store.begin_commit(Steps(uuid4().hex, snapshot.session_id, snapshot.version, [
+            AcceptPrompt(0, snapshot.session_id, "after", None), AppendEvent(snapshot.session_id, TERMINAL, {})]))
+        assert isinstance(answer, Committed)
+        assert answer.seqs[0] > highest
+        assert answer.events[0] == last + 1, "a place follows the last one"
+    if await store.first_event() < await store.latest_event():
+        await store.write([DropEvent(await store.first_event())])

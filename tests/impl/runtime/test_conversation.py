@@ -158,7 +158,7 @@ def test_a_summary_is_made_of_as_much_as_fits(window: int) -> None:
     model = Listener(None, window)
     before = said_by(Role.SYSTEM, SUMMARY + "what came before")
     conversation = [before, *(said_by(Role.USER, f"word {number}") for number in range(100))]
-    assert asyncio.run(summarize(model, conversation)) == Text(SUMMARY + "all of it")
+    assert asyncio.run(summarize(model.step, conversation)) == Text(SUMMARY + "all of it")
     *_, last = model.heard
     assert last[0] is before, "what an earlier summary says is kept"
     assert list(last[1:-1]) == conversation[len(conversation) - len(last) + 2:], "the latest of the rest"
@@ -168,7 +168,7 @@ def test_a_summary_is_made_of_as_much_as_fits(window: int) -> None:
 def test_a_summary_that_cannot_fit_at_all_is_given_up() -> None:
     model = Listener(None, 0)
     with pytest.raises(ModelError, match="too long"):
-        asyncio.run(summarize(model, [said_by(Role.USER, "word")] * 100))
+        asyncio.run(summarize(model.step, [said_by(Role.USER, "word")] * 100))
     assert [len(heard) for heard in model.heard] == [101, 51, 26, 13, 7, 4, 2, 1]
 
 

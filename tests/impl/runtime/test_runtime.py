@@ -3,20 +3,37 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.runtimes import OpenStore, World, calls, fails, on_both_stores, play, tool, until, world
+from support.servers import PATIENCE
 from support.stores import Meddled, at_once, unfinished
 
-from cancelmark.impl.models import Failure, Finish, FinishReason, Role, ToolCallStart
+from cancelmark.impl.models import (
+    Delta,
+    Failure,
+    Finish,
+    FinishReason,
+    Message,
+    ModelError,
+    Role,
+    TextDelta,
+    Tool,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
 from cancelmark.impl.models.scripted import Beat, Fail, ScriptedModel, Stubborn, Wait, say
 from cancelmark.impl.runtime import Closing, Handle, Refusal, Result, RunIdInUse, Runtime, writer
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.messages import SUMMARY
+from cancelmark.impl.runtime.turn import ToolRunner, Turn
 from cancelmark.impl.store import (
     AcceptPrompt,
     Answer,
@@ -181,6 +198,72 @@ def test_a_stop_that_the_model_swallows_still_ends_the_turn_before_its_tools(ope
         assert w.model.calls == 1
 
     play(open_store(), story, [tool("read", read)])
+
+
+class Swallowing(ScriptedModel):
+    """A model whose turns call two tools and then answer. At one point of a turn, its stop is swallowed."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where, self.requests_made, self.hears = where, 0, None
+        self.reached = asyncio.Event()
+
+    async def swallow(self, where: str) -> None:
+        if where == self.where:
+            self.reached.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(PATIENCE)
+
+    async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        self.requests_made += 1
+        summary = SUMMARIZE in messages[-1].text
+        await self.swallow("summary" if summary else "model")
+        if self.where == "a model that fails" and not self.reached.is_set():
+            await self.swallow("a model that fails")
+            raise ModelError(Failure.CONTEXT_TOO_LONG, "too long")
+        if summary or messages[-1].role is Role.TOOL:
+            yield TextDelta("done")
+            yield Finish(FinishReason.END_TURN)
+        else:
+            for id in ("c1", "c2"):
+                yield ToolCallStart(id, id)
+                yield ToolCallArguments(id, "{}")
+                yield ToolCallEnd(id)
+            yield Finish(FinishReason.TOOL_USE)
+
+
+@pytest.mark.parametrize("where", ["model", "a model that fails", "c1", "c2", "summary", "_conversation", "_take_in",
+                                   "_save", "_short_conversation"])
+def test_wherever_a_stop_is_swallowed_the_model_is_not_asked_again(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Swallowing(where)
+    if where == "summary":
+        monkeypatch.setattr("cancelmark.impl.runtime.turn.LONGEST", 0)
+    if where.startswith("_"):
+        go_on = getattr(Turn, where)
+
+        async def slow(turn: Turn, *more: Any) -> Any:
+            result = await go_on(turn, *more)
+            await model.swallow(where)
+            return result
+
+        monkeypatch.setattr(Turn, where, slow)
+
+    async def use(name: str) -> str:
+        await model.swallow(name)
+        return "used"
+
+    async def main() -> None:
+        runners = [ToolRunner(Tool(name, "", {}), partial(lambda name, _: use(name), name)) for name in ("c1", "c2")]
+        async with asyncio.timeout(PATIENCE), Runtime(model, tools=runners) as runtime:
+            await runtime.create_session("s")
+            handle = await runtime.accept("s", "a")
+            await model.reached.wait()
+            asked = model.requests_made
+            await runtime.cancel("s")
+            assert (await handle).outcome is Outcome.CANCELED
+            assert model.requests_made == asked
+
+    asyncio.run(main())
 
 
 @pytest.mark.rule("R23b")
