@@ -150,6 +150,22 @@ def test_what_happens_everywhere_must_be_possible_everywhere() -> None:
             explore(with_action("crash", everywhere=False), Bounds(1, crashes=1, sessions=2), engine=engine)
 
 
+@pytest.mark.parametrize(("kind", "holds"), [
+    ("on_session", lambda step: [p.seq for p in step.before.live] != [2]),
+    ("on_server", lambda step: len(step.changed) != 1), ("on_server", lambda step: len(step.changed) != 2),
+    ("on_server", lambda step: not step.closing[0]),
+], ids=["second", "one", "both", "closing"])
+@pytest.mark.parametrize("call", ["close", "crash", "recover"])
+def test_what_happens_everywhere_is_judged_in_every_session(
+        call: str, kind: str, holds: Callable[[Any], bool]) -> None:
+    """The shortest traces to a second prompt alone, and to a close that changes one session, show it in the last."""
+    judged: dict[str, Any] = {kind: lambda step: step.call != call or holds(step)}
+    picky = (Property("picky", "Less happens.", **judged),)
+    bounds = Bounds(2, cancels=call == "close", crashes=call != "close", closes=1, sessions=2)
+    same(REFERENCE, bounds, picky)
+    loses_nothing(REFERENCE, bounds, picky)
+
+
 # --- hidden run ids
 
 def test_only_what_asks_for_run_ids_is_worked_out_for_both_answers() -> None:
