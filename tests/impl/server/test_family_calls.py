@@ -56,15 +56,19 @@ class Scene:
         return [(await self.watch.end(run_id))["outcome"] for run_id in run_ids]
 
 
+def play(story: Callable[[Scene], Awaitable[None]], **where: Any) -> None:
+    async def main() -> None:
+        async with serving(**where) as server, server.client() as http:
+            place = await server.workspace(http)
+            async with place.watching() as watch:
+                await story(Scene(server, place, watch))
+
+    asyncio.run(main())
+
+
 def played(story: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
     def test() -> None:
-        async def main() -> None:
-            async with serving() as server, server.client() as http:
-                place = await server.workspace(http)
-                async with place.watching() as watch:
-                    await story(Scene(server, place, watch))
-
-        asyncio.run(main())
+        play(story)
 
     test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
     return test
@@ -204,15 +208,30 @@ async def test_a_text_is_replaced_until_its_prompt_begins(s: Scene) -> None:
 
 
 @pytest.mark.rule("R22b", "R22c", "R33a")
-@played
-async def test_a_post_that_is_repeated_is_compared_with_the_text_of_acceptance(s: Scene) -> None:
-    go = await s.running()
-    await s.queue("b")
-    await s.ask("PUT", "prompts/2/text", {"prompt": "B"})
-    await s.ask("PUT", "prompts/2/text", {"prompt": "BB"})
-    assert (await s.send("b", "run-b"))[1]["seq"] == 2
-    assert (await s.send("BB", "run-b"))[0] == 409
-    go()
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
+def test_a_post_that_is_repeated_is_compared_with_the_text_of_acceptance(store: str, tmp_path: Path) -> None:
+    """However often the text was replaced since then, and also when the prompt is done."""
+    async def story(s: Scene) -> None:
+        async def repeat() -> None:
+            for edits, text in enumerate("bcde"):
+                code, answer = await s.send(text, f"run-{text}")
+                assert (code, answer["seq"]) == (202, 2 + edits)
+                assert [(await s.send(text * n, f"run-{text}"))[0] for n in range(2, 6)] == [409] * 4
+
+        go = await s.running()
+        await s.queue(*"bcde")
+        for edits, text in enumerate("bcde"):
+            for n in range(edits):
+                assert (await s.ask("PUT", f"prompts/run:run-{text}/text", {"prompt": text * (n + 2)}))[0] == 200
+        await repeat()
+        go()
+        assert await s.ends(*(f"run-{text}" for text in "bcde")) == ["end_turn"] * 4
+        await repeat()
+
+    if store == "postgres":
+        play(story, database=shared_server().url(shared_server().new_database()))
+    else:
+        play(story, directory=tmp_path if store == "sqlite" else None)
 
 
 @pytest.mark.rule("R34a", "R34b")
