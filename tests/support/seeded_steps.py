@@ -1,7 +1,7 @@
 """Seeded actions for the conjuncts of the step claims: each takes one more liberty than the protocol allows.
 
-A bug declares the step claims that it breaks, no more and no less. Together with the other seeded bugs, these break
-every conjunct of every step claim on its own (tests/model/proof/test_conjuncts.py).
+A bug declares the step claims that it breaks, no more and no less, and conjuncts of the invariant that are guarantees.
+Together with the other seeded bugs, these break every conjunct of a claim by itself (model/proof/test_conjuncts.py).
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from cancelmark.model.proof.logic import (
     CANCELED_ON_ENTRY,
     DONE,
     END_TURN,
+    ERROR,
     FEATURES,
     NO,
     NOTHING,
@@ -79,7 +80,7 @@ def also(action: str, field: str, change: Callable[[Any], Any] = other, whom: Wh
 KEEPS = {"cancel": "apart idle-cancel", "stop": "apart idle-cancel stop-keeps-others",
          "revoke": "apart revoke-is-exact"}
 SAYS = dict.fromkeys(("seq", "home", "run_id", "urgent"), "nobody-vanishes") | {
-    "state": "along-rows nobody-vanishes", "outcome": "along-rows", "stopped": "running-is-asked",
+    "state": "along-rows nobody-vanishes", "outcome": "along-rows one-end", "stopped": "running-is-asked",
     "takes_in": "stopping-folds-nobody",
     "started": "first-comes-first held-waits latest-text reached-never-starts",
     "folded": "held-waits ids-are-not-folded latest-text nobody-folds-past reached-never-starts"}
@@ -123,10 +124,15 @@ bug("cancel loses the queue", "cancel", "along-rows apart nobody-vanishes own-te
     also("cancel", "state", always(ABSENT), is_in(QUEUED)))
 bug("cancel keeps the queue, canceled", "cancel", "along-rows own-text queue-is-dropped")(
     also("cancel", "state", always(QUEUED), is_in(QUEUED)))
-bug("cancel makes every end a canceled one", "cancel", "along-rows an-end-is-final apart idle-cancel")(
+bug("cancel makes every end a canceled one", "cancel",
+    "along-rows an-end-is-final apart canceled-is-reached idle-cancel")(
     also("cancel", "outcome", always(CANCELED), is_in(DONE)))
 bug("cancel ends a prompt that is canceled on entry", "cancel", "along-rows apart reached-ends-canceled")(
     also("cancel", "outcome", always(END_TURN), is_in(CANCELED_ON_ENTRY)))
+bug("clear_queue keeps the queue, canceled", "clear_queue", "along-rows clear-is-final own-text")(
+    also("clear_queue", "state", always(QUEUED), is_in(QUEUED)))
+bug("clear_queue ends the queue with an error", "clear_queue", "along-rows apart clear-is-final")(
+    also("clear_queue", "outcome", always(ERROR), is_in(QUEUED)))
 bug("enter ends the queue in silence", "enter", "along-rows apart end-before-start")(
     also("enter", "state", always(DONE), is_in(QUEUED)))
 for action, state in {"enter": ACCEPTED, "fail": ACCEPTED, "settle": CANCELED_ON_ENTRY, "step": QUEUED,

@@ -1,4 +1,5 @@
-"""No conjunct of a step claim could be left out unnoticed: a seeded bug breaks the claim by that conjunct alone."""
+"""No conjunct of a step claim, or of an invariant that is a guarantee, could be left out unnoticed: a seeded bug breaks
+the claim by that conjunct alone."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,13 @@ from support.seeded_steps import STEP_BUGS
 
 from cancelmark.model.proof.actions import ACTIONS, Action, Step
 from cancelmark.model.proof.instances import applied
-from cancelmark.model.proof.invariant import INVARIANT, StepClaim
+from cancelmark.model.proof.invariant import GUARANTEES, INVARIANT, Claim
 from cancelmark.model.proof.logic import Seen, Term, Universe, View
 from cancelmark.model.proof.steps import STEPS
 
 ALL_BUGS = (*BUGS, *FAMILY_BUGS, *STEP_BUGS)
 SIZE = (3, 2)  # prompts and sessions
+GUARANTEED = [claim for claim in INVARIANT if any(claim.name in names for names in GUARANTEES.values())]
 EVERYWHERE = ("close", "crash", "recover")  # in no session of their own
 FEW, WHOLE = 6, -1  # A claim about so many actions, at most, names them: each name is a conjunct too.
 # Its formula differs between actions by their rows only. What is true of one row is true of all.
@@ -66,7 +68,7 @@ class Laboratory:
         self.solver.add(*(self.after.ends(p) == z3.If(ends > 2, 2, ends) for p in self.universe.prompts
                           for ends in [self.before.ends(p) + self.seen.published(p)]))
 
-    def claim(self, claim: StepClaim, action: Action) -> Term:
+    def claim(self, claim: Claim, action: Action) -> Term:
         """The claim about the action, with quantifiers."""
         where = None if action.name in EVERYWHERE else self.where
         return claim.of(Step(self.open, action.name, where, True, self.before, self.after, self.seen,
@@ -101,7 +103,7 @@ class Laboratory:
         return model
 
 
-def find_unnoticed(claims: Sequence[StepClaim], bugs: Sequence[ProofBug], exactly: bool) -> set[Conjunct]:
+def find_unnoticed(claims: Sequence[Claim], bugs: Sequence[ProofBug], exactly: bool) -> set[Conjunct]:
     """The conjuncts of these claims that could be left out: no bug breaks the claim by that conjunct alone.
 
     A conjunct that follows from the others can always be left out, and is not counted. Every bug must break the claims
@@ -139,9 +141,10 @@ def find_unnoticed(claims: Sequence[StepClaim], bugs: Sequence[ProofBug], exactl
     return left
 
 
-@pytest.mark.parametrize("exactly", [False, long(True)])
-def test_no_conjunct_of_a_step_claim_can_be_left_out_unnoticed(exactly: bool) -> None:
-    assert find_unnoticed(STEPS, ALL_BUGS, exactly) == set()
+@pytest.mark.parametrize(("claims", "exactly"), [([*STEPS, *GUARANTEED], False), long(STEPS, True)],
+                         ids=["all", "exactly"])
+def test_no_conjunct_can_be_left_out_unnoticed(claims: Sequence[Claim], exactly: bool) -> None:
+    assert find_unnoticed(claims, ALL_BUGS, exactly) == set()
 
 
 def test_a_conjunct_that_no_bug_breaks_alone_is_found() -> None:
