@@ -90,6 +90,8 @@ class SharedRuntime(Runtime):
                 raise canceled
             return accepting.result()
         except Refused as error:
+            if not run_id:
+                raise NoSession(f"session {session_id} was deleted; create another") from error
             raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
         except ClosingSession as error:
             raise Closing("the workspace is closing; open it again") from error

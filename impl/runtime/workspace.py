@@ -268,6 +268,8 @@ class Workspace:
                 if isinstance(refusal, Closing):
                     raise refusal from None
                 raise
+            if known is None and isinstance(refusal, RunIdInUse):  # no prompt has it: the session was deleted meanwhile
+                raise NoSession(f"session_id: session {session_id} was deleted; create another") from refusal
             if known is None:
                 raise
             if known.session_id != session_id or not known.was(text, [*map(wire_part, attachments)]):

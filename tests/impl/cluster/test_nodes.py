@@ -812,6 +812,7 @@ def test_a_workspace_that_is_forgotten_while_others_create_and_post_leaves_nothi
         await asyncio.gather(*creating)
         assert forgotten.status_code == 200, forgotten.text
         assert {status for status, _ in answers} <= {200, 202, 400, 404, 409, 503}, answers
+        assert not [told for _, told in answers if "in use" in told], "there is no such run id"
         assert "Traceback" not in caplog.text
 
     play(story, database=database)
