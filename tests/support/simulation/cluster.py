@@ -26,7 +26,7 @@ from cancelmark.conformance.schedule import Process, current_process, pick
 from cancelmark.impl.cluster.node import Lease
 from cancelmark.impl.cluster.workspaces import SharedWorkspaces
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Role
-from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, call, say
+from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Stubborn, call, say
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.runtime.refusals import Moved, Refusal, Stuck
 from cancelmark.impl.runtime.workspace import Full
@@ -44,6 +44,7 @@ LEASE = Lease(6.0, 2.0)
 HANG = 2.5 * LEASE.length  # seconds for which a node that hangs does
 MUTE = 2.5 * LEASE.length  # for which beats are lost
 LATE = 0.3  # seconds after which a commit arrives that is late: its sender has asked again
+GRACE = 1.0  # seconds for a turn that is asked to stop
 STALL = 3.5  # seconds after which an answer arrives that stalls: its client still waits, and no deadline is over
 SLOW = 0.05  # seconds that a slow commit takes
 TRIP = 0.001  # seconds to the database
@@ -154,7 +155,8 @@ class _Said(logging.Handler):
 
 class Cluster:
     """One run. The text of a prompt begins with what its turn does: `says` something at once, `waits` for three
-    seconds, `works` through three calls of a tool, `grows` too long and goes on after a summary, or is `endless`."""
+    seconds, `works` through three calls of a tool, `grows` too long and goes on after a summary, is `endless`, or is
+    `stubborn` and does not stop."""
 
     def __init__(self, scenario: Scenario, flaw: Flaw | None = None) -> None:
         self.scenario, self.flaw = scenario, flaw
@@ -185,6 +187,7 @@ class Cluster:
         self.refused: dict[str, str] = {}  # by text: an answer after which a client posts the prompt as a new one
         self._quiet = False  # nothing goes wrong any more
         self._locked: set[str] = set()  # ids of steps that meet a lock from now on
+        self._reached: list[tuple[float, str, int]] = []  # marks: when, in which session, up to which seq
         self._away: dict[str, float] = {}  # until when the database does not answer a node
         self._workspace = ""
 
@@ -231,7 +234,8 @@ class Cluster:
         database = SimulatedDatabase(self._server, lambda query, values: self._carry(member, query, values))
         self._lives += 1
         member = Member(name, process, SharedWorkspaces(
-            model, database, lease=LEASE, wake_ups="direct" if self.scenario.wake_ups else None, stop=1.0), self._lives)
+            model, database, lease=LEASE, wake_ups="direct" if self.scenario.wake_ups else None, stop=GRACE,
+        ), self._lives)
 
         async def start() -> None:
             await member.workspaces.start()
@@ -420,6 +424,8 @@ class Cluster:
     def _say(self, request: Request, text: str) -> Iterator[Beat]:
         kind = text.removeprefix("replaced ").split()[0]
         rounds = _count_rounds(request)
+        if kind == "stubborn":
+            yield Stubborn((Delay(100.0),))
         yield Delay({"says": 0.01, "waits": 3.0, "endless": 10_000.0}.get(kind, 1.0))
         if kind == "grows" and text not in self._grown:
             self._grown.add(text)
@@ -603,8 +609,19 @@ class Cluster:
                 ((mark,),) = self.rows("SELECT mark FROM sessions WHERE id = ?", session)
                 if seq <= mark:
                     self.complain(f"prompt {seq} is accepted below the mark {mark}")
+            elif what == "mark":
+                self._reached += [(asyncio.get_running_loop().time(), values[0], values[1])]
             elif what == "move":
                 self._moves[values[0] or taken].append((now, values[1], values[2]))
+                if values[1] == "done":
+                    self._judge_patience(values[0] or taken)
+
+    def _judge_patience(self, seq: int) -> None:
+        """A turn that does not stop is abandoned a grace after the first cancel that has reached it."""
+        session, now = self._accepts[seq][0], asyncio.get_running_loop().time()
+        first = next((at for at, where, mark in self._reached if where == session and seq <= mark), now)
+        if not self.faults and now - first > GRACE + 1.0:
+            self.complain(f"prompt {seq} was canceled, and ends {now - first:.1f} s later")
 
     def _note_owner(self, asked: Asked) -> None:
         """A session is taken from a dead owner only, and given up by its owner alone."""

@@ -391,6 +391,19 @@ def stay_closing() -> AbstractContextManager[Any]:
     return patch.object(SharedWorkspaces, "delete", delete_and_stay)
 
 
+def begin_grace_again() -> AbstractContextManager[Any]:
+    look_at = SharedRuntime._look_at
+
+    def look(self: SharedRuntime, lane: Lane, prompt: Prompt) -> None:
+        run = lane.runs.get(prompt.seq)
+        if run and run.grace and prompt.state is State.ACTIVE:
+            run.grace.cancel()
+            run.grace = None
+        look_at(self, lane, prompt)
+
+    return patch.object(SharedRuntime, "_look_at", look)
+
+
 ANYBODY = nodes.BURY.replace("AND me.since < clock_timestamp() - make_interval(secs => %s)", "AND %s > 0")
 assert ANYBODY != nodes.BURY
 ANY_LEASE = nodes.BEAT.replace("WHERE id = %s AND NOT dead", "WHERE (id = %s OR id IN (SELECT owner FROM"
@@ -461,7 +474,7 @@ FLAWS: Sequence[Flaw] = (
     Flaw("answer-after-commit", "what an acceptance is answered with is asked for after its commit", "crowd",
          "its client is told: NoSession", patches=ask_after_the_commit, choices="0:1,33:1"),
     Flaw("unknown-is-no", "a prompt that cannot be looked up is taken for one that was not accepted", "repeated",
-         "its client is told: RunIdInUse", patches=take_unknown_for_no, choices="2:2,10:1"),
+         "its client is told: NoSession", patches=take_unknown_for_no, choices="2:2,10:1"),
     Flaw("cancel-as-first", "a cancel that is taken again reaches no further than at first", "busy-owner",
          "has not reached", patches=swap(SharedLane, take_again=Lane.take_again), choices="2:1"),
     Flaw("messages-after-ends", "messages of other nodes are shown though their prompt's end was", "works",
@@ -478,6 +491,8 @@ FLAWS: Sequence[Flaw] = (
          "is told that it failed", patches=swap(PostgresStore, _try=forget_doubt), choices="2:1"),
     Flaw("closing-kept", "a workspace that could not be closed accepts nothing more", "close",
          "refuses prompts all the same", patches=stay_closing, choices="94:1"),
+    Flaw("grace-begun-again", "a turn that is to stop has another grace whenever others write", "stubborn",
+         "was canceled, and ends", patches=begin_grace_again),
     Flaw("place-clamped", "a subscriber's place is judged by what the node has heard of", "roams",
          "the roaming subscriber", patches=swap(SharedWorkspace, hear=hear_nothing)),
 )
