@@ -41,8 +41,8 @@ def test_the_runtime_reports_its_costs() -> None:
 
 
 def test_a_null_prompt_is_cheap_by_count() -> None:
-    """Functions that are called for it, from its acceptance to its end: 783 when this was written, of which the ordinary
-    machine of `transitions` makes some 170."""
+    """Functions that are called for it, from its acceptance to its end: 783 when this was written, some 170 of
+    them in the ordinary machine of `transitions`."""
     async def live(prompts: int) -> None:
         async with Runtime(Null()) as runtime:
             await runtime.create_session("s")
