@@ -4,7 +4,7 @@ A caller describes what steps of a session change as operations, and commits the
 which the steps were computed. Steps are kept as a whole or not at all, and are durable when the commit is answered; a
 prompt's end and its terminal event are put into one commit, so nobody can ever find one without the other. Steps that
 were computed on an old version are refused with a snapshot of the session as it is. Three stores have this interface:
-`SqliteStore`, a file; `MemoryStore`, which keeps the same promises except for the crash; and `postgres`, a database.
+`SqliteStore`, a file; `MemoryStore`, the same tables and statements in memory; and `postgres`, a database.
 The first two belong to one process, so that they have no conflict and no claim; the database is shared by many.
 
 **Event ids** are given out inside the transaction, by the only writer, so that the order of ids is the order of

@@ -18,42 +18,25 @@ import asyncio
 import logging
 import sqlite3
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby, islice, takewhile
+from itertools import chain, groupby, islice
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from cancelmark.model.lifecycle import INITIAL
-
-from .interface import Broken, Refused, Store, Unconfirmed, closed, discard, draw_name
+from .interface import Unconfirmed, closed, discard
 from .opening import confirm, connect, hold, make_private, prepare
-from .operations import AppendEvent
-from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
-from .rows import (
-    make_event,
-    make_life,
-    make_mark,
-    make_message,
-    make_prompt,
-    make_records,
-    make_session,
-    make_transition,
-)
 from .schema import check_identity, migrate
 from .statements import APPEND_EVENT, FREEING, Statement, insert_many, make_statement
-from .steps import Answer, Committed, Ledger, Snapshot, Steps, snapshots
-from .tail import Tail
-from .troubles import DAMAGED, explain, leaves_doubt
+from .steps import Answer, Committed, Steps
+from .tables import SqlStore
+from .troubles import explain, leaves_doubt
 
 log = logging.getLogger("cancelmark.store")
-
-V = TypeVar("V")
 
 DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
 
@@ -80,14 +63,6 @@ class _Job:
         """The ids of what it adds to the log."""
         return self.answer.events if self.error is None and isinstance(self.answer, Committed) else ()
 
-    def list_events(self) -> Iterator[tuple[Event, int]]:
-        """What it has added to the log, each with its size."""
-        if events := self.events:
-            appended = (statement for statement in self.statements if statement.sql is APPEND_EVENT)
-            for id, (op, _, values) in zip(events, appended):
-                assert isinstance(op, AppendEvent)
-                yield Event(id, op.session_id, op.run_id, op.type, op.payload), len(values[2])
-
 
 class _TransactionLost(Exception):
     """SQLite has rolled back the whole transaction because of one batch."""
@@ -104,7 +79,7 @@ class StoreStatistics:
     commits: int  # transactions that were committed, each with one fsync
 
 
-class SqliteStore(Store):
+class SqliteStore(SqlStore):
     """A store in one SQLite file, which belongs to one store at a time. It may be used from any thread.
 
     Beside the file are SQLite's own `-wal` and `-shm`, and an empty `-lock` that is held while the store is open. Other
@@ -113,6 +88,7 @@ class SqliteStore(Store):
 
     def __init__(self, path: str | PathLike[str], *, timeout: float = 5.0) -> None:
         self.path = Path(path).resolve()
+        super().__init__(self.path)
         try:
             with ExitStack() as connections:
                 make_private(self.path)
@@ -130,15 +106,10 @@ class SqliteStore(Store):
                 self._connections = connections.pop_all()
         except sqlite3.Error as error:
             raise explain(self.path, error) from error
-        self._ledger = Ledger()  # the writing thread's, except for what is settled
-        self._reading = threading.Lock()
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards `_open` and the two below
         self._changed = threading.Condition(self._lock)
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
-        self._open = True
-        self._tail = Tail()  # the writing thread makes it, and everybody reads it
-        self._life = draw_name()
         self._named = False  # the writing thread's: this life is in the file
         self._doubtful = False  # the writing thread's: a restart may find a commit that failed
         self._batches = self._commits = 0
@@ -157,93 +128,6 @@ class SqliteStore(Store):
                 self._changed.notify()
             self._waiting.append(job)
         return job.future
-
-    async def load(self, session_id: str) -> Snapshot:
-        versions = self._ledger.settled()
-        with self._borrow_reader() as reader:
-            return _load(self.path, reader, session_id, versions)
-
-    async def load_all(self) -> list[Snapshot]:
-        versions = self._ledger.settled()
-        with self._borrow_reader() as reader:
-            return _load_all(self.path, reader, versions)
-
-    async def prompt(self, key: str | int) -> PromptRecord | None:
-        column = "seq" if isinstance(key, int) else "run_id"
-        found = self._read(make_prompt, f"SELECT {_PROMPT} FROM prompts WHERE {column} = ?", key)
-        return found[0] if found else None
-
-    async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
-        done = (f"SELECT {_PROMPT} FROM prompts WHERE session_id = ? AND {_REMEMBERED} AND seq < ?"
-                " ORDER BY seq DESC LIMIT ?")
-        if before is not None:
-            return self._read(make_prompt, done, session_id, before, finished)[::-1]
-        return self._read(make_prompt, f"SELECT * FROM ({_UNFINISHED_OF_SESSION}) UNION ALL SELECT * FROM ({done})"
-                                   " ORDER BY seq", session_id, session_id, _HIGHEST, finished)
-
-    async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
-        found = (f"SELECT {_PROMPT}, done_at FROM prompts WHERE {_REMEMBERED} AND seq <= ?"
-                 " AND seq < (SELECT max(seq) FROM prompts) ORDER BY seq LIMIT ?")
-        with self._borrow_reader() as reader:
-            rows = reader.execute(found, (until, limit)).fetchall()
-        old = takewhile(lambda row: before is None or row[-1] < before, rows)
-        return make_records(self.path, make_prompt, (row[:-1] for row in old))
-
-    async def transitions(self, seq: int) -> list[Transition]:
-        return self._read(
-            make_transition,
-            "SELECT seq, ? AS state, NULL AS outcome, 0 AS position FROM prompts WHERE seq = ? AND digest IS NULL"
-            " UNION ALL"
-            " SELECT seq, state, outcome, position FROM transitions WHERE seq = ? ORDER BY position",
-            INITIAL.value, seq, seq)
-
-    async def latest_seq(self) -> int:
-        return max(self._read(int, "SELECT coalesce(max(seq), 0) FROM prompts"
-                                   " UNION ALL SELECT coalesce(max(mark), 0) FROM sessions"))
-
-    async def sessions(self) -> list[SessionRecord]:
-        return self._read(make_session, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
-
-    async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                       last: int | None = None) -> list[Message]:
-        where, values = ["session_id = ?"], [session_id]
-        for relation, id in ((">=", since), ("<", before)):
-            if id is not None:
-                where.append(f"position {relation} (SELECT position FROM messages WHERE id = ? AND session_id = ?)")
-                values += [id, session_id]
-        found = self._read(
-            make_message, "SELECT id, session_id, role, parts, model, provider, created_at, updated_at"
-                      f" FROM messages WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?",
-            *values, -1 if last is None else last)
-        return found[::-1]
-
-    async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
-                     terminal: bool = False, limit: int | None = None) -> list[Event]:
-        if self._open and (found := self._tail.find(after, until, session, terminal, limit)) is not None:
-            return found
-        where: list[str] = ["id > ?"]
-        values: list[int | str] = [after]
-        for condition, value in (("id <= ?", until), ("session_id = ?", session), ("type = ?", terminal and TERMINAL)):
-            if value is not None and value is not False:  # until = 0 is a condition
-                where.append(condition)
-                values.append(value)
-        return self._read(
-            make_event, f"SELECT id, session_id, run_id, type, payload FROM events WHERE {' AND '.join(where)}"
-                    " ORDER BY id LIMIT ?", *values, -1 if limit is None else limit)
-
-    async def latest_event(self) -> int:
-        return self._read(int, "SELECT coalesce(max(id), 0) FROM events")[0]
-
-    async def first_event(self, since: int = 0) -> int:
-        first, latest = self._read(int, "SELECT coalesce(min(id), 1) FROM events"
-                                        " UNION ALL SELECT coalesce(max(id), 0) FROM events")
-        made_at = partial(self._read, int, "SELECT made_at FROM events WHERE id = ?")
-        ids = range(first, latest + 1)
-        return first + bisect_left(ids, [since], key=made_at)
-
-    async def lives(self) -> list[Life]:
-        with self._borrow_reader() as reader:
-            return _list_lives(self.path, reader, self._life)
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         entry = (asyncio.get_running_loop(), listener)
@@ -267,24 +151,6 @@ class SqliteStore(Store):
         self._thread.join()
         with self._reading:
             self._connections.close()
-
-    def _read(self, make: Callable[..., V], sql: str, *values: Any) -> list[V]:
-        with self._borrow_reader() as reader:
-            return make_records(self.path, make, reader.execute(sql, values).fetchall())
-
-    @contextmanager
-    def _borrow_reader(self) -> Iterator[sqlite3.Connection]:
-        """The connection that reads, for one at a time."""
-        with self._reading:
-            if not self._open:
-                raise closed(self.path)
-            try:
-                yield self._reader
-            except sqlite3.Error as error:
-                if hasattr(error, "sqlite_errorcode"):
-                    raise explain(self.path, error) from error
-                problem, remedy = DAMAGED  # a text that is not UTF-8
-                raise Broken(self.path, f"{problem}: {error}", remedy) from error
 
     # --- the writing thread
 
@@ -380,7 +246,7 @@ class SqliteStore(Store):
                 job.answer = ledger.add(job.steps)
             for sql, run in groupby([statement for job in jobs for statement in job.statements], key=_get_sql):
                 if sql is APPEND_EVENT:
-                    ids += self._execute(run)
+                    ids += self._execute(self._writer, run)
                 else:
                     self._execute_all(sql, [values for _, _, values in run])
         except Exception:
@@ -429,9 +295,9 @@ class SqliteStore(Store):
         self._writer.execute("SAVEPOINT batch")
         try:
             if self._ledger.fits(job.steps):
-                job.answer = self._ledger.add(job.steps, self._execute(job.statements))
+                job.answer = self._ledger.add(job.steps, self._execute(self._writer, job.statements))
             else:
-                load = partial(_load, self.path, self._writer, job.steps.session_id)
+                load = partial(self._load, self._writer, job.steps.session_id)
                 job.answer = self._ledger.refuse(job.steps, load)
         except Exception as error:
             job.error = explain(self.path, error)
@@ -439,21 +305,6 @@ class SqliteStore(Store):
                 raise _TransactionLost(job) from error
             self._writer.execute("ROLLBACK TO batch")
         self._writer.execute("RELEASE batch")
-
-    def _execute(self, statements: Iterable[Statement]) -> tuple[int, ...]:
-        """Executes a batch and returns the ids of its events."""
-        ids: list[int] = []
-        for statement in statements:
-            try:
-                cursor = self._writer.execute(statement.sql, statement.values)
-            except sqlite3.IntegrityError as error:
-                raise Refused(self.path, statement.operation) from error
-            if cursor.rowcount != 1:
-                raise Refused(self.path, statement.operation)
-            if isinstance(statement.operation, AppendEvent):
-                assert cursor.lastrowid is not None
-                ids.append(cursor.lastrowid)
-        return tuple(ids)
 
     def _fail(self, jobs: Iterable[_Job], error: Exception) -> None:
         """Gives up the transaction: all of these fail with the error."""
@@ -476,13 +327,11 @@ class SqliteStore(Store):
     def _tell(self, group: Sequence[_Job]) -> None:
         """Tells the listeners, and after them the callers: each event loop is woken once."""
         self._batches += len(group)
-        if _make_room(group):
-            self._tail = Tail()
-        appending = [job for job in group if job.events]
-        latest = max((job.events[-1] for job in appending), default=0)
+        for job in group:
+            self._extend_tail(job.statements, job.events)
+        latest = max((job.events[-1] for job in group if job.events), default=0)
         listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
-        if appending:
-            self._tail = self._tail.grow(event for job in appending for event in job.list_events())
+        if latest:
             with self._lock:
                 listeners = list(self._listeners)
         for loop in dict.fromkeys([loop for loop, _ in listeners] + [job.loop for job in group]):
@@ -513,55 +362,3 @@ def _answer(jobs: Iterable[_Job]) -> None:
             job.future.set_result(job.answer)
         else:
             job.future.set_exception(job.error)
-
-
-_PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments, revoked, front, version, begun, urgent,"
-           " first, taken_in_by")
-_REMEMBERED = "state = 'done' AND digest IS NULL"
-_UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
-_UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # with the plus the index of those is used, not of all
-_HIGHEST = 2**63 - 1
-
-
-def _load(path: Path, db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
-    with _one_moment(db):
-        marks = db.execute("SELECT id, mark, held FROM sessions WHERE id = ?", (session_id,)).fetchall()
-        prompts = db.execute(f"{_UNFINISHED_OF_SESSION} ORDER BY seq", (session_id,)).fetchall()
-    if not marks:
-        raise LookupError(f"there is no session {session_id}")
-    return _make_snapshots(path, versions, marks, prompts)[0]
-
-
-def _load_all(path: Path, db: sqlite3.Connection, versions: Mapping[str, int]) -> list[Snapshot]:
-    with _one_moment(db):
-        marks = db.execute("SELECT id, mark, held FROM sessions ORDER BY rowid").fetchall()
-        prompts = db.execute(f"{_UNFINISHED} ORDER BY seq").fetchall()
-    return _make_snapshots(path, versions, marks, prompts)
-
-
-def _make_snapshots(path: Path, versions: Mapping[str, int], marks: Iterable[Sequence[Any]],
-                    prompts: Iterable[Sequence[Any]]) -> list[Snapshot]:
-    return snapshots(versions, make_records(path, make_mark, marks), make_records(path, make_prompt, prompts))
-
-
-def _list_lives(path: Path, db: sqlite3.Connection, this: str) -> list[Life]:
-    """The lives that have written the log, and this one, which may be still to write its first event."""
-    with _one_moment(db):
-        latest = db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
-        lives = make_records(path, make_life, db.execute("SELECT first, name FROM lives ORDER BY first").fetchall())
-    if not lives or lives[-1].name != this:
-        lives.append(Life(latest + 1, this))
-    return lives
-
-
-@contextmanager
-def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
-    """Everything that is read here is of one moment."""
-    if db.in_transaction:
-        yield
-        return
-    db.execute("BEGIN")
-    try:
-        yield
-    finally:
-        db.execute("ROLLBACK")

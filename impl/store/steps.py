@@ -98,18 +98,6 @@ class Ledger:
             return known._replace(repeated=True)
         return Lost() if steps.epoch not in (None, EPOCH) else Conflict(load(self._versions | self._new_versions))
 
-    def keep(self, steps: Steps, events: tuple[int, ...]) -> Committed:
-        """The steps are durable at once, without a transaction."""
-        id, session_id, version, _, _, _, _, _ = steps
-        now = self._versions.get(session_id, 0)
-        if version is not None:
-            now = self._versions[session_id] = now + 1
-        answer = Committed(now, events)
-        if id:
-            self._make_room()
-            self._kept[id] = answer
-        return answer
-
     def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
         """The steps are applied."""
         id, session_id, version, _, _, _, _, _ = steps
@@ -131,22 +119,18 @@ class Ledger:
     def settle(self) -> None:
         """Everything that was added is durable."""
         self._versions.update(self._new_versions)
-        self._make_room()
+        if len(self._kept) >= REMEMBERED:  # so many at least are kept, and at most twice as many
+            self._older, self._kept = self._kept, {}
         self._kept.update(self._new_kept)
         self.take_back()
 
     def take_back(self) -> None:
         """Nothing that was added is kept."""
-        self._new_versions.clear()
-        self._new_kept.clear()
-
-    def _make_room(self) -> None:
-        """The latest `REMEMBERED` at least are kept, and at most twice as many."""
-        if len(self._kept) >= REMEMBERED:
-            self._older, self._kept = self._kept, {}
+        self._new_versions, self._new_kept = {}, {}
 
     def _version(self, session_id: str) -> int:
-        return self._new_versions.get(session_id, self._versions.get(session_id, 0))
+        versions = self._new_versions if session_id in self._new_versions else self._versions
+        return versions.get(session_id, 0)
 
 
 def snapshots(versions: Mapping[str, int], marks: Iterable[tuple[str, int, bool]], unfinished: Iterable[PromptRecord],
