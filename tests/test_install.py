@@ -28,7 +28,7 @@ BROUGHT = {  # by each extra, as modules
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
     "model.proof": "prove", "views.pages.proof": "prove", "conformance.suite": "test",
-    "impl.models.exchange": "openai", "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire",
+    "impl.http": "openai", "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire",
     "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire", "impl.adapters.langgraph": "wire", "impl.adapters.a2a": "wire",
     "impl.adapters.offered": "wire",

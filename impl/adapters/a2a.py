@@ -26,8 +26,9 @@ from uuid import uuid4
 from cancelmark.conformance.adapter import GUARANTEES, Adapter, Declined, Ended, Refused, Sent, ServerGone
 
 from ..client.errors import Unreachable
+from ..http import Answer
 from ..sse import Parser
-from .connections import Connections, Incoming
+from .connections import Connections
 
 STATES = {"completed": "end_turn", "canceled": "canceled", "failed": "error", "rejected": "refused"}
 LAST_WORDS = 2.0  # seconds for what a history has left behind to be canceled
@@ -66,7 +67,7 @@ class A2aAdapter(Adapter):
         self.calls, self.looks = (Connections(_root(self.server), headers=headers) for _ in range(2))
         self.path = urlsplit(self.server).path or "/"
         self.tasks: dict[str, dict[str, str]] = {}  # by context: the ids of tasks that have not ended, by prompt
-        self.streams: list[Incoming] = []
+        self.streams: list[Answer] = []
 
     async def warm(self, n: int) -> None:
         await self.calls.warm(n)
@@ -80,7 +81,7 @@ class A2aAdapter(Adapter):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for stream in self.streams:
-            stream.leave()
+            stream.close()
         await self.calls.close()
         await self.looks.close()
 
@@ -119,7 +120,7 @@ class A2aAdapter(Adapter):
         said = answer.json()
         return said.get("result"), said.get("error")
 
-    async def _follow(self, session: str, name: str, stream: Incoming, named: asyncio.Event) -> None:
+    async def _follow(self, session: str, name: str, stream: Answer, named: asyncio.Event) -> None:
         """Reads what becomes of a prompt. When its end has come, what its task says is told too, if that differs."""
         tasks, texts = self.tasks[session], list[str]()
         async for update in _read_updates(stream):
@@ -150,10 +151,10 @@ def _request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": str(uuid4()), "method": method, "params": params}
 
 
-async def _read_updates(stream: Incoming) -> AsyncIterator[dict[str, Any]]:
+async def _read_updates(stream: Answer) -> AsyncIterator[dict[str, Any]]:
     """What the stream says; an error in its place is told as one."""
     parser, whole = Parser(), b""
-    async for piece in stream.read_pieces():
+    async for piece in stream.pieces():
         whole = (whole + piece)[:10_000]
         for event in parser.feed(piece):
             if event.data:
@@ -181,8 +182,8 @@ def _texts(artifact: Mapping[str, Any]) -> list[str]:
     return [text] if text else []
 
 
-async def _read_all(stream: Incoming) -> bytes:
-    return b"".join([piece async for piece in stream.read_pieces()])
+async def _read_all(stream: Answer) -> bytes:
+    return b"".join([piece async for piece in stream.pieces()])
 
 
 async def _reach(call: Any) -> Any:

@@ -26,8 +26,9 @@ import httpx2
 from cancelmark.conformance.adapter import GUARANTEES, Adapter, Ended, Refused, Sent, ServerGone
 
 from ..client.errors import Unreachable
+from ..http import Answer
 from ..sse import Parser
-from .connections import Connections, Incoming
+from .connections import Connections
 
 POLICIES = ("enqueue", "reject", "interrupt")
 WATCHES = ("join", "stream")
@@ -79,7 +80,7 @@ class LanggraphAdapter(Adapter):
         self.names: dict[str, str] = {}  # of prompts, by the ids of their runs
         self.named = asyncio.Event()
         self.running: dict[str, set[str]] = {}  # ids of the runs that have not ended, by thread
-        self.streams: list[Incoming] = []
+        self.streams: list[Answer] = []
 
     async def warm(self, n: int) -> None:
         await self.calls.warm(n)
@@ -89,7 +90,7 @@ class LanggraphAdapter(Adapter):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for stream in self.streams:
-            stream.leave()
+            stream.close()
         for thread, runs in self.running.items():
             if runs:
                 await self.cancel(thread)
@@ -145,9 +146,9 @@ class LanggraphAdapter(Adapter):
         _check(await _reach(self.joins.ask("GET", f"/threads/{thread}/runs/{run}/join")))
         await self._tell_end(thread, run)
 
-    async def _read_ends(self, thread: str, stream: Incoming) -> None:
+    async def _read_ends(self, thread: str, stream: Answer) -> None:
         parser = Parser()
-        async for piece in stream.read_pieces():
+        async for piece in stream.pieces():
             for event in parser.feed(piece):
                 said = json.loads(event.data or "{}") if event.type == "metadata" else {}
                 if said.get("status") == "run_done":

@@ -38,12 +38,12 @@ from ..models import (
     Usage,
 )
 from ..sse import Parser
+from ..trouble import Garbled, Lost, Silent, Trouble
 from .chat_request import encode_request
 from .secrets import Secrets
-from .trouble import Garbled, Lost, Silent, Trouble
 
 if TYPE_CHECKING:
-    from .exchange import Answer
+    from ..http import Answer
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class OpenAIModel:
         timeout: float = 600.0,
     ) -> None:
         try:
-            from .exchange import Endpoint
+            from ..http import Endpoint
         except ModuleNotFoundError as error:
             if error.name != "h11":
                 raise
@@ -134,7 +134,7 @@ class OpenAIModel:
 
     async def _chunks(self, body: bytes) -> AsyncGenerator[object, None]:
         """The chunks of one answer, as JSON."""
-        answer = await self._endpoint.post(body)
+        answer = await self._endpoint.request("POST", body=body)
         try:
             if answer.status >= 300:
                 raise await _read_refusal(answer)

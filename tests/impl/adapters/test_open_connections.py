@@ -57,9 +57,11 @@ def test_a_connection_serves_until_the_server_closes_it(serve: Serve, needed: in
     async def play() -> None:
         async with connected(serve) as (connections, made):
             assert (await connections.ask("GET", "/")).status_code == 200
-            (reader, _), = connections._idle
+            (line,) = connections._endpoint._idle
             with suppress(TimeoutError):
-                await asyncio.wait_for(reader.read(1), 0.2)  # until it is closed, if it is to be
+                async with asyncio.timeout(0.2):  # until it is closed, if it is to be
+                    while not line.ended:
+                        await asyncio.sleep(0.001)
             assert (await connections.ask("GET", "/")).status_code == 200
             assert len(made) == needed
 

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from support.budget import effort
 from support.openai_server import Act, Framing, Reply, Server
 
+from cancelmark.impl import http
 from cancelmark.impl.files import UsageError
 from cancelmark.impl.models import (
     Delta,
@@ -48,9 +49,7 @@ from cancelmark.impl.models import (
     ToolCallStart,
     ToolResult,
     Usage,
-    exchange,
 )
-from cancelmark.impl.models.exchange import UNREAD
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import (
     ECHO_CHUNKS,
@@ -1006,7 +1005,7 @@ def test_settings_that_cannot_work_are_refused(settings: dict[str, str], says: s
 
 
 def test_without_http_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "cancelmark.impl.models.exchange", raising=False)
+    monkeypatch.delitem(sys.modules, "cancelmark.impl.http", raising=False)
     monkeypatch.setitem(sys.modules, "h11", None)
     with pytest.raises(UsageError, match=r"pip install 'cancelmark\[openai\]'"):
         OpenAIModel("m", api_key=KEY)
@@ -1069,17 +1068,17 @@ def test_an_answer_may_be_compressed_though_nobody_asked_for_it() -> None:
 def test_an_answer_that_unpacks_into_more_than_any_answer_has_is_given_up_and_others_have_their_turn(
         unpacked: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     size = 32 << 20
-    monkeypatch.setattr(exchange, "LARGEST", size // 2)
+    monkeypatch.setattr(http, "LARGEST", size // 2)
     packed = gzip.compress(unpacked(size), 1)
     turns, sizes = [0], []
-    unpack_some = exchange.Answer._unpack_some
+    unpack_some = http.Answer._unpack_some
 
-    def noted(self: exchange.Answer, data: bytes) -> tuple[bytes, bytes]:
+    def noted(self: http.Answer, data: bytes) -> tuple[bytes, bytes]:
         piece, rest = unpack_some(self, data)
         sizes.append((turns[0], len(piece)))
         return piece, rest
 
-    monkeypatch.setattr(exchange.Answer, "_unpack_some", noted)
+    monkeypatch.setattr(http.Answer, "_unpack_some", noted)
 
     async def main() -> None:
         async def tick() -> None:
@@ -1124,7 +1123,7 @@ def test_a_fast_server_is_not_read_ahead_of_a_slow_reader() -> None:
             for _ in range(1000):
                 await asyncio.sleep(0)
             (line,) = model._endpoint._busy
-            assert line._unread <= UNREAD + 2 * 65_536
+            assert line._unread <= http.UNREAD + 2 * 65_536
             seen += [delta async for delta in step]
             assert sum(len(delta.text) for delta in seen if isinstance(delta, TextDelta)) == 100 * 65_536
     run(main())
@@ -1133,7 +1132,7 @@ def test_a_fast_server_is_not_read_ahead_of_a_slow_reader() -> None:
 @needs_openai
 def test_a_connection_is_kept_for_a_while_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr(exchange, "IDLE", 0.01)
+        monkeypatch.setattr(http, "IDLE", 0.01)
         async with Server(wire.text("1"), wire.text("2")) as server, aclosing(openai_model(server)) as model:
             await ask(model)
             while model._endpoint._idle:

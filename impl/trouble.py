@@ -1,4 +1,4 @@
-"""Why a request to a model's endpoint has no answer, or no more of it."""
+"""Why a request over HTTP has no answer, or no more of it."""
 
 
 class Trouble(Exception):
@@ -13,7 +13,7 @@ class Silent(Trouble):
     """Nothing has come for too long."""
 
 
-class Lost(Trouble):
+class Lost(Trouble, ConnectionError):
     """The connection has ended before the answer."""
 
 

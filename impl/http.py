@@ -1,8 +1,12 @@
-"""Requests to one endpoint over HTTP/1.1, as few steps as possible: a model is asked with each prompt.
+"""An HTTP/1.1 client with as few steps as possible: a model is asked with each prompt, and in a race of the conformance
+kit microseconds decide.
 
-A connection is kept for the next request once its answer is complete. Nothing is tried twice, and no redirect is
-followed. Whoever leaves an answer before its end closes the connection. A proxy is used where the environment names
-one (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`).
+A request is one write, on a connection that is kept from an earlier one or opened in advance (`warm`). A connection is
+kept once its answer is complete. Nothing is retried, and no redirect is followed. Closing an answer before its end
+closes the connection.
+
+Rejected: httpx2. A request takes 0.8 ms of processor time instead of 0.3, a third of a whole prompt over HTTP, and its
+head and its body are written apart.
 """
 
 import asyncio
@@ -27,6 +31,7 @@ UNREAD = 262_144  # bytes that may wait to be read
 PIECE = 65_536  # bytes that are unpacked at a time: others have their turn before the next
 LARGEST = 128 * 1024 * 1024  # bytes of an answer, unpacked
 
+BROKEN = "the connection ended before the answer"
 COMPRESSED = "the answer is compressed in a way that cannot be undone"
 PORTS = {"http": 80, "https": 443}
 
@@ -67,12 +72,12 @@ class Line(asyncio.Protocol):
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def read(self, patience: float) -> Any:
+    async def read(self, patience: float | None) -> Any:
         """The next event of HTTP."""
         try:
             while (event := self.http.next_event()) is h11.NEED_DATA:
                 if self.ended:
-                    raise Lost
+                    raise Lost(BROKEN)
                 self._unread = 0
                 if not self.transport.is_reading():
                     self.transport.resume_reading()
@@ -82,7 +87,7 @@ class Line(asyncio.Protocol):
         except TimeoutError:
             raise Silent from None
         except h11.RemoteProtocolError:
-            raise Lost from None
+            raise Lost(BROKEN) from None
         return event
 
 
@@ -118,12 +123,12 @@ class Answer:
         except zlib.error:
             raise Garbled(COMPRESSED) from None
 
-    async def _next(self, patience: float) -> bytes | None:
+    async def _next(self, patience: float | None) -> bytes | None:
         event = await self._line.read(patience)
         if isinstance(event, h11.Data):
             return bytes(event.data)
         if isinstance(event, h11.ConnectionClosed):
-            raise Lost
+            raise Lost(BROKEN)
         self._complete = True
         return None
 
@@ -140,23 +145,29 @@ class Answer:
 
 
 class Endpoint:
-    """One URL that requests are posted to. For one event loop."""
+    """Requests to one URL, or below it. For one event loop.
 
-    def __init__(self, url: str, headers: Mapping[str, str], timeout: float) -> None:
+    `timeout` is for connecting, and for each wait for more of an answer. `keep` is how long a connection is kept for
+    the next request. With `proxy`, the one that the environment names is used (`HTTP_PROXY`, `HTTPS_PROXY`,
+    `NO_PROXY`). `unix` is the path of a socket to connect to instead of the URL's host.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], timeout: float | None = None, *,
+                 keep: float | None = None, proxy: bool = True, unix: str | None = None) -> None:
         where = urlsplit(url)
-        self.timeout = timeout
+        self.timeout, self._keep, self._unix = timeout, keep, unix
         self._host, self._port = where.hostname or "", where.port or PORTS[where.scheme]
         self._tls = where.scheme == "https"
-        self._proxy = _find_proxy(where)
-        target = (where.path or "/") + (f"?{where.query}" if where.query else "")
+        self._proxy = _find_proxy(where) if proxy else None
+        target = f"{where.path or '/'}?{where.query}" if where.query else where.path
         host = f"[{self._host}]" if ":" in self._host else self._host
         netloc = host if self._port == PORTS[where.scheme] else f"{host}:{self._port}"
+        self._target, self._prefix = target, ""
         if where.username is not None:
             headers = {**headers, **_make_basic("authorization", where)}
         if self._proxy and not self._tls:
-            target = f"http://{netloc}{target}"
+            self._prefix = f"http://{netloc}"
             headers = {**headers, **_authorize_proxy(self._proxy)}
-        self._target = target.encode()
         self._headers = [(b"host", netloc.encode()), (b"accept-encoding", b"identity"),
                          *((name.encode(), value.encode()) for name, value in headers.items())]
         self._context: ssl.SSLContext | None = None
@@ -164,43 +175,66 @@ class Endpoint:
         self._busy: set[Line] = set()
         self._open = True
 
-    async def post(self, body: bytes) -> Answer:
-        """The answer, once its head has come."""
-        line = await self._find_line()
+    async def warm(self, n: int) -> None:
+        """Sees to it that so many connections are open and idle."""
+        while len(self._idle) < n:
+            self._put_aside(await self._connect_in_time())
+
+    async def send_and_leave(self, method: str, path: str = "", body: bytes = b"") -> None:
+        """Sends a request, and closes the connection without waiting for the answer."""
+        line = await self._send(method, path, body)
+        self._busy.discard(line)
+        line.transport.close()
+
+    async def _send(self, method: str, path: str, body: bytes) -> Line:
+        head = h11.Request(method=method, target=self._prefix + (self._target + path or "/"), headers=[
+            *self._headers, (b"content-length", b"%d" % len(body))])
+        line = self._take_idle() or await self._connect_in_time()
         self._busy.add(line)
+        parts = [line.http.send(head), line.http.send(h11.Data(data=body)), line.http.send(h11.EndOfMessage())]
+        line.transport.write(b"".join(part for part in parts if part))
+        return line
+
+    async def request(self, method: str, path: str = "", body: bytes = b"") -> Answer:
+        """The answer, once its head has come."""
+        line = await self._send(method, path, body)
         try:
-            head = h11.Request(method=b"POST", target=self._target, headers=[
-                *self._headers, (b"content-length", b"%d" % len(body))])
-            parts = [line.http.send(head), line.http.send(h11.Data(data=body)), line.http.send(h11.EndOfMessage())]
-            line.transport.write(b"".join(part for part in parts if part))
             while isinstance(event := await line.read(self.timeout), h11.InformationalResponse):
                 pass
             if not isinstance(event, h11.Response):
-                raise Lost
+                raise Lost(BROKEN)
         except BaseException:
             self.take_back(line, complete=False)
             raise
         return Answer(self, line, event.status_code, {
             name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers})
 
-    async def _find_line(self) -> Line:
+    def _take_idle(self) -> Line | None:
+        """One that the server has not closed meanwhile."""
         while self._idle:
             line, timer = self._idle.popitem()
             timer.cancel()
             if not (line.ended or line.transport.is_closing()):
                 return line
+            line.transport.abort()
+        return None
+
+    async def _connect_in_time(self) -> Line:
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._connect()
         except TimeoutError:
             raise Silent from None
         except (OSError, ssl.SSLError, Trouble):
-            raise Unreachable from None
+            raise Unreachable("there is no connection") from None
 
     async def _connect(self) -> Line:
         loop = asyncio.get_running_loop()
         if self._tls and self._context is None:
             self._context = await asyncio.to_thread(ssl.create_default_context)
+        if self._unix:
+            _, line = await loop.create_unix_connection(Line, self._unix)
+            return line
         if self._proxy is None:
             _, line = await loop.create_connection(Line, self._host, self._port, ssl=self._context)
             return line
@@ -236,9 +270,12 @@ class Endpoint:
         with suppress(h11.LocalProtocolError):
             if complete and self._open and not line.ended and len(self._idle) < KEPT:
                 line.http.start_next_cycle()
-                self._idle[line] = asyncio.get_running_loop().call_later(IDLE, self._drop, line)
+                self._put_aside(line)
                 return
         line.transport.abort()
+
+    def _put_aside(self, line: Line) -> None:
+        self._idle[line] = asyncio.get_running_loop().call_later(self._keep or IDLE, self._drop, line)
 
     def _drop(self, line: Line) -> None:
         self._idle.pop(line, None)
