@@ -106,9 +106,9 @@ $(LAB): $(READY)
 	@$(BIN)/python -m pip install $(QUIET) --disable-pip-version-check --constraint constraints.txt --editable '.[lab]'
 	@touch $@
 
-bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e117825 PEER=FILE ONLY=server ROUNDS=3)
+bench: $(READY) ## measure every figure again, into bench/RESULTS.md (BASELINE=e117825 ONLY=server ROUNDS=3)
 	@$(BIN)/python -m cancelmark.bench $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BASELINE),--baseline $(BASELINE)) \
-		$(if $(PEER),--peer $(PEER)) -o bench/RESULTS.md
+		-o bench/RESULTS.md
 
 field: $(READY) ## judge agents and servers that we did not write, from npm and PyPI, into specs/field (an hour; ONLY=NAME, FROM=NAME, LOADED=1)
 	@$(BIN)/python -m examples.field $(if $(FROM),--from $(FROM)) $(if $(LOADED),--loaded) $(if $(CACHE),--cache $(CACHE)) $(ONLY)

@@ -1,17 +1,29 @@
 """`python -m cancelmark.bench`: every figure that is published, measured again.
 
-A report that is written to a file is kept as JSON beside it. Whoever measures one subject alone replaces that one
-there, and the others stay, each with the commit and the machine that it was measured with.
+The machines that run this are shared and noisy. A goal is therefore a ratio of two things measured in one run, or a
+count; seconds are for the tables only.
+
+A report that is written to a file is kept as JSON beside it. Measuring one subject alone replaces that one there, and
+the others stay, each with the commit and the machine that it was measured with.
+
+An earlier version to measure beside this one is a commit of this repository. It is checked out into `build/baseline`,
+and installed there once, with what it was pinned to then.
 """
 
 import argparse
 import json
+import operator
 import os
 import platform
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -19,10 +31,12 @@ from cancelmark.impl.cli.main import Parser
 from cancelmark.impl.cli.terminal import output
 from cancelmark.impl.files import UsageError, write
 
-from .report import Report, Table
-from .setting import Setting, find_commit, find_peer, install_baseline
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "baseline"
+EXTRAS = "openai,fast"  # that an earlier version is measured with
+RELATIONS = {"at most": operator.le, "at least": operator.ge}
 
-# Each is a module with a function `measure(setting)`, imported when it is asked for.
+# Each is a function `measure_SUBJECT(setting)` of a module that is imported when it is asked for.
 SUBJECTS: Mapping[str, str] = {
     "explorer": "The explorer: two engines and SPIN, states a second, bytes a state, and how they grow",
     "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
@@ -30,21 +44,197 @@ SUBJECTS: Mapping[str, str] = {
     "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
     "cluster": "Several servers on one PostgreSQL: acceptance, cancels across nodes, and failover",
     "beside": "The server beside an earlier version of it: prompts a second, and from a cancel to the end",
-    "growth": "Growth: with the database, with what a crash has left, and with those who watch",
-    "long": "A long session over HTTP: what a prompt takes after many others, and how long anybody else waits",
-    "power": "The random tests: how many examples they need to find each known flaw",
-    "spin": "SPIN and the explorer: two models of one protocol, counted side by side",
 }
-
-ROOMS = {"search": ("explorer", "spin"), "process": ("runtime", "store", "power"),
-         "wire": ("server", "beside", "growth", "long"), "nodes": ("cluster",)}
-MODULES = {name: f"{__package__}.{room}.{name}" for room, names in ROOMS.items() for name in names}
+MODULES = {"store": "runtime", "beside": "server"}  # others are named as their subject
 
 DESCRIPTION = """\
 Measure, and compare with what was promised. Goals are ratios of two things measured in one run, or counts: seconds
 depend on the machine and on what else it does.
 """
 
+
+# --- What a subject reports
+
+@dataclass(frozen=True)
+class Goal:
+    """A figure that was promised: `figure` must be at most, or at least, `limit`. Where it was measured more than once
+    the figure is the median, and `all` has each. Without figures it was not measured. `why` says what holds it back
+    where it is missed, or why it was not measured."""
+
+    what: str
+    figures: tuple[float, ...]
+    relation: str
+    limit: float
+    unit: str = "×"
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.relation not in RELATIONS or not (self.figures or self.why):
+            raise ValueError(f"goal {self.what!r}: say {' or '.join(RELATIONS)}, and give at least one figure, or why "
+                             "there is none")
+
+    @property
+    def figure(self) -> float | None:
+        return median(self.figures) if self.figures else None
+
+    @property
+    def met(self) -> bool:
+        return self.figure is not None and bool(RELATIONS[self.relation](self.figure, self.limit))
+
+    @property
+    def verdict(self) -> str:
+        return "met" if self.met else "missed" if self.figures else "not measured"
+
+    @property
+    def shown(self) -> str:
+        """The figure, and how far the rounds are apart."""
+        if self.figure is None:
+            return "–"
+        spread = f" ({min(self.figures):.3g} to {max(self.figures):.3g})" if len(self.figures) > 1 else ""
+        return f"{self.figure:.3g}{self.unit}{spread}"
+
+    @property
+    def wanted(self) -> str:
+        return f"{self.relation} {self.limit:g}{self.unit}"
+
+    @property
+    def reason(self) -> str:
+        """What holds it back, or why it was not measured."""
+        return "" if self.met else self.why
+
+    @property
+    def line(self) -> str:
+        """For people: what was promised, what was measured, and whether that is enough."""
+        return (f"goal {self.verdict}: {self.what}: {self.shown}, {self.wanted}"
+                + (f". {self.reason}" if self.reason else ""))
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return {"what": self.what, "figure": self.figure, "all": list(self.figures), "relation": self.relation,
+                "limit": self.limit, "unit": self.unit, "verdict": self.verdict, "why": self.why}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Goal":
+        return cls(told["what"], tuple(told["all"]), told["relation"], told["limit"], told["unit"], told["why"])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures side by side. Numbers are shown with thousands separated, everything else as it is."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[object]]
+
+    @property
+    def markdown(self) -> str:
+        numeric = [bool(self.rows) and all(isinstance(row[i], int | float) for row in self.rows)
+                   for i in range(len(self.columns))]
+        lines = [self.columns, ["---:" if right else "---" for right in numeric],
+                 *([_shown(cell) for cell in row] for row in self.rows)]
+        return f"**{self.title}**\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _shown(cell: object) -> str:
+    if isinstance(cell, float):
+        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one subject has to say."""
+
+    tables: Sequence[Table] = ()
+    goals: Sequence[Goal] = ()
+    remarks: Sequence[str] = ()  # what was not measured, and why
+
+    @property
+    def markdown(self) -> str:
+        parts = [table.markdown for table in self.tables]
+        parts += ["".join(f"- {line}\n" for line in [*(goal.line for goal in self.goals), *self.remarks])]
+        return "\n".join(part for part in parts if part)
+
+    @property
+    def json(self) -> Mapping[str, Any]:
+        return {
+            "tables": [{"title": t.title, "columns": list(t.columns), "rows": [list(row) for row in t.rows]}
+                       for t in self.tables],
+            "goals": [goal.json for goal in self.goals], "remarks": list(self.remarks)}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "Report":
+        """The report that was kept so."""
+        return cls([Table(t["title"], tuple(t["columns"]), t["rows"]) for t in told["tables"]],
+                   [Goal.of(goal) for goal in told["goals"]], told["remarks"])
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report([*self.tables, *other.tables], [*self.goals, *other.goals], [*self.remarks, *other.remarks])
+
+
+# --- How it is measured
+
+@dataclass(frozen=True)
+class Baseline:
+    """An earlier version in an environment of its own."""
+
+    commit: str
+    version: str
+    python: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.version} ({self.commit})"
+
+    def list_command(self, *arguments: str) -> list[str]:
+        """Its `cancelmark`."""
+        return [str(self.python.with_name("cancelmark")), *arguments]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a subject is measured."""
+
+    rounds: int = 3
+    baseline: Baseline | None = None
+
+
+def install_baseline(commit: str, build: Path = BUILD) -> Baseline:
+    """The version of that commit. What was installed before is used again."""
+    short = _git("rev-parse", "--short=7", f"{commit}^{{commit}}", wanted=commit).strip()
+    place = build / short
+    checkout, python = place / "checkout", place / "venv/bin/python"
+    if not (place / "ready").exists():
+        checkout.mkdir(parents=True, exist_ok=True)
+        archive = subprocess.run(["git", "archive", short], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        subprocess.run(["tar", "-x"], cwd=checkout, input=archive.stdout, check=True)
+        venv.create(place / "venv", with_pip=True, clear=True)
+        print(f"installing {short} into {place}, once", file=sys.stderr)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
+                        checkout / "constraints.txt", f"{checkout}[{EXTRAS}]"], check=True, stdout=sys.stderr)
+        (place / "ready").touch()
+    version = subprocess.run([python, "-c", "from importlib.metadata import version; print(version('cancelmark'))"],
+                             text=True, stdout=subprocess.PIPE, check=True, cwd=place,
+                             env={**os.environ, "PYTHONPATH": ""})
+    return Baseline(short, version.stdout.strip(), python)
+
+
+def find_commit() -> str:
+    """The commit of this checkout; a plus says that it was changed since."""
+    try:
+        return _git("describe", "--always", "--dirty=+", "--exclude=*").strip()
+    except UsageError:
+        return "no checkout"
+
+
+def _git(*arguments: str, wanted: str = "") -> str:
+    try:
+        return subprocess.run(["git", *arguments], cwd=ROOT, text=True, check=True, capture_output=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"BASELINE {wanted}: it is no commit here; give one of a checkout's history") from error
+
+
+# --- The command
 
 def parser() -> argparse.ArgumentParser:
     parser = Parser(
@@ -55,12 +245,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often (default: 3)")
     parser.add_argument("--baseline", metavar="COMMIT", help="an earlier version to measure beside this one; it is "
                                                              "installed into build/baseline")
-    parser.add_argument("--peer", metavar="FILE", help="another explorer to measure beside ours: the program built "
-                                                       "from a model on Stateright")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE",
-                        help="also write the report to FILE, its pictures beside it, and as JSON to FILE with the "
-                             "ending .json; what FILE has of other subjects stays")
+                        help="also write the report to FILE, and as JSON to FILE with the ending .json; what FILE has "
+                             "of other subjects stays")
     parser.set_defaults(run=run)
     return parser
 
@@ -71,8 +259,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{name}: no such subject; choose from {', '.join(SUBJECTS)}")
     if arguments.rounds < 1:
         raise UsageError(f"--rounds {arguments.rounds}: give at least 1")
-    setting = Setting(arguments.rounds, install_baseline(arguments.baseline) if arguments.baseline else None,
-                      find_peer(arguments.peer) if arguments.peer else None)
+    setting = Setting(arguments.rounds, install_baseline(arguments.baseline) if arguments.baseline else None)
     console = output()
     measured: dict[str, Any] = {}
     for name in arguments.subjects or SUBJECTS:
@@ -88,14 +275,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
     """One subject, with what it was measured on."""
-    subject: Callable[[Setting], Report] = import_module(MODULES[name]).measure
+    subject = find_subject(name)
     before, began = load(), perf_counter()
     report = subject(setting)
     return {"report": report, "measured": {
         "at": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"), "commit": find_commit(), "machine": machine(),
         "rounds": setting.rounds, "seconds": round(perf_counter() - began), "load": [before, load()],
-        "baseline": setting.baseline.name if setting.baseline else None,
-        "peer": setting.peer.name if setting.peer else None}}
+        "baseline": setting.baseline.name if setting.baseline else None}}
+
+
+def find_subject(name: str) -> Callable[[Setting], Report]:
+    module = import_module(f"{__package__}.{MODULES.get(name, name)}")
+    found: Callable[[Setting], Report] = getattr(module, f"measure_{name}")
+    return found
 
 
 def keep(path: Path, measured: Mapping[str, Any]) -> None:
@@ -105,9 +297,6 @@ def keep(path: Path, measured: Mapping[str, Any]) -> None:
     known = {name: {**part, "report": Report.of(part["report"])} for name, part in parts.items()
              if name in SUBJECTS and "measured" in part}
     merged = {name: {**known, **measured}[name] for name in SUBJECTS if name in {**known, **measured}}
-    for part in measured.values():
-        for picture in part["report"].pictures:
-            write(path.with_name(picture.name), picture.svg)
     write(file, json.dumps({"subjects": _plain(merged)}, indent=2) + "\n")
     write(path, _page(merged))
 
@@ -118,7 +307,7 @@ def _plain(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 def _page(measured: Mapping[str, Any]) -> str:
     return "\n".join([
-        "# Benchmarks\n\nMeasured with `make bench BASELINE=e117825 PEER=FILE`; `ONLY=server` measures one subject "
+        "# Benchmarks\n\nMeasured with `make bench BASELINE=e117825`; `ONLY=server` measures one subject "
         "alone. Goals are ratios of two things that were measured by turns in one run, or counts. Load is the "
         "machine's, over one minute, before and after.\n",
         _list_goals(measured), *(_tell(name, part) for name, part in measured.items())])
@@ -133,12 +322,12 @@ def _list_goals(measured: Mapping[str, Any]) -> str:
 
 def _tell(name: str, part: Mapping[str, Any]) -> str:
     told, report = part["measured"], part["report"]
-    beside = "".join(f", beside {told[other]}" for other in ("baseline", "peer") if told[other])
+    beside = f", beside {told['baseline']}" if told["baseline"] else ""
     return "\n".join([
         f"## {SUBJECTS[name]}\n",
         f"{told['at']} UTC, commit {told['commit']}, {told['machine']}, load {told['load'][0]:.1f} to "
         f"{told['load'][1]:.1f}, {told['rounds']} rounds in {told['seconds']} s{beside}.\n",
-        report.markdown, *(picture.markdown for picture in report.pictures)])
+        report.markdown])
 
 
 def machine() -> str:

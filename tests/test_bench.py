@@ -2,15 +2,12 @@
 
 import json
 import sys
-import xml.etree.ElementTree as ElementTree
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from cancelmark.bench import frame, setting
-from cancelmark.bench.report import Goal, Picture, Report, Table
-from cancelmark.bench.search import explorer, spin, versions
+from cancelmark.bench import explorer, frame, runtime, spin
+from cancelmark.bench.frame import Baseline, Goal, Report, Setting, Table
 from cancelmark.impl.files import UsageError
 from cancelmark.model.properties import Bounds
 
@@ -45,10 +42,9 @@ def test_a_table_puts_numbers_to_the_right_and_separates_thousands() -> None:
     assert table.markdown == "**T**\n\n| what | n |\n| --- | ---: |\n| x | 12,345 |\n| y | 0.512 |\n"
 
 
-def test_every_subject_is_there() -> None:
-    assert frame.MODULES.keys() == frame.SUBJECTS.keys()
-    for module in frame.MODULES.values():
-        assert callable(import_module(module).measure)
+@pytest.mark.parametrize("name", frame.SUBJECTS)
+def test_every_subject_is_there(name: str) -> None:
+    assert callable(frame.find_subject(name))
 
 
 def test_the_report_is_written_for_people_and_for_programs(
@@ -57,16 +53,12 @@ def test_the_report_is_written_for_people_and_for_programs(
     monkeypatch.setattr(explorer, "SMALL", ())
     monkeypatch.setattr(explorer, "LARGE", (Bounds(1, cancels=1), Bounds(2, cancels=1)))
     monkeypatch.setattr(explorer, "HUGE", ())
-    monkeypatch.setattr(versions, "LARGEST", Bounds(2, cancels=2))
     monkeypatch.setattr(spin, "missing", lambda: "spin is not wanted here")
     assert bench("explorer", "--rounds", "1", "-o", str(tmp_path / "R.md")) == 0
     assert capsys.readouterr().out.strip() in (tmp_path / "R.md").read_text()
     assert "| prompts=1 cancels=1 | 34 |" in (tmp_path / "R.md").read_text()
     kept = json.loads((tmp_path / "R.json").read_text())
     assert kept["subjects"]["explorer"]["report"]["tables"][0]["rows"][0][:2] == ["prompts=1 cancels=1", 34]
-    assert "![Seconds against states](explorer.svg)" in (tmp_path / "R.md").read_text()
-    drawn = ElementTree.parse(tmp_path / "explorer.svg")
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4, "two engines, two bounds"
 
 
 def test_a_subject_that_is_measured_alone_leaves_the_others(
@@ -74,31 +66,27 @@ def test_a_subject_that_is_measured_alone_leaves_the_others(
 ) -> None:
     """And a report that is read back is written the same."""
     figure = [1.0]
-    picture = Picture("P", "p.svg", "<svg/>")
     report = lambda setting: Report([Table("T", ("n",), [(figure[0],)])],  # noqa: E731
-                                    [Goal("g", (figure[0],), "at most", 2, why="It is slow.")], ["r"], [picture])
-    for subject in (explorer, spin):
-        monkeypatch.setattr(subject, "measure", report)
+                                    [Goal("g", (figure[0],), "at most", 2, why="It is slow.")], ["r"])
+    monkeypatch.setattr(explorer, "measure_explorer", report)
+    monkeypatch.setattr(runtime, "measure_store", report)
     path = tmp_path / "R.md"
-    assert bench("explorer", "spin", "-o", str(path)) == 0
+    assert bench("explorer", "store", "-o", str(path)) == 0
     first = path.read_text()
     figure[0] = 3.0
-    assert bench("spin", "-o", str(path)) == 0
-    before, _, after = path.read_text().partition("## SPIN")
-    assert first.partition("## SPIN")[0].partition("## The explorer")[2] == before.partition("## The explorer")[2]
-    assert "| spin | g | 3× | at most 2× | missed | It is slow. |" in before
+    assert bench("store", "-o", str(path)) == 0
+    before, _, after = path.read_text().partition("## The store")
+    assert first.partition("## The store")[0].partition("## The explorer")[2] == before.partition("## The explorer")[2]
+    assert "| store | g | 3× | at most 2× | missed | It is slow. |" in before
     assert "| explorer | g | 1× | at most 2× | met |  |" in before
     assert "goal missed" in after
-    assert (tmp_path / "p.svg").read_text() == "<svg/>"
-    kept = json.loads(path.with_suffix(".json").read_text())["subjects"]["spin"]["report"]
+    kept = json.loads(path.with_suffix(".json").read_text())["subjects"]["store"]["report"]
     assert Report.of(kept).json == kept
 
 
 def test_an_earlier_version_must_be_a_commit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="BASELINE nope: it is no commit here"):
-        setting.install_baseline("nope", tmp_path)
-    with pytest.raises(UsageError, match="it is no program"):
-        setting.find_peer(str(tmp_path))
+        frame.install_baseline("nope", tmp_path)
 
 
 def test_bad_usage_is_refused_before_anything_is_measured() -> None:
@@ -112,23 +100,13 @@ def test_remarks_are_told() -> None:
     assert Report(remarks=["not measured: x"]).markdown == "- not measured: x\n"
 
 
-def test_an_earlier_version_and_a_peer_are_measured_beside_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bounds = Bounds(2, cancels=1)
-    for name, value in (("DEFAULT", bounds), ("LARGEST", bounds), ("BESIDE_PEER", (bounds,))):
-        monkeypatch.setattr(versions, name, value)
-    peer = tmp_path / "peer"
-    peer.write_text("#!/bin/sh\necho '{\"states\": 562, \"edges\": 993, \"depth\": 7}'\n")
-    peer.chmod(0o755)
-    itself = setting.Baseline("0000000", "0.0", Path(sys.executable))
-    report = versions.measure(setting.Setting(1, itself, peer))
-    assert len(report.goals) == 9
+def test_an_earlier_version_is_measured_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This version beside itself."""
+    for name in ("DEFAULT", "LARGEST"):
+        monkeypatch.setattr(explorer, name, Bounds(2, cancels=1))
+    report = explorer.beside_baseline(Setting(1, Baseline("0000000", "0.0", Path(sys.executable))))
     assert {goal.verdict for goal in report.goals} <= {"met", "missed"}
-    assert [len(table.rows) for table in report.tables] == [7, 1]
-    absent = versions.measure(setting.Setting(1))
-    assert [goal.verdict for goal in absent.goals].count("not measured") == 8
+    assert [len(table.rows) for table in report.tables] == [3]
+    absent = explorer.beside_baseline(Setting(1))
+    assert [goal.verdict for goal in absent.goals] == ["not measured"] * 3
     assert [goal.what for goal in absent.goals] == [goal.what for goal in report.goals]
-    peer.write_text("#!/bin/sh\necho '{\"states\": 563, \"edges\": 993, \"depth\": 7}'\n")
-    with pytest.raises(RuntimeError, match="we do not"):
-        versions.beside_peer(setting.Setting(1, None, peer))

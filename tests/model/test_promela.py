@@ -12,8 +12,7 @@ import pytest
 from support.budget import DEEP, every
 from support.counts import FAMILY_PINNED, PINNED
 
-from cancelmark.bench.search import spin
-from cancelmark.bench.setting import Setting
+from cancelmark.bench import explorer, spin
 from cancelmark.model.check.explore import explore
 from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, properties_for
@@ -226,22 +225,17 @@ def test_a_bug_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
         spin.build(tmp_path, Bounds(1), spin.SAFETY, "NO_SUCH_BUG")
 
 
-def test_the_benchmark_shows_both_and_says_where_they_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spin, "BOUNDS", (Bounds(1, cancels=1),))
+def test_the_benchmark_searches_with_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spin, "FAST", spin.SAFETY)
-    report = spin.measure(Setting(rounds=1))
-    [row] = report.tables[0].rows
-    assert row[:3] == ("prompts=1 cancels=1", 34, 34)
-    assert [goal.met for goal in report.goals] == [True]
-    monkeypatch.setattr(spin, "check", lambda bounds: {
-        "states": 33, "edges": 41, "seconds": 1.0, "bytes_per_state": 1})
-    assert [goal.met for goal in spin.measure(Setting(rounds=1)).goals] == [False]
+    [found] = explorer.spins(Bounds(1, cancels=1), 1)
+    assert found.found.states == explorer.ours(Bounds(1, cancels=1)).report["states"] == 34
+    assert found.searching < found.command
 
 
 def test_without_spin_the_benchmark_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert spin.measure(Setting(rounds=1)).remarks == [
-        "not measured: spin is not installed (Debian: apt-get install spin gcc)"]
+    assert spin.missing() == "spin is not installed (Debian: apt-get install spin gcc)"
+    assert explorer.spins(Bounds(1), 1) == []
 
 
 def test_the_published_counts_are_those_that_were_compared() -> None:

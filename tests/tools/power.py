@@ -165,7 +165,7 @@ sessions take in the example that Hypothesis shrank it to.
 
 {table}
 {out_of_reach}
-`make power` measures this again, and `python -m cancelmark.bench power` reports it. The model's own bugs are in
+`make power` measures this again. The model's own bugs are in
 `model/seeded.py`, which the explorer and the oracle must find.
 """
 

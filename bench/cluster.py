@@ -6,29 +6,33 @@ transaction, through the same pool of connections. What is compared is measured 
 """
 
 import asyncio
+import getpass
 import os
+import pwd
+import shutil
 import signal
+import socket
 import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from uuid import uuid4
 
 from cancelmark.impl.store import AcceptPrompt, Committed, NewSession, Steps
 
-from ..report import Goal, Report, Table
-from ..setting import Setting
-from ..wire.server import Connection, acceptance, opened, post, prompts, server
-from .postgres import find_tool, instance, new_database
+from .frame import Goal, Report, Setting, Table
+from .server import QUEUE, Connection, acceptance, opened, post, prompts, server
 
 CALLERS = (16, 64)
 COMMITS = 1500  # of each kind in a round
 SLICE = 250  # of one kind at a time
 CANCELS, FAILOVERS = 8, 1  # in a round
 LEASE, POLL = 2.0, 0.5  # seconds
+START = 60.0  # seconds for PostgreSQL to start
 ABSENT = "There is no PostgreSQL on this machine (Debian: apt install postgresql)."
 
 JOURNAL = "acceptances a second at the journal, a workspace each, beside single-row commits by as many connections"
@@ -44,6 +48,63 @@ WAYS = ("The way has three commits, of the cancel, the wake-up and the end, and 
         "counts them. Each of the five is a statement of about a millisecond, most of it in Python, where an INSERT "
         "that hardly waits for the disk takes a third of one. The two calls over HTTP are the rest.")
 
+
+# --- An instance of PostgreSQL with default settings: a commit waits for the disk.
+
+def find_tool(name: str) -> str | None:
+    """A program of PostgreSQL, which Debian does not put on the path."""
+    known = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parent.parent.name))
+    return shutil.which(name) or (str(known[-1]) if known else None)
+
+
+@contextmanager
+def instance() -> Iterator[str]:
+    """The URL of a new instance, to which the name of a database is added. What was made is removed afterwards."""
+    import psycopg
+
+    root = os.geteuid() == 0  # as whom the server refuses to run
+    user = "nobody" if root else getpass.getuser()
+    before = ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"] if root else []
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="cancelmark-pg-", ignore_cleanup_errors=True) as directory:
+        if root:
+            shutil.chown(directory, user)
+        data = f"{directory}/data"
+        subprocess.run([*before, find_tool("initdb") or "initdb", "-D", data, "-U", "bench", "--auth=trust"],
+                       cwd="/", check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with subprocess.Popen(
+                [*before, find_tool("postgres") or "postgres", "-D", data, f"-cport={port}", "-cmax_connections=200",
+                 f"-cunix_socket_directories={directory}", "-clisten_addresses=127.0.0.1"],
+                cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+            url, end = f"postgresql://bench@127.0.0.1:{port}", time.monotonic() + START
+            try:
+                while True:
+                    try:
+                        psycopg.connect(f"{url}/postgres").close()
+                        break
+                    except psycopg.OperationalError:
+                        if time.monotonic() > end or server.poll() is not None:
+                            raise
+                        time.sleep(0.1)
+                yield url
+            finally:
+                server.terminate()
+                server.wait()
+
+
+def new_database(url: str) -> str:
+    """The URL of a new, empty database of the instance."""
+    import psycopg
+
+    name = f"bench{uuid4().hex[:8]}"
+    with psycopg.connect(f"{url}/postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"{url}/{name}"
+
+
+# --- What is measured
 
 async def compare_commits(url: str, callers: int) -> tuple[float, float]:
     """Commits a second: bare rows, and acceptances, each caller in a workspace of its own."""
@@ -86,18 +147,9 @@ async def compare_commits(url: str, callers: int) -> tuple[float, float]:
     return COMMITS / bare, COMMITS / accepted
 
 
-@contextmanager
-def node(url: str, *options: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+def node(url: str, *options: str) -> AbstractContextManager[tuple[int, int]]:
     """A server of the cluster: its port, and its process."""
-    with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as own:
-        command = [sys.executable, "-m", "cancelmark.impl.cli.main", "serve", "--port", "0", "--data-dir", own,
-                   "--database", url, "--lease", str(LEASE), "--poll", str(POLL), "--log-level", "error", *options]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            try:
-                yield int(process.stdout.readline().split(":")[2].split("/")[0]), process
-            finally:
-                process.kill()
+    return server("--database", url, "--lease", str(LEASE), "--poll", str(POLL), *options)
 
 
 async def cancel_elsewhere(here: int, there: int) -> list[float]:
@@ -152,7 +204,7 @@ async def time_commit(url: str) -> float:
     return median(times)
 
 
-def measure(setting: Setting) -> Report:
+def measure_cluster(setting: Setting) -> Report:
     """Everything that was promised of several servers."""
     if find_tool("postgres") is None:
         return Report([], [Goal(JOURNAL, (), "at least", 0.4, why=ABSENT), Goal(HTTP, (), "at least", 0.7, why=ABSENT),
@@ -170,9 +222,9 @@ def measure(setting: Setting) -> Report:
                 bare, steps = asyncio.run(compare_commits(url, callers))
                 journal[callers].append(steps / bare)
                 commits.append((n, callers, bare, steps, steps / bare))
-            with server() as (port, _):
+            with server("--max-queue", QUEUE) as (port, _):
                 _, alone = asyncio.run(acceptance(port, "queued", busy=True))
-            with server("--database", new_database(postgres)) as (port, _):
+            with server("--max-queue", QUEUE, "--database", new_database(postgres)) as (port, _):
                 _, shared = asyncio.run(acceptance(port, "queued", busy=True))
             over_http.append(shared / alone)
             accepted.append((n, alone, shared, shared / alone))
@@ -181,7 +233,7 @@ def measure(setting: Setting) -> Report:
                 polled.append(max(asyncio.run(cancel_elsewhere(here, there))) / POLL)
             with node(url) as (here, _), node(url) as (there, running):
                 woken.append(median(asyncio.run(cancel_elsewhere(here, there))) / commit)
-                failovers.append(asyncio.run(fail_over(here, there, running.pid)) - LEASE - POLL)
+                failovers.append(asyncio.run(fail_over(here, there, running)) - LEASE - POLL)
             delays.append((n, commit * 1000, polled[-1] * POLL * 1000, woken[-1] * commit * 1000,
                            (failovers[-1] + LEASE + POLL) * 1000))
     return Report(

@@ -1,29 +1,15 @@
-"""SPIN and the explorer side by side: two models of one protocol, written apart, and what it costs to search each."""
+"""SPIN on the model in Promela: how to build a verifier, run it, and read what it found."""
 
 import re
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
 
-from ..report import Goal, Report, Table
-from ..setting import Setting
-from .ours import check
-
-SPEC = Path(__file__).resolve().parents[2] / "specs" / "cancelmark.pml"
-
-BOUNDS = (
-    Bounds(3, cancels=2, clears=1),
-    Bounds(3, cancels=1, clears=1, sessions=2),
-    Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1),
-    Bounds(4, cancels=2, clears=1),
-    Bounds(4, cancels=2, clears=1, requeues=1),
-)
+SPEC = Path(__file__).resolve().parents[1] / "specs" / "cancelmark.pml"
 
 HASH_TABLE = "-w22"  # 2^22 slots, 32 MiB; SPIN's own choice is four times that
 CYCLE = "<<<<<START OF CYCLE>>>>>"  # in a trail
@@ -47,7 +33,6 @@ class Verifier:
 
     directory: Path
     defines: tuple[str, ...]
-    seconds: float  # to generate and compile
 
     def run(self, *options: str) -> str:
         """What a search prints."""
@@ -67,7 +52,6 @@ def build(
 
     Without optimization tcc compiles, if it is there: sixty times as fast as gcc, which is most of a small search.
     """
-    started = time.perf_counter()
     shutil.copy(SPEC, directory)
     defines = (*(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()),
                *(f"-D{feature.name}" for feature in Feature if feature in features),
@@ -76,7 +60,7 @@ def build(
     optimized = any(option.startswith("-O") for option in options)
     compiler = "gcc" if optimized or not shutil.which("tcc") else "tcc"
     _run(directory, compiler, "-w", *options, "-o", "pan", "pan.c")
-    return Verifier(directory, defines, time.perf_counter() - started)
+    return Verifier(directory, defines)
 
 
 def _run(directory: Path, *command: str) -> str:
@@ -110,27 +94,3 @@ class Search:
         # The first state is counted among the transitions: it was stored, but nothing led to it.
         return cls(int(figure(r"(\d+) states, stored")), int(figure(r"(\d+) transitions")) - 1,
                    int(figure(r"errors: (\d+)")), float(figure(r"([\d.]+)\s+total actual memory usage")))
-
-
-def measure(setting: Setting) -> Report:
-    """Both count, and both judge every safety property and quiescence on the way. Fastest of the rounds."""
-    if reason := missing():
-        return Report(remarks=[f"not measured: {reason}"])
-    rows = []
-    differences = 0
-    for bounds in BOUNDS:
-        with TemporaryDirectory() as directory:
-            verifier = build(Path(directory), bounds, FAST)
-            seconds = []
-            for _ in range(setting.rounds):
-                started = time.perf_counter()
-                found = Search.of(verifier.run())
-                seconds.append(time.perf_counter() - started)
-        ours = min((check(bounds) for _ in range(setting.rounds)), key=lambda report: float(report["seconds"]))
-        differences += (found.states, found.edges, found.errors) != (ours["states"], ours["edges"], 0)
-        rows.append((str(bounds), found.states, ours["states"], verifier.seconds, min(seconds), ours["seconds"],
-                     found.mebibytes, ours["states"] * ours["bytes_per_state"] / 2**20))
-    columns = ("bounds", "states: SPIN", "explorer", "seconds: SPIN to compile", "to search", "explorer",
-               "MiB: SPIN", "explorer")
-    agreed = Goal("bounds at which they differ in states, edges or verdict", (float(differences),), "at most", 0, "")
-    return Report([Table("SPIN and the explorer, one core each, fastest of the rounds", columns, rows)], [agreed])

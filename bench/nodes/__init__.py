@@ -1,1 +1,0 @@
-"""Several servers on one PostgreSQL."""

@@ -1,1 +1,0 @@
-"""The runtime and its store, within one process."""

@@ -1,1 +1,0 @@
-"""The explorer, beside another tool, an earlier version and a peer."""

@@ -1,1 +1,0 @@
-"""The server over HTTP, as its clients find it."""
