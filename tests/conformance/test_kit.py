@@ -50,7 +50,7 @@ from cancelmark.model.actions import Argument, Port
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.model.variants.flawed import SEEDED
+from cancelmark.model.variants.catalogue import VARIANTS
 
 SPECS = ROOT / "specs"
 FEW = Profile("few", histories=0, schedules=4, inside=60, repeats=1, shrinks=60, seconds=0)
@@ -262,7 +262,7 @@ class CancelsLate(ReferenceAdapter):
 
 
 class CancelStopsNobody(ReferenceAdapter):
-    protocol = SEEDED["a-cancel-does-not-ask-the-running-turn-to-stop"]
+    protocol = VARIANTS["a cancel does not ask the running turn to stop"].protocol
 
 
 def only_mark(step: Port, arg: Argument) -> None:
@@ -270,16 +270,16 @@ def only_mark(step: Port, arg: Argument) -> None:
 
 
 class CancelOnlyMarks(ReferenceAdapter):
-    protocol = SEEDED["a-cancel-leaves-the-queue-to-the-next-handoff"].changed(
+    protocol = VARIANTS["a cancel leaves the queue to the next handoff"].protocol.changed(
         "and asks nobody to stop", cancel={"apply": only_mark})
 
 
 class ClearLeavesRunIds(ReferenceAdapter):
-    protocol = SEEDED["clear_queue-leaves-prompts-with-a-run-id"]
+    protocol = VARIANTS["clear_queue leaves prompts with a run id"].protocol
 
 
 class StoppingTurnFolds(ReferenceAdapter):
-    protocol = SEEDED["a-stopping-turn-folds"].changed(
+    protocol = VARIANTS["a stopping turn folds"].protocol.changed(
         "and nobody stops it", cancel={"apply": CancelStopsNobody.protocol.action("cancel").apply})
 
 
