@@ -15,16 +15,6 @@ STRAY = {"revoke": "revoke-exact", "stop": "keeps-queue", "stop_hold": "keeps-qu
 """And where it reaches another."""
 
 
-def judge_family(history: History) -> None:
-    """Adds what is wrong to the history's complaints."""
-    for p in history.prompts:
-        if not p.refused and p.accepted < inf:
-            _judge_hold(history, p)
-            _judge_texts(history, p)
-            if p.if_busy == "reject":
-                _judge_reject(history, p)
-
-
 def lost_by(history: History, p: Track) -> list[str]:
     """The guarantees of the family that are broken if a call was lost that has canceled the prompt for certain: none if
     a cancel of the whole session was among these."""
@@ -84,7 +74,7 @@ def _enters(history: History, q: Track) -> bool:
 
 # --- hold
 
-def _judge_hold(history: History, p: Track) -> None:
+def judge_hold(history: History, p: Track) -> None:
     """Nothing starts, or is taken in, that was waiting when a hold was answered, or came later."""
     for what, floor, at in _beginnings(p):
         if any(c.end <= max(p.begin, floor) or _waits_through(history, p, c)
@@ -113,7 +103,7 @@ def replaces_of(history: History, p: Track) -> list[ClientCall]:
     return [c for c in history.calls if c.what == "replace" and c.of == p.label]
 
 
-def _judge_texts(history: History, p: Track) -> None:
+def judge_texts(history: History, p: Track) -> None:
     calls = replaces_of(history, p)
     taken = [c for c in calls if c.taken]
     for c in taken:
@@ -133,8 +123,10 @@ def _judge_texts(history: History, p: Track) -> None:
 
 # --- reject
 
-def _judge_reject(history: History, p: Track) -> None:
+def judge_reject(history: History, p: Track) -> None:
     """Who wants an idle session is accepted only if all others are done."""
+    if p.if_busy != "reject":
+        return
     if history.surely_held(p.session, p.begin, p.accepted):
         history.complain("reject", f"{p.label} wants an idle session, and was accepted while the session was held.")
     if q := find_busy(history, p):

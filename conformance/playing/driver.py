@@ -11,8 +11,8 @@ from cancelmark.model.session import label
 from ..adapter import Adapter, Refused, Sent, ServerGone, Steering, is_gone
 from ..adapter.process import DYING, ServerProcess, find_exited
 from ..judging.family import replaces_of
+from ..judging.guarantees import judge_history
 from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
-from ..judging.judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
 from .script import ONES, TURNS, Batch, Do, Script
 

@@ -31,8 +31,9 @@ from cancelmark.conformance import (
     kit,
 )
 from cancelmark.conformance.adapter import Event
-from cancelmark.conformance.adapter.guarantees import CALLS, ORDER, OUTLIVES_WATCHER, RUN_IDS
+from cancelmark.conformance.adapter.guarantees import ORDER, OUTLIVES_WATCHER, RUN_IDS
 from cancelmark.conformance.adapter.patience import CONFIRM, FACTOR, RECENT, Patience
+from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import JudgementStopped
 from cancelmark.conformance.playing import observer, venue
 from cancelmark.conformance.playing.observer import Observer
@@ -87,7 +88,7 @@ def cells(page: str) -> dict[tuple[str, str], str]:
     lines = [line.strip("| ").split(" | ") for line in (SPECS / page).read_text().splitlines() if line.startswith("| ")]
     names = lines[0][1:]
     rows = {row[0]: row[1:] for row in takewhile(lambda row: row[0] in GUARANTEES, lines[2:])}
-    unjudged = {RUN_IDS.id, OUTLIVES_WATCHER.id, *CALLS}  # by the model; and what is about the family
+    unjudged = {RUN_IDS.id, OUTLIVES_WATCHER.id, *OF_THE_FAMILY}  # by the model; and what is about the family
     assert GUARANTEES - rows.keys() <= unjudged
     return {(row, name): cell for row, told in rows.items() for name, cell in zip(names, told)}
 
