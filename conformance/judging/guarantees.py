@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from math import inf
 
+from cancelmark.model.calls import FAMILY
 from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED
 from cancelmark.model.properties import Property
@@ -45,8 +46,12 @@ class Need:
     missing: str  # why a guarantee is not observable without it
 
 
-def _calls(*names: str) -> dict[str, Need]:
-    return {name: Need(f"`{name}`", f"the adapter has no `{name}`") for name in names}
+_FEATURES = {p.id: feature.value for p in FAMILY_PROPERTIES for feature in p.needs}
+
+
+def _feature(name: str) -> Need:
+    return Need(f"`{name}`", f"the adapter has no `{name}`" if name in FAMILY else
+                f"the adapter does not say that a prompt can be sent with `{name}` (`if_busy`)")
 
 
 NEEDS: Mapping[str, Need] = {
@@ -58,9 +63,7 @@ NEEDS: Mapping[str, Need] = {
     "leave": Need("`leave`", "the adapter cannot go away and come back to where it was"),
     "run_ids": Need("`run_ids`", "the adapter does not say that the server knows a run id again (`run_ids`)"),
     "grace": Need("`grace`", "the adapter does not say how long the server waits when nobody watches (`grace`)"),
-    **_calls("revoke", "stop", "hold", "replace"),
-    **{word: Need(f"`{word}`", f"the adapter does not say that a prompt can be sent with `{word}` (`if_busy`)")
-       for word in ("reject", "interrupt")},
+    **{name: _feature(name) for name in _FEATURES.values()},
 }
 NO_STEERING = NEEDS["steer"].missing
 NO_PLACE = "no event has said where to come back to: an id, for instance"
@@ -87,7 +90,6 @@ def pairs(judge: Callable[[History, Track, Track], None]) -> Judge:
 
 
 _PROPERTIES = {p.id: p for p in ORDER}
-_FEATURES = {p.id: feature.value for p in FAMILY_PROPERTIES for feature in p.needs}
 
 
 def _guarantee(

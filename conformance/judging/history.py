@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from cancelmark.model.calls import NAMED
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
 
 from ..adapter import Ended, Notice
@@ -178,7 +179,7 @@ class ClientCall:
     @property
     def text(self) -> str:
         """What is done, as a script says it."""
-        named = f" {self.of}" if self.what in ("revoke", "replace", "next") else ""
+        named = f" {self.of}" if self.what in NAMED else ""
         return f"{self.what.replace('_', ' ')}{named}{at_session(self.session or 0)}"
 
     @property
