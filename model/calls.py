@@ -38,6 +38,10 @@ class Call:
         return _ACTIONS[self.name].subject is not None
 
     @property
+    def rule(self) -> str:
+        return _ACTIONS[self.name].rule
+
+    @property
     def feature(self) -> Feature | None:
         """The feature of the family that brings it, if it is not a call of the reference."""
         return FEATURE_OF.get(self.name)

@@ -197,35 +197,35 @@ GUARANTEES_BY_ID: Mapping[str, Guarantee] = {g.id: g for g in (
         "revoke-exact",
         "a revoke was answered, and its prompt starts, runs on or stays in the queue; or another prompt ends "
         "canceled that nothing else could have reached",
-        decisive.revokes),
+        family.revokes),
     _guarantee(
         "keeps-queue",
         "a prompt waited behind a running turn when a stop came, and ends canceled; or the server says that the "
         "stop has reached another",
-        decisive.keeps),
+        family.keeps),
     _guarantee(
         "stop-heard",
         "a prompt was running when a stop came that was answered, or was the only one, and goes on or starts",
-        decisive.stops_one),
+        family.stops_one),
     _guarantee(
         "held",
         "a prompt that waited when a hold was answered, or came later, starts or is taken in before anybody "
         "resumes; or a turn that was running does not go on after its summary",
-        decisive.parks, judge=each(family.judge_hold)),
+        family.parks, judge=each(family.judge_hold)),
     _guarantee(
         "edited",
         "the language model hears another text than the last one that was taken; or a text is taken of a prompt "
         "that has started, or was canceled",
-        decisive.edits, judge=each(family.judge_texts)),
+        family.edits, judge=each(family.judge_texts)),
     _guarantee(
         "send-now",
         "a prompt was accepted to interrupt a running turn, and that turn goes on",
-        decisive.interrupts),
+        family.interrupts),
     _guarantee(
         "reject",
         "a prompt that wants an idle session was accepted, and another was certainly not done, or the session was "
         "held",
-        decisive.rejects, judge=each(family.judge_reject)),
+        family.rejects, judge=each(family.judge_reject)),
 )}
 """In the order in which reports have them."""
 OF_THE_FAMILY = frozenset(g.id for g in GUARANTEES_BY_ID.values() if g.call)
