@@ -60,7 +60,7 @@ CALLS = (
     Call("clear_queue", "POST", "/prompts/clear", "Drop what is queued; the active prompt goes on",
          rules=("R27a", "R27c"), word="clear", done="queue cleared"),
     Call("revoke", "DELETE", "",
-         "Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same",
+         "Cancel one prompt and no other. It is named by its seq or `run:RUN_ID`; the same again is answered the same",
          "`{seq, effect, state, outcome?, into?, text}`; the same again: effect `none`", ("R27d", "R30a"),
          answer="Revoked", done="dropped", queue=("drop", "cancel this prompt alone")),
     Call("stop", "POST", "/stop",

@@ -22,8 +22,8 @@ WORDS = {  # what a feature is that is no call of its own
 
 def describe(feature: Feature) -> tuple[str, str]:
     """What it does, and the rule that says so."""
-    says = [(call.says.partition(". ")[0].replace("`", ""), call.rule) for call in CALLS if call.feature is feature]
-    return says[0] if says else WORDS[feature]
+    calls = [call for call in CALLS if call.feature is feature]
+    return (re.split(r"[.;] ", calls[0].says)[0], calls[0].rule) if calls else WORDS[feature]
 
 
 def family() -> str:
