@@ -93,139 +93,82 @@ _PROPERTIES = {p.id: p for p in ORDER}
 
 
 def _guarantee(
-    id: str, sign: str, decisive: Callable[[History], bool], *, needs: tuple[str, ...] = (), judge: Judge | None = None,
+    id: str, decisive: Callable[[History], bool], *, sign: str, needs: tuple[str, ...] = (), judge: Judge | None = None,
 ) -> Guarantee:
     call = _FEATURES.get(id, "")
     return Guarantee(_PROPERTIES[id], sign, decisive, ("steer", call) if call else needs, judge, call)
 
 
 GUARANTEES_BY_ID: Mapping[str, Guarantee] = {g.id: g for g in (
-    _guarantee(
-        "no-poisoning",
-        "a prompt ends canceled, or is recorded as canceled, and no cancel or clear was made since its acceptance",
-        decisive.poisons),
-    _guarantee(
-        "no-late-fold",
-        "a prompt that was accepted after a cancel appears in a turn that the cancel has reached",
-        decisive.folds_late, needs=("steer", "fold"), judge=each(judgement.judge_late_fold)),
-    _guarantee(
-        "no-lost-cancel",
-        "a prompt was accepted before a cancel that was answered, and its turn starts, or the prompt comes into "
-        "the queue",
-        decisive.loses_cancels, needs=("steer",)),
-    _guarantee(
-        "cancel-stops",
-        "a turn was running when a cancel came that was answered, and the turn goes on, or its request to the "
-        "language model stays open after the prompt's end",
-        decisive.stops, needs=("steer",)),
-    _guarantee(
-        "queue-dropped",
-        "a prompt was in the queue when a cancel or clear came that was answered, and the prompt is still there, "
-        "or starts after the clear",
-        decisive.drops_queue, needs=("steer",), judge=each(judgement.judge_clears)),
-    _guarantee(
-        "no-loss",
-        "after a restart, a prompt that was accepted before it never starts or ends",
-        decisive.forgets, needs=("restart",)),
-    _guarantee(
-        "one-terminal",
-        "two terminal events carry the same name",
-        decisive.ends, judge=each(judgement.judge_number_of_ends)),
-    _guarantee(
-        "single-active",
-        "the language model is asked for one turn of a session while it is held in another",
-        decisive.runs_two, needs=("steer",), judge=pairs(judgement.judge_overlap)),
-    _guarantee(
-        "fifo",
-        "a prompt starts before one that was accepted earlier and was seen in the queue",
-        decisive.overtakes, needs=("steer",), judge=pairs(judgement.judge_order)),
-    _guarantee(
-        "no-absorption",
-        "the text of a prompt with a run id appears in another's turn",
-        decisive.absorbs, needs=("steer", "fold"), judge=each(judgement.judge_absorption)),
-    _guarantee(
-        "attribution",
-        "an event speaks of a prompt that nobody sent, carries another's answer or error, or says that a turn "
-        "ended otherwise than it did: a turn that is canceled while it is held ends canceled",
-        decisive.attributes, judge=each(judgement.judge_attribution)),
-    _guarantee(
-        "idle-cancel-noop",
-        "a prompt ends canceled, and the only cancels were made while the session was idle",
-        decisive.remembers_idle),
-    _guarantee(
-        "isolation",
-        "a prompt ends canceled, and the only cancels were made in another session",
-        decisive.leaks),
-    _guarantee(
-        "closed",
-        "a prompt is accepted after the close was answered",
-        decisive.closes, needs=("shut",), judge=each(judgement.judge_close)),
-    _guarantee(
-        "record",
-        "a prompt that was alone was canceled, and its session does not have its text with a canceled answer",
-        decisive.records, needs=("messages",)),
-    _guarantee(
-        "prompt-terminal",
-        "the next turn is held, and the end of the one before it does not come",
-        decisive.hands_over, needs=("steer",)),
-    _guarantee(
-        "all-done",
-        "no turn is running, and a prompt that waits does not start",
-        decisive.hands_over, needs=("steer",)),
-    _guarantee(
-        "some-terminal",
-        "a prompt was canceled or its turn is over, and its end never comes",
-        decisive.ends),
-    _guarantee(
-        "progress",
-        "a call is not answered, the server never comes to rest, or it is gone",
-        decisive.makes_progress),
-    _guarantee(
-        "delivery",
-        "a subscriber went away and came back to its place, or read slowly, and has missed an end or sees it "
-        "again",
-        decisive.delivers, needs=("leave",)),
-    _guarantee(
-        "run-ids",
-        "a prompt that was sent again is refused, runs or ends twice; or another is accepted under its run id",
-        decisive.knows_again, needs=("run_ids",), judge=each(judgement.judge_run_id)),
-    _guarantee(
-        "outlives-watcher",
-        "a turn is broken off, or a prompt ends canceled or never, because nobody watched",
-        decisive.outlives, needs=("steer", "leave", "grace")),
-    _guarantee(
-        "revoke-exact",
-        "a revoke was answered, and its prompt starts, runs on or stays in the queue; or another prompt ends "
-        "canceled that nothing else could have reached",
-        family.revokes),
-    _guarantee(
-        "keeps-queue",
-        "a prompt waited behind a running turn when a stop came, and ends canceled; or the server says that the "
-        "stop has reached another",
-        family.keeps),
-    _guarantee(
-        "stop-heard",
-        "a prompt was running when a stop came that was answered, or was the only one, and goes on or starts",
-        family.stops_one),
-    _guarantee(
-        "held",
-        "a prompt that waited when a hold was answered, or came later, starts or is taken in before anybody "
-        "resumes; or a turn that was running does not go on after its summary",
-        family.parks, judge=each(family.judge_hold)),
-    _guarantee(
-        "edited",
-        "the language model hears another text than the last one that was taken; or a text is taken of a prompt "
-        "that has started, or was canceled",
-        family.edits, judge=each(family.judge_texts)),
-    _guarantee(
-        "send-now",
-        "a prompt was accepted to interrupt a running turn, and that turn goes on",
-        family.interrupts),
-    _guarantee(
-        "reject",
-        "a prompt that wants an idle session was accepted, and another was certainly not done, or the session was "
-        "held",
-        family.rejects, judge=each(family.judge_reject)),
+    _guarantee("no-poisoning", decisive.poisons,
+        sign="a prompt ends canceled, or is recorded as canceled, and no cancel or clear was made since its "
+        "acceptance"),
+    _guarantee("no-late-fold", decisive.folds_late, needs=("steer", "fold"), judge=each(judgement.judge_late_fold),
+        sign="a prompt that was accepted after a cancel appears in a turn that the cancel has reached"),
+    _guarantee("no-lost-cancel", decisive.loses_cancels, needs=("steer",),
+        sign="a prompt was accepted before a cancel that was answered, and its turn starts, or the prompt comes into "
+        "the queue"),
+    _guarantee("cancel-stops", decisive.stops, needs=("steer",),
+        sign="a turn was running when a cancel came that was answered, and the turn goes on, or its request to the "
+        "language model stays open after the prompt's end"),
+    _guarantee("queue-dropped", decisive.drops_queue, needs=("steer",), judge=each(judgement.judge_clears),
+        sign="a prompt was in the queue when a cancel or clear came that was answered, and the prompt is still there, "
+        "or starts after the clear"),
+    _guarantee("no-loss", decisive.forgets, needs=("restart",),
+        sign="after a restart, a prompt that was accepted before it never starts or ends"),
+    _guarantee("one-terminal", decisive.ends, judge=each(judgement.judge_number_of_ends),
+        sign="two terminal events carry the same name"),
+    _guarantee("single-active", decisive.runs_two, needs=("steer",), judge=pairs(judgement.judge_overlap),
+        sign="the language model is asked for one turn of a session while it is held in another"),
+    _guarantee("fifo", decisive.overtakes, needs=("steer",), judge=pairs(judgement.judge_order),
+        sign="a prompt starts before one that was accepted earlier and was seen in the queue"),
+    _guarantee("no-absorption", decisive.absorbs, needs=("steer", "fold"), judge=each(judgement.judge_absorption),
+        sign="the text of a prompt with a run id appears in another's turn"),
+    _guarantee("attribution", decisive.attributes, judge=each(judgement.judge_attribution),
+        sign="an event speaks of a prompt that nobody sent, carries another's answer or error, or says that a turn "
+        "ended otherwise than it did: a turn that is canceled while it is held ends canceled"),
+    _guarantee("idle-cancel-noop", decisive.remembers_idle,
+        sign="a prompt ends canceled, and the only cancels were made while the session was idle"),
+    _guarantee("isolation", decisive.leaks,
+        sign="a prompt ends canceled, and the only cancels were made in another session"),
+    _guarantee("closed", decisive.closes, needs=("shut",), judge=each(judgement.judge_close),
+        sign="a prompt is accepted after the close was answered"),
+    _guarantee("record", decisive.records, needs=("messages",),
+        sign="a prompt that was alone was canceled, and its session does not have its text with a canceled answer"),
+    _guarantee("prompt-terminal", decisive.hands_over, needs=("steer",),
+        sign="the next turn is held, and the end of the one before it does not come"),
+    _guarantee("all-done", decisive.hands_over, needs=("steer",),
+        sign="no turn is running, and a prompt that waits does not start"),
+    _guarantee("some-terminal", decisive.ends,
+        sign="a prompt was canceled or its turn is over, and its end never comes"),
+    _guarantee("progress", decisive.makes_progress,
+        sign="a call is not answered, the server never comes to rest, or it is gone"),
+    _guarantee("delivery", decisive.delivers, needs=("leave",),
+        sign="a subscriber went away and came back to its place, or read slowly, and has missed an end or sees it "
+        "again"),
+    _guarantee("run-ids", decisive.knows_again, needs=("run_ids",), judge=each(judgement.judge_run_id),
+        sign="a prompt that was sent again is refused, runs or ends twice; or another is accepted under its run id"),
+    _guarantee("outlives-watcher", decisive.outlives, needs=("steer", "leave", "grace"),
+        sign="a turn is broken off, or a prompt ends canceled or never, because nobody watched"),
+    _guarantee("revoke-exact", family.revokes,
+        sign="a revoke was answered, and its prompt starts, runs on or stays in the queue; or another prompt ends "
+        "canceled that nothing else could have reached"),
+    _guarantee("keeps-queue", family.keeps,
+        sign="a prompt waited behind a running turn when a stop came, and ends canceled; or the server says that the "
+        "stop has reached another"),
+    _guarantee("stop-heard", family.stops_one,
+        sign="a prompt was running when a stop came that was answered, or was the only one, and goes on or starts"),
+    _guarantee("held", family.parks, judge=each(family.judge_hold),
+        sign="a prompt that waited when a hold was answered, or came later, starts or is taken in before anybody "
+        "resumes; or a turn that was running does not go on after its summary"),
+    _guarantee("edited", family.edits, judge=each(family.judge_texts),
+        sign="the language model hears another text than the last one that was taken; or a text is taken of a prompt "
+        "that has started, or was canceled"),
+    _guarantee("send-now", family.interrupts,
+        sign="a prompt was accepted to interrupt a running turn, and that turn goes on"),
+    _guarantee("reject", family.rejects, judge=each(family.judge_reject),
+        sign="a prompt that wants an idle session was accepted, and another was certainly not done, or the session was "
+        "held"),
 )}
 """In the order in which reports have them."""
 OF_THE_FAMILY = frozenset(g.id for g in GUARANTEES_BY_ID.values() if g.call)
