@@ -27,10 +27,9 @@ from cancelmark.model.family import Feature
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .adapter.fake_llm import FakeModel
-from .adapter.guarantees import CALLS, MISSING, NEEDS, NO_PLACE, NO_STEERING, ORDER
 from .adapter.patience import CONFIRM, FIRST
 from .adapter.patience import PLAIN as PLAIN_PROMPTS
-from .judging.decisive import find_tested
+from .judging.guarantees import GUARANTEES_BY_ID, NEEDS, NO_PLACE, NO_STEERING, find_tested
 from .judging.history import History
 from .playing.family import FAMILY_SCENARIOS, Scenario
 from .playing.scenarios import SCENARIOS, check_names
@@ -113,7 +112,7 @@ def judge(
         profile = PROFILES[profile]
     if unknown := {*(only or ()), *require} - GUARANTEES:
         raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; choose from "
-                         f"{', '.join(p.id for p in ORDER)}")
+                         f"{', '.join(GUARANTEES_BY_ID)}")
     check_names(scenarios or ())
     played = None if scripts is None else read_scripts(scripts)
     if played is not None and scenarios is not None:
@@ -287,7 +286,7 @@ class Judge:
                 self.progress("scripts", n * self.times + time, len(scripts) * self.times)
                 script = self.vary(each) if until and time and each.is_race else each
                 history = self.play(script)
-                broken = [p.id for p in ORDER if p.id in history.broken & self.wanted]
+                broken = [id for id in GUARANTEES_BY_ID if id in history.broken & self.wanted]
                 showed.update(broken)
                 ends.update([history.tell_ends()])
                 found = {g: self.with_reproduce(Finding(script, history)) for g in broken} | found
@@ -393,7 +392,7 @@ class Judge:
     def why_untried(self, scenario: Scenario) -> str:
         if scenario.guarantee not in self.claims:
             return f"{scenario.guarantee} is not claimed"
-        steers = "steer" in NEEDS.get(scenario.guarantee, ()) or any(
+        steers = "steer" in GUARANTEES_BY_ID[scenario.guarantee].needs or any(
             do.what in TURNS for do in scenario.script.everything)
         if steers and not self.steered:
             return NO_STEERING
@@ -512,7 +511,7 @@ class Judge:
     # --- the verdicts
 
     def verdicts(self, stopped: str) -> Iterator[Verdict]:
-        for p in ORDER:
+        for p in GUARANTEES_BY_ID.values():
             shown = self.shown.get(p.id, 0)
             if self.only is not None and p.id not in self.only:
                 continue
@@ -520,8 +519,8 @@ class Judge:
                 yield Verdict(p.id, Status.NOT_CLAIMED)
             elif p.id in self.found:
                 yield Verdict(p.id, Status.BROKEN, shown=shown, finding=self.with_reproduce(self.found[p.id]))
-            elif CALLS.get(p.id, "") not in ("", *self.offers):
-                yield Verdict(p.id, Status.NOT_OFFERED, MISSING[CALLS[p.id]])
+            elif p.call not in ("", *self.offers):
+                yield Verdict(p.id, Status.NOT_OFFERED, NEEDS[p.call].missing)
             elif why := self.why_hidden(p.id):
                 yield Verdict(p.id, Status.NOT_OBSERVABLE, why)
             elif shown < self.decisive:
@@ -550,7 +549,8 @@ class Judge:
 
     def why_hidden(self, guarantee: str) -> str:
         """Why nobody outside can tell, or nothing."""
-        missing = [what for what in NEEDS.get(guarantee, ()) if what not in self.offers]
-        if not missing and "leave" in NEEDS.get(guarantee, ()) and self.placeless and not self.shown.get(guarantee):
+        needs = GUARANTEES_BY_ID[guarantee].needs
+        missing = [what for what in needs if what not in self.offers]
+        if not missing and "leave" in needs and self.placeless and not self.shown.get(guarantee):
             return NO_PLACE
-        return MISSING[missing[0]] if missing else ""
+        return NEEDS[missing[0]].missing if missing else ""

@@ -380,7 +380,7 @@ class Called:
 
     session_id: str
     call: str
-    """As the action is called: cancel, clear_queue, revoke, stop, hold, resume, replace, next."""
+    """Its name in `model.calls`, such as cancel."""
     mark: int = said(0)
     """The session's, as it is then."""
     seq: int = 0

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, get_args, get_type_hints
 
+from .calls import CALLS, Call
 from .lifecycle import Outcome, State
 
 WORKSPACE = "/v1/workspaces/{id}"
 AGENT = f"{WORKSPACE}/agent"
 SESSION = f"{AGENT}/sessions/{{sid}}"
+PROMPT = f"{SESSION}/prompts/{{prompt}}"
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,17 @@ class Request:
     rules: tuple[str, ...] = ("R27a",)
 
 
+def path_of(call: Call) -> str:
+    return (PROMPT if call.names_prompt else SESSION) + call.path
+
+
 REQUESTS = (
     Request("POST", AGENT,
             "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt, attachments?, if_busy?}`",
             202, "when it is journaled; the same again is answered the same, also one that wants an idle session",
             ("R1d", "R22b", "R22c", "R22d", "R27a", "R27b", "R35a", "R35b")),
-    Request("POST", f"{SESSION}/cancel", "the action `cancel`", 200, "when it is journaled; also when idle",
-            ("R27a", "R27c")),
-    Request("POST", f"{SESSION}/prompts/clear", "the action `clear_queue`", 200, "when it is journaled",
-            ("R27a", "R27c")),
+    *(Request(call.method, path_of(call), call.does, 200, call.answers, call.rules) for call in CALLS),
     Request("GET", f"{SESSION}/prompts/queued", "how many prompts are queued", 200, "a number"),
-    Request("DELETE", f"{SESSION}/prompts/{{prompt}}", "the action `revoke`", 200,
-            "`{seq, effect, state, outcome?, into?, text}`; the same again: effect `none`", ("R27d", "R30a")),
-    Request("POST", f"{SESSION}/stop", "the action `stop`, with `{hold?, seq?}`: of that prompt only", 200,
-            "`{stopped, held}`; only with `seq` may it be repeated", ("R27d", "R31a", "R31c")),
-    Request("POST", f"{SESSION}/hold", "the action `hold`", 200, "`{held}`", ("R27d", "R32a")),
-    Request("POST", f"{SESSION}/resume", "the action `resume`", 200, "`{held}`", ("R27d", "R32d")),
-    Request("PUT", f"{SESSION}/prompts/{{prompt}}/text", "the action `replace`, with `{prompt, if_version?}`", 200,
-            "`{seq, version}`, also for the text that it has already; 409 too late, 412 another version",
-            ("R27d", "R33a", "R33b")),
-    Request("POST", f"{SESSION}/prompts/{{prompt}}/next", "the action `next`", 200, "`{ahead: 0}`; 409 too late",
-            ("R27d", "R34a")),
     Request("GET", f"{SESSION}/prompts/list", "what is queued", 200,
             "the texts, by place; with `?full=true` the prompts, with seq and version"),
     Request("GET", SESSION, "whether a prompt of the session is not done", 200,

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
+from cancelmark.model import calls
+
 from .guarantees import ORDER
 from .patience import Patience
 from .turns import Turns
@@ -12,8 +14,9 @@ from .turns import Turns
 GUARANTEES: frozenset[str] = frozenset(p.id for p in ORDER)
 """The ids of everything that a server can claim: `claims = GUARANTEES - {"fifo"}`. specs/protocol.md explains each."""
 
-OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave", "attach", "delete", "slow", "lose", "revoke",
-            "stop", "stop_hold", "hold", "replace", "next")
+FAMILY = frozenset({*calls.FAMILY, "stop_hold"} - {"resume"})  # who has `hold` has `resume` too
+OPTIONAL = ("clear", "queued", "messages", "shut", "restart", "leave", "attach", "delete", "slow", "lose",
+            *sorted(FAMILY))
 
 
 class Refused(Exception):
@@ -397,7 +400,7 @@ class Adapter:
 
     def offers(self, what: str) -> bool:
         """Whether it has one of the `OPTIONAL` methods."""
-        return getattr(type(self), what) is not getattr(Adapter, what)
+        return getattr(type(self), what, None) is not getattr(Adapter, what, None)
 
 
 MakeAdapter = Callable[[], Adapter]

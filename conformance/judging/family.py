@@ -7,22 +7,12 @@ prompt enters, some time after its acceptance. What is called broken here is so 
 from collections.abc import Iterator
 from math import inf
 
-from .history import KINDS, STOP, WHOLE, ClientCall, History, Track
+from .history import KINDS, ONE, REACHES, STOP, WHOLE, ClientCall, History, Track
 
 LOST = {"revoke": "revoke-exact", "stop": "stop-heard", "stop_hold": "stop-heard", "interrupt": "send-now"}
 """By call that cancels one prompt, the guarantee that is broken where it does not reach that prompt."""
 STRAY = {"revoke": "revoke-exact", "stop": "keeps-queue", "stop_hold": "keeps-queue"}
 """And where it reaches another."""
-
-
-def judge_family(history: History) -> None:
-    """Adds what is wrong to the history's complaints."""
-    for p in history.prompts:
-        if not p.refused and p.accepted < inf:
-            _judge_hold(history, p)
-            _judge_texts(history, p)
-            if p.if_busy == "reject":
-                _judge_reject(history, p)
 
 
 def lost_by(history: History, p: Track) -> list[str]:
@@ -84,7 +74,7 @@ def _enters(history: History, q: Track) -> bool:
 
 # --- hold
 
-def _judge_hold(history: History, p: Track) -> None:
+def judge_hold(history: History, p: Track) -> None:
     """Nothing starts, or is taken in, that was waiting when a hold was answered, or came later."""
     for what, floor, at in _beginnings(p):
         if any(c.end <= max(p.begin, floor) or _waits_through(history, p, c)
@@ -113,7 +103,7 @@ def replaces_of(history: History, p: Track) -> list[ClientCall]:
     return [c for c in history.calls if c.what == "replace" and c.of == p.label]
 
 
-def _judge_texts(history: History, p: Track) -> None:
+def judge_texts(history: History, p: Track) -> None:
     calls = replaces_of(history, p)
     taken = [c for c in calls if c.taken]
     for c in taken:
@@ -133,8 +123,10 @@ def _judge_texts(history: History, p: Track) -> None:
 
 # --- reject
 
-def _judge_reject(history: History, p: Track) -> None:
+def judge_reject(history: History, p: Track) -> None:
     """Who wants an idle session is accepted only if all others are done."""
+    if p.if_busy != "reject":
+        return
     if history.surely_held(p.session, p.begin, p.accepted):
         history.complain("reject", f"{p.label} wants an idle session, and was accepted while the session was held.")
     if q := find_busy(history, p):
@@ -152,3 +144,54 @@ def find_busy(history: History, p: Track) -> Track | None:
                 not both or history.is_live(p, since + both, since)):
             return q
     return None
+
+
+# --- which histories put these guarantees to the test (see `decisive`)
+
+def is_untouched(history: History, p: Track) -> bool:
+    """Nothing could have canceled the prompt, and it was seen what became of it."""
+    return p.ended and not any(
+        c.end > p.begin and not misses(history, c, p) for c in history.calls_on(p, *REACHES, *ONE, "restart"))
+
+
+def revokes(history: History) -> bool:
+    """A revoke has found its prompt, or another that nothing else could have canceled and that was seen to end."""
+    return any(c.what == "revoke" and c.taken and (
+        p.is_alive(c) if c.of == p.label else c.session == p.session and p.is_alive(c) and is_untouched(history, p))
+        for c in history.calls for p in history.accepted)
+
+
+def stops_one(history: History) -> bool:
+    """A stop was answered that has a prompt in front for certain."""
+    return any(c.what in STOP and c.taken and (p := history.in_front(c)) and p.is_alive(c) for c in history.calls)
+
+
+def keeps(history: History) -> bool:
+    """A stop has found somebody in the queue, behind another, and it was seen what became of them."""
+    return any(c.what in STOP and c.taken and p.queued and p.queued.end < c.begin and p.is_alive(c) and p.ended
+               and (history.in_front(c) not in (None, p)) and not any(
+                   d is not c and d.end > p.begin and not misses(history, d, p)
+                   for d in history.calls_on(p, *REACHES, *ONE, "restart"))
+               for c in history.calls for p in history.accepted)
+
+
+def parks(history: History) -> bool:
+    return any(p.parked for p in history.prompts)
+
+
+def edits(history: History) -> bool:
+    """Another text was taken and one was heard, or it came too late."""
+    return any((c.taken and p.version is not None) or (c.refused and p.start_at < c.begin)
+               for p in history.accepted for c in replaces_of(history, p))
+
+
+def interrupts(history: History) -> bool:
+    """An interrupt has found a turn that was held."""
+    return any((q := find_interrupter(history, p)) and q.begin < min(p.over_at, p.let_go[1] if p.let_go else inf)
+               for p in history.accepted)
+
+
+def rejects(history: History) -> bool:
+    """A prompt that wants an idle session was refused, and found another that was not done, or a hold."""
+    return any(p.if_busy == "reject" and p.refused and (
+        find_busy(history, p) or history.surely_held(p.session, p.begin, p.answered)) for p in history.prompts)

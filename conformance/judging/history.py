@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from cancelmark.model.calls import NAMED
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
 
 from ..adapter import Ended, Notice
@@ -18,6 +19,7 @@ KINDS: dict[str, CallKind] = {"cancel": "cancel", "delete": "cancel", "clear": "
                               "interrupt": "revoke"}
 """What may end a prompt. An interrupt is the acceptance of another prompt."""
 WHOLE = ("cancel", "delete", "shut")  # calls that cancel all that a session has
+REACHES = ("cancel", "clear", "delete", "shut")  # calls that may cancel any prompt of a session
 STOP = ("stop", "stop_hold")
 ONE = ("revoke", *STOP, "interrupt")  # calls that cancel one prompt
 HOLD = ("hold", "stop_hold")
@@ -141,6 +143,15 @@ class Track:
         """When it was seen to have ended."""
         return self.ends[0][0] if self.ends else self.taken_in[0] if self.taken_in else inf
 
+    @property
+    def start_at(self) -> float:
+        """When its turn was seen to start."""
+        return self.starts[0][0] if self.starts else inf
+
+    def is_alive(self, call: "ClientCall") -> bool:
+        """Whether the prompt was there, and its turn held or still to come, when the call began."""
+        return self.accepted < call.begin < min(self.over_at, self.let_go[1] if self.let_go else inf)
+
     def is_let_go(self, by: float) -> bool:
         """Whether the kit had let its turn end by then."""
         return self.let_go is not None and self.let_go[1] <= by
@@ -178,7 +189,7 @@ class ClientCall:
     @property
     def text(self) -> str:
         """What is done, as a script says it."""
-        named = f" {self.of}" if self.what in ("revoke", "replace", "next") else ""
+        named = f" {self.of}" if self.what in NAMED else ""
         return f"{self.what.replace('_', ' ')}{named}{at_session(self.session or 0)}"
 
     @property
@@ -241,6 +252,10 @@ class History:
     def tell_ends(self) -> str:
         """How each prompt ended: `A canceled, B refused`."""
         return ", ".join(f"{p.label} {p.tell_end()}" for p in self.prompts) or "nothing was accepted"
+
+    @property
+    def accepted(self) -> list[Track]:
+        return [p for p in self.prompts if p.accepted < inf]
 
     def prompts_of(self, session: int) -> list[Track]:
         return [p for p in self.prompts if p.session == session]

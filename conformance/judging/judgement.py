@@ -1,45 +1,38 @@
 """From what was seen to what is broken: each guarantee in terms of what clients can see.
 
-`find_debts` says what the server owes: the observer waits for it, and complains of what does not come. `judge_history`
-says what the server did and should not have done. Which ends a prompt may have is for the oracle to say: its sentence
-is the complaint, and the end that came says which guarantee is broken.
+`find_debts` says what the server owes: the observer waits for it, and complains of what does not come. The others say
+what the server did and should not have done. Which ends a prompt may have is for the oracle to say: its sentence is the
+complaint, and the end that came says which guarantee is broken (`judge_end`).
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import dropwhile, permutations, takewhile
+from itertools import dropwhile, takewhile
 from math import inf
 
 from cancelmark.model.oracle import Call, certain, may_end, possible
 
 from ..adapter import Spoken
-from .family import LOST, find_interrupter, judge_family, lost_by, misses, strayed_by
+from .family import LOST, find_interrupter, lost_by, misses, strayed_by
 from .history import KINDS, ONE, WHOLE, ClientCall, Complaint, History, Track
 
 STOPS = ("cancel", "shut")  # the calls that ask a running turn to stop
 
 
-def judge_history(history: History) -> None:
-    """Adds what is wrong to the history's complaints."""
-    judge_family(history)
-    for p in history.prompts:
-        if p.refused or p.accepted == inf:
-            continue
-        calls = _calls_about(history, p)
-        _judge_ends(history, p)
-        _judge_attribution(history, p)
-        _judge_clears(history, p)
-        seen = p.for_oracle(history.steered)
-        if p.ended and possible(*seen.moments):
-            allowed = may_end(seen, calls)
-            if (outcome := seen.ends[0].outcome) not in allowed:
-                says = f"{p.label} ended {outcome}{_why_not(history, p, outcome, allowed)}."
-                for guarantee in _broken_by(history, p, outcome):
-                    history.complain(guarantee, says)
-        if any(certain(c, seen.accept) for c in calls if c.kind == "close") and not any(
-                c.kind == "crash" for c in calls):
-            history.complain("closed", f"{p.label} was accepted after a close that was answered.")
-    for session in {p.session for p in history.prompts}:
-        _judge_order(history, history.prompts_of(session))
+def judge_end(history: History, p: Track) -> None:
+    """The oracle allows the end that the prompt had."""
+    seen = p.for_oracle(history.steered)
+    if p.ended and possible(*seen.moments):
+        allowed = may_end(seen, _calls_about(history, p))
+        if (outcome := seen.ends[0].outcome) not in allowed:
+            says = f"{p.label} ended {outcome}{_why_not(history, p, outcome, allowed)}."
+            for guarantee in _broken_by(history, p, outcome):
+                history.complain(guarantee, says)
+
+
+def judge_close(history: History, p: Track) -> None:
+    calls, accept = _calls_about(history, p), p.for_oracle(history.steered).accept
+    if any(certain(c, accept) for c in calls if c.kind == "close") and not any(c.kind == "crash" for c in calls):
+        history.complain("closed", f"{p.label} was accepted after a close that was answered.")
 
 
 def _calls_about(history: History, p: Track) -> list[Call]:
@@ -59,7 +52,7 @@ def _why_not(history: History, p: Track, outcome: str, allowed: Collection[str])
     return f", and only {' or '.join(sorted(allowed))} was possible" if allowed else ", and its turn was not over"
 
 
-def _judge_ends(history: History, p: Track) -> None:
+def judge_number_of_ends(history: History, p: Track) -> None:
     if len(p.ends) > 1:
         outcomes = " and then ".join(e.outcome for _, e, _ in p.ends[:3]) + (" and so on" if len(p.ends) > 3 else "")
         (first, *_), (second, *_) = p.ends[:2]
@@ -67,10 +60,19 @@ def _judge_ends(history: History, p: Track) -> None:
         again = " after it was sent again" if p.resent else " after another was sent under its run id"
         history.complain("delivery" if came_back else "run-ids" if p.resent or p.reused else "one-terminal",
                          f"{p.label} has {len(p.ends)} ends{again if p.resent or p.reused else ''}: {outcomes}.")
+
+
+def judge_run_id(history: History, p: Track) -> None:
     if p.resent and len(p.starts) > 1 and not history.reachable(p, "restart"):
         history.complain("run-ids", f"{p.label} was sent again under its run id, and has started again.")
+
+
+def judge_absorption(history: History, p: Track) -> None:
     if p.taken_in and p.run_id:
         history.complain("no-absorption", f"{p.label} has a run id, and another prompt's turn has answered it.")
+
+
+def judge_late_fold(history: History, p: Track) -> None:
     if p.taken_in and (into := history.find_prompt(p.taken_in[1])) and any(_separates(c, into, p)
                                                                            for c in history.calls_on(p, *STOPS)):
         history.complain("no-late-fold", f"{p.label} was accepted after a cancel, and the turn of {into.label}, which "
@@ -86,7 +88,7 @@ def _separates(cancel: ClientCall, p: Track, q: Track) -> bool:
     return p.accepted < cancel.begin and cancel.end < q.begin
 
 
-def _judge_clears(history: History, p: Track) -> None:
+def judge_clears(history: History, p: Track) -> None:
     """What was in the queue when it was cleared is done."""
     taken = [p.taken_in[0]] if p.taken_in else []
     for c in history.clears_of(p):
@@ -117,7 +119,7 @@ def _broken_by(history: History, p: Track, outcome: str) -> list[str]:
     return ["no-lost-cancel", *lost_by(history, p)] if covered and not p.starts else ["attribution"]
 
 
-def _judge_attribution(history: History, p: Track) -> None:
+def judge_attribution(history: History, p: Track) -> None:
     """An end says what its own turn did, in its own words."""
     others = [q for q in history.prompts if q is not p]
     for _, end, _ in p.ends:
@@ -165,23 +167,28 @@ def failed_by_cancel(history: History, p: Track) -> bool:
         p.starts or p.fails or p.taken_in or history.fails_by_itself or history.reachable(p, "restart", "shut"))
 
 
-def _judge_order(history: History, session: list[Track]) -> None:
-    for p, q in permutations(session, 2):
-        if not (p.starts and q.starts):
-            continue
-        began, later = p.starts[0][0], q.starts[0][0]
-        if began < later and _still_running(history, p, later):
-            if p.left_open:
-                history.silences.add("single-active")
-            history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
-        # p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that.
-        since = p.starts[0][1]
-        seen = q.queued and (q.queued.end < p.begin or q.queued.begin <= since)
-        settled = not seen and q.settled is not None and q.settled.end < p.begin
-        if began < later and (seen or settled) and (how := is_ahead(history, q, p, max(p.begin, since))):
-            if settled:
-                history.silences.add("fifo")
-            history.complain("fifo", f"{q.label} was queued, and {p.label}, {how}, started first.")
+def judge_overlap(history: History, p: Track, q: Track) -> None:
+    if _starts_first(p, q) and _still_running(history, p, q.starts[0][0]):
+        if p.left_open:
+            history.silences.add("single-active")
+        history.complain("single-active", f"{q.label} started while the turn of {p.label} was running.")
+
+
+def judge_order(history: History, p: Track, q: Track) -> None:
+    """p has overtaken q: q is ahead, was seen in the queue, and p can only have started after that."""
+    if not _starts_first(p, q):
+        return
+    since = p.starts[0][1]
+    seen = q.queued and (q.queued.end < p.begin or q.queued.begin <= since)
+    settled = not seen and q.settled is not None and q.settled.end < p.begin
+    if (seen or settled) and (how := is_ahead(history, q, p, max(p.begin, since))):
+        if settled:
+            history.silences.add("fifo")
+        history.complain("fifo", f"{q.label} was queued, and {p.label}, {how}, started first.")
+
+
+def _starts_first(p: Track, q: Track) -> bool:
+    return bool(p.starts and q.starts) and p.starts[0][0] < q.starts[0][0]
 
 
 def is_ahead(history: History, q: Track, p: Track, since: int) -> str:

@@ -6,19 +6,20 @@ from contextlib import suppress
 from math import inf
 from time import perf_counter
 
+from cancelmark.model.calls import CALLS_BY_WORD, NAMED
 from cancelmark.model.session import label
 
 from ..adapter import Adapter, Refused, Sent, ServerGone, Steering, is_gone
 from ..adapter.process import DYING, ServerProcess, find_exited
 from ..judging.family import replaces_of
+from ..judging.guarantees import judge_history
 from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
-from ..judging.judgement import judge_history
 from .observer import PAUSE, Hangs, Observer, call_adapter
-from .script import ONES, TURNS, Batch, Do, Script
+from .script import TURNS, Batch, Do, Script
 
 LIMIT = 26  # prompts in a history: there are no more letters
 COARSE = 0.002  # seconds: the event loop waits no less exactly than that
-SESSION_CALLS = ("cancel", "clear", "delete", "stop", "hold", "resume")
+SESSION_CALLS = {*CALLS_BY_WORD, "delete"} - {*NAMED}
 WORDS = {"release": "answers", "fail": "fails", "again": "wants a tool", "outgrow": "no longer fits",
          "flood": "answers at length", "summarize": "the summary is made"}
 
@@ -140,7 +141,7 @@ class Driver:
                 what = f"{do.what}_{do.how}" if do.how else do.what
                 call = getattr(adapter, what)
                 await self._make_call(ClientCall(what, do.session, 0), call, observer.sessions[do.session])
-            case what if what in ONES and do.back <= len(self.history.prompts) and not observer.shut:
+            case what if what in NAMED and do.back <= len(self.history.prompts) and not observer.shut:
                 await self._name(self.history.prompts[-do.back], do.what)
             case "shut" if not self.observer.shut:
                 await self.observer.watch_again()

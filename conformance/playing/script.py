@@ -42,6 +42,7 @@ from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from cancelmark.model.calls import CALLS_BY_WORD, FAMILY, NAMED
 from cancelmark.model.session import label
 
 from ..schedule import Choose, Ready, departing
@@ -51,9 +52,7 @@ if TYPE_CHECKING:
 
 SENDS = ("accept", "lose")
 AGAIN = ("resend", "reuse")
-ONES = ("revoke", "replace", "next")
-CALLS = (*SENDS, *AGAIN, "cancel", "clear", "delete", *ONES, "stop", "hold", "resume", "shut", "restart", "leave",
-         "return", "slow", "attach")
+CALLS = (*SENDS, *AGAIN, *CALLS_BY_WORD, "delete", "shut", "restart", "leave", "return", "slow", "attach")
 TURNS = ("release", "fail", "again", "outgrow", "flood", "summarize")
 IF_BUSY = ("reject", "interrupt")
 HOWS = {"anonymous": SENDS, "failing": SENDS, "long": ("leave",), "hold": ("stop",),
@@ -92,8 +91,9 @@ class Do:
         """What a server has to offer for it, of the family."""
         if self.if_busy:
             return {self.how}
-        call = f"{self.what}_{self.how}" if self.what == "stop" and self.how else self.what
-        return {"hold" if call == "resume" else call} if self.what in (*ONES, "stop", "hold", "resume") else set()
+        if self.what not in FAMILY:
+            return set()
+        return {f"{self.what}_{self.how}" if self.how else "hold" if self.what == "resume" else self.what}
 
     def write(self, sent: int) -> str:
         """As people write it, after so many prompts were sent."""
@@ -329,7 +329,7 @@ def _do(words: str, letters: list[str]) -> Do:
     if what in SENDS:
         letters.append(letter or label(len(letters) + 1))
         return Do(what, session - 1, found["how"] or "")
-    named = AGAIN + ONES
+    named = AGAIN + NAMED
     if (letter and what not in named + TURNS) or (what in named and not letter) or (letter and letter not in letters):
         raise ValueError(f"{words!r} is nothing that can be done: a letter names a prompt that was sent before it, for "
                          f"{', '.join(named + TURNS)}")
@@ -350,12 +350,11 @@ def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]
 def _draw_family(offers: frozenset[str]) -> "list[SearchStrategy[Do]]":
     from hypothesis import strategies as st
 
-    every: list[SearchStrategy[Do]] = [
-        *(st.builds(Do, st.just(what), back=st.integers(1, 3)) for what in ONES),
-        *(st.just(Do("accept", how=word)) for word in IF_BUSY),
-        *map(st.just, (Do("stop"), Do("stop", how="hold"), Do("hold"), Do("resume")))]
-    needs = [*({what} for what in (*ONES, *IF_BUSY)), {"stop"}, {"stop_hold"}, {"hold"}, {"hold"}]
-    return [call for call, need in zip(every, needs) if need <= offers]
+    of_session = [Do(what, how=how) for what in FAMILY if what not in NAMED
+                  for how in ("", *(how for how, whose in HOWS.items() if what in whose))]
+    whole = [do for do in (*(Do("accept", how=word) for word in IF_BUSY), *of_session) if do.needs <= offers]
+    return [*(st.builds(Do, st.just(what), back=st.integers(1, 3)) for what in NAMED if what in offers),
+            *map(st.just, whole)]
 
 
 def _keep_sound(drawn: Script) -> Script:

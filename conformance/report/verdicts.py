@@ -5,9 +5,8 @@ from enum import Enum
 from typing import Any
 
 from cancelmark.model.family import Feature
-from cancelmark.model.family_properties import REWORDED
 
-from ..adapter.guarantees import NO_STEERING, ORDER
+from ..judging.guarantees import GUARANTEES_BY_ID, NO_STEERING
 from ..judging.history import History
 from ..playing.script import Script
 from .exchange import exchange_mermaid, exchange_svg, exchange_text
@@ -104,14 +103,11 @@ class Verdict:
     @property
     def sentence(self) -> str:
         """What is guaranteed, in the words that the server's calls need."""
-        told = REWORDED.get(self.guarantee)
-        if told and told.needs & self.features:
-            return told.sentence
-        return next(p.sentence for p in ORDER if p.id == self.guarantee)
+        return GUARANTEES_BY_ID[self.guarantee].sentence(self.features)
 
     @property
     def rules(self) -> str:
-        return ", ".join(next(p.clauses for p in ORDER if p.id == self.guarantee))
+        return ", ".join(GUARANTEES_BY_ID[self.guarantee].claim.clauses)
 
     @property
     def about(self) -> str:
@@ -194,7 +190,7 @@ class Report:
     @property
     def missing(self) -> list[str]:
         """The guarantees that are required and of which nobody knows whether they are kept."""
-        return [p.id for p in ORDER if p.id in self.required - set(self.kept) - set(self.broken)]
+        return [id for id in GUARANTEES_BY_ID if id in self.required - set(self.kept) - set(self.broken)]
 
     def verdict(self, guarantee: str) -> Verdict:
         return next(v for v in self.verdicts if v.guarantee == guarantee)

@@ -9,8 +9,11 @@ from contextlib import suppress
 from http import HTTPStatus
 from uuid import uuid4
 
+from cancelmark.conformance.adapter.interface import FAMILY
+from cancelmark.model.calls import CALLS_BY_WORD
+
 from .. import wire
-from ..client.calls import Client, of_prompt, of_session, path
+from ..client.calls import Client, of_session, path, write_call
 from .connections import Connections
 
 NONE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
@@ -42,17 +45,14 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
             body = wire.SendPrompt(session, write_text(), if_busy=if_busy)
             return await ask("POST", path("workspaces", id, "agent"), body)
 
-        prompt = of_prompt(id, session, run_id)
-        calls = {"hold": ("POST", of_session(id, session, "hold"), None),
-                 "replace": ("PUT", f"{prompt}/text", wire.ReplaceText(write_text())),
-                 "next": ("POST", f"{prompt}/next", None),
-                 "stop": ("POST", of_session(id, session, "stop"), wire.StopPrompt()),
-                 "stop_hold": ("POST", of_session(id, session, "stop"), wire.StopPrompt(hold=True)),
-                 "revoke": ("DELETE", prompt, None)}
         offered = set[str]()
         try:
-            for what, call in calls.items():
-                if await ask(*call) not in NONE:
+            for what in ("hold", *sorted(FAMILY - {"hold"})):
+                call = CALLS_BY_WORD[what.removesuffix("_hold")]
+                known = {"text": write_text()} if "text" in call.takes.values() else {}
+                asked = write_call(call, id, session, run_id if call.names_prompt else None,
+                                   **known, **({"hold": True} if what == "stop_hold" else {}))
+                if await ask(*asked) not in NONE:
                     offered.add(what)
                 if what == "hold":
                     await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, write_text(), run_id))

@@ -4,13 +4,16 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from cancelmark.conformance.adapter import Adapter, ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
+from cancelmark.conformance.adapter import ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
+from cancelmark.conformance.adapter.table import TableAdapter
+from cancelmark.model.calls import Call
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Protocol
 
+from .. import wire
 from ..models import Delta, Failure, Finish, FinishReason, Message, ModelError, Role, TextDelta, Tool
 from ..models.scripted import call
 from ..runtime import Refusal, Runtime
@@ -101,7 +104,7 @@ async def fail_if_told(_: str) -> None:
         raise LookupError("the kit wants it to fail before it starts")
 
 
-class RuntimeAdapter(Adapter):
+class RuntimeAdapter(TableAdapter):
     """`cancelmark.impl.runtime`: a workspace with a store in memory."""
 
     folds = run_ids = fails_early = True
@@ -165,37 +168,13 @@ class RuntimeAdapter(Adapter):
         FAILS.set(prompt.fails)
         self.go_on_with(self.workspace.accept(session, prompt.text, prompt.run_id))
 
-    async def cancel(self, session: str) -> None:
-        await self.asked(self.runtime.cancel(session))
+    async def make_call(self, call: Call, session: str, prompt: Sent | None = None, **arguments: Any) -> Any:
+        key = [self.key_of(prompt)] if prompt else []
+        return await self.asked(getattr(self.runtime, call.name)(session, *key, **arguments))
 
-    async def clear(self, session: str) -> None:
-        await self.asked(self.runtime.clear_queue(session))
-
-    async def revoke(self, session: str, prompt: Sent) -> None:
-        await self.asked(self.runtime.revoke(session, self.key_of(prompt)))
-
-    async def stop(self, session: str) -> str:
-        return await self.stop_front(session, hold=False)
-
-    async def stop_hold(self, session: str) -> str:
-        return await self.stop_front(session, hold=True)
-
-    async def stop_front(self, session: str, hold: bool) -> str:
-        seq = (await self.asked(self.runtime.stop(session, hold=hold))).stopped
-        record = await self.store.prompt(seq) if seq else None
+    async def name_stopped(self, answer: wire.Stopped) -> str:
+        record = await self.store.prompt(answer.stopped) if answer.stopped else None
         return name_in(record.text) if record else ""
-
-    async def hold(self, session: str) -> None:
-        await self.asked(self.runtime.hold(session))
-
-    async def resume(self, session: str) -> None:
-        await self.asked(self.runtime.resume(session))
-
-    async def replace(self, session: str, prompt: Sent, text: str) -> None:
-        await self.asked(self.runtime.replace(session, self.key_of(prompt), text))
-
-    async def next(self, session: str, prompt: Sent) -> None:
-        await self.asked(self.runtime.next(session, self.key_of(prompt)))
 
     def key_of(self, prompt: Sent) -> int | str:
         """By what the runtime knows a prompt."""

@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import httpx2
 
 from cancelmark.conformance import adapter
-from cancelmark.conformance.adapter import Adapter, Ended, Event, Refused, Sent, ServerGone, Spoken
+from cancelmark.conformance.adapter import Ended, Event, Refused, Sent, ServerGone, Spoken
+from cancelmark.conformance.adapter.interface import FAMILY
+from cancelmark.conformance.adapter.table import TableAdapter
+from cancelmark.model.calls import Call
 from cancelmark.model.wire import RunComplete
 
 from .. import wire
 from ..client import Client, ClientError
-from ..client.calls import of_prompt, of_session, path, refusal
+from ..client.calls import path, refusal, write_call
 from ..client.errors import BadAnswer, Refusal, Unreachable
 from ..client.results import Notice, read
 from ..sse import Parser
@@ -27,7 +30,6 @@ from .connections import Connections
 WINDOW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)]  # bytes on their way to a subscriber that does not read
 ANSWER = 5.0  # seconds in which the answer to a prompt comes whose end has come
 LATEST = 4  # sessions that one more client looks at
-FAMILY = ("revoke", "stop", "stop_hold", "hold", "replace", "next")
 NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
@@ -49,7 +51,7 @@ class Reached(NamedTuple):
     http: httpx2.AsyncClient  # for streams
 
 
-class OpenWireAdapter(Adapter):
+class OpenWireAdapter(TableAdapter):
     """A server at an address, which is never closed. All histories use one workspace, and each has sessions of its own.
 
     Events are read as they come: unlike `client.Events`, which shows no end twice, this must see if one comes twice.
@@ -139,12 +141,6 @@ class OpenWireAdapter(Adapter):
         sent = wire.SendPrompt(session, prompt.text, prompt.run_id, if_busy=prompt.if_busy or None)
         await self.connections.send_and_leave("POST", path("workspaces", self.id, "agent"), wire.to_json(sent))
 
-    async def cancel(self, session: str) -> None:
-        await self.post(of_session(self.id, session, "cancel"))
-
-    async def clear(self, session: str) -> None:
-        await self.post(of_session(self.id, session, "prompts", "clear"))
-
     async def post(self, url: str, sent: wire.Request | None = None, method: str = "POST") -> httpx2.Response:
         """A call that may race with others: on a connection that is open already, in one write."""
         answer = await self.connections.ask(method, url, wire.to_json(sent) if sent else None)
@@ -152,44 +148,26 @@ class OpenWireAdapter(Adapter):
             raise refusal(answer)
         return answer
 
-    # --- the family
-
-    async def revoke(self, session: str, prompt: Sent) -> None:
-        await self.ask_about(session, prompt, "DELETE")
-
-    async def replace(self, session: str, prompt: Sent, text: str) -> None:
-        await self.ask_about(session, prompt, "PUT", "/text", wire.ReplaceText(text))
-
-    async def next(self, session: str, prompt: Sent) -> None:
-        await self.ask_about(session, prompt, "POST", "/next")
-
-    async def ask_about(self, session: str, prompt: Sent, method: str, call: str = "", sent: wire.Request | None = None,
-                        ) -> None:
-        """A call about one prompt, which may come too late for it, or too early."""
-        key = prompt.run_id or next(seq for seq, name in self.names.items() if name == prompt.name)
+    async def make_call(
+        self, call: Call, session: str, prompt: Sent | None = None, **arguments: Any,
+    ) -> httpx2.Response:
+        """A call about one prompt may come too late for it, or too early."""
+        key = self.key_of(prompt) if prompt else None
+        method, url, sent = write_call(call, self.id, session, key, **arguments)
         try:
-            await self.post(of_prompt(self.id, session, key) + call, sent, method)
+            return await self.post(url, sent, method)
         except Refusal as no:
-            if no.status in (*NO, HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED):
+            if prompt and no.status in (*NO, HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED):
                 raise Refused(str(no)) from no
             raise
 
-    async def stop(self, session: str) -> str | None:
-        return await self.stop_front(session, wire.StopPrompt())
+    def key_of(self, prompt: Sent) -> int | str:
+        return prompt.run_id or next(seq for seq, name in self.names.items() if name == prompt.name)
 
-    async def stop_hold(self, session: str) -> str | None:
-        return await self.stop_front(session, wire.StopPrompt(hold=True))
-
-    async def stop_front(self, session: str, sent: wire.StopPrompt) -> str | None:
-        """The name of the prompt that was stopped; None if its own answer, which says its seq, has not come yet."""
-        seq = read(wire.Stopped, (await self.post(of_session(self.id, session, "stop"), sent)).json()).stopped
+    async def name_stopped(self, answer: httpx2.Response) -> str | None:
+        """None if the prompt's own answer, which says its seq, has not come yet."""
+        seq = read(wire.Stopped, answer.json()).stopped
         return self.names.get(seq) if seq else ""
-
-    async def hold(self, session: str) -> None:
-        await self.post(of_session(self.id, session, "hold"))
-
-    async def resume(self, session: str) -> None:
-        await self.post(of_session(self.id, session, "resume"))
 
     # --- what there is
 

@@ -69,16 +69,13 @@ def _with_features(name: str, features: list[str]) -> Protocol:
 def _seeded(name: str) -> Protocol:
     from difflib import get_close_matches  # for those who name a bug
 
-    from cancelmark.model.variants.flawed import SEEDED
-    from cancelmark.model.variants.mistakes import MISTAKES
+    from cancelmark.model.variants.catalogue import SLUGS, slug
 
-    bugs = {**SEEDED, **{m.name.replace(" ", "-").replace(",", ""): m.protocol for m in MISTAKES}}
-    slug = name.strip().replace(" ", "-").replace("'", "").replace(",", "")
-    if slug not in bugs:
-        near = get_close_matches(slug, bugs, n=3) or list(bugs)[:3]
+    if (wanted := slug(name)) not in SLUGS:
+        near = get_close_matches(wanted, SLUGS, n=3) or list(SLUGS)[:3]
         raise UsageError(f"--protocol seeded:{name}: there is no such bug; try {', '.join(near)}, or any other of the "
-                         f"{len(bugs)} in model/seeded.py and model/variants")
-    return bugs[slug]
+                         f"{len(SLUGS)} in model/variants")
+    return SLUGS[wanted].protocol
 
 
 def _loaded(name: str, where: str) -> ModuleType:

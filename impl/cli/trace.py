@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cancelmark.conformance.trace.check import SHOWN, Rejected, TraceCheck, Undecided
 from cancelmark.conformance.trace.records import BadTrace, Torn, TraceLine, read_lines
+from cancelmark.model.calls import FAMILY as CALLS_OF_FAMILY
 from cancelmark.model.protocol import FAMILY, REFERENCE
 
 from ..files import UsageError
@@ -69,7 +70,7 @@ def add_parser(commands: Any) -> None:
                        help="no step is left out (a log whose lines are numbered by n says so itself)")
     check.add_argument("--protocol", choices=PROTOCOLS, default=FAMILY.name,
                        help="what the server may do: family, which has every call (default), or ref, which has no "
-                            "revoke, stop, hold, resume, replace, next nor if_busy")
+                            f"{', '.join(CALLS_OF_FAMILY)} nor if_busy")
     check.add_argument("--json", action="store_true", help="report as JSON")
     check.set_defaults(run=run)
 

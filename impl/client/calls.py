@@ -4,11 +4,13 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 from uuid import uuid4
 
 import httpx2
+
+from cancelmark.model.calls import CALLS_BY_NAME, Call
 
 from .. import wire
 from ..wire import Agent, Attachment, Held, Prompt, Replaced, Revoked, Session, Stopped, Version, Workspace
@@ -119,36 +121,43 @@ class Client:
         """The session, and whether it is busy."""
         return await self._get(Session, of_session(workspace, session))
 
+    async def call(self, name: str, workspace: str, session: str, prompt: int | str | None = None,
+                   **arguments: Any) -> Any:
+        """Makes a call of `model.calls.CALLS`, about a prompt if it names one, and returns its answer."""
+        request = write_call(CALLS_BY_NAME[name], workspace, session, prompt, **arguments)
+        answer = await self._ask(*request)
+        kind = getattr(wire, CALLS_BY_NAME[name].answer)
+        return None if kind is wire.Done else self._read(kind, answer)
+
     async def cancel(self, workspace: str, session: str) -> None:
         """Cancels everything that was accepted in the session so far, whoever sent it."""
-        await self._ask("POST", of_session(workspace, session, "cancel"))
+        await self.call("cancel", workspace, session)
 
     async def revoke(self, workspace: str, session: str, prompt: int | str) -> Revoked:
         """Cancels one prompt, by its seq or run id. May be repeated."""
-        return self._read(Revoked, await self._ask("DELETE", of_prompt(workspace, session, prompt)))
+        return cast(Revoked, await self.call("revoke", workspace, session, prompt))
 
     async def stop(self, workspace: str, session: str, *, hold: bool = False, seq: int | None = None) -> Stopped:
         """Cancels the prompt in front, and keeps the queue. Sent again it reaches the next one, unless `seq` says who
         is meant."""
-        return await self._post(Stopped, of_session(workspace, session, "stop"), wire.StopPrompt(hold, seq))
+        return cast(Stopped, await self.call("stop", workspace, session, hold=hold, seq=seq))
 
     async def hold(self, workspace: str, session: str) -> bool:
         """What waits does not start until somebody resumes the session. May be repeated."""
-        return self._read(Held, await self._ask("POST", of_session(workspace, session, "hold"))).held
+        return cast(Held, await self.call("hold", workspace, session)).held
 
     async def resume(self, workspace: str, session: str) -> bool:
         """The queue goes on. May be repeated."""
-        return self._read(Held, await self._ask("POST", of_session(workspace, session, "resume"))).held
+        return cast(Held, await self.call("resume", workspace, session)).held
 
     async def replace(self, workspace: str, session: str, prompt: int | str, text: str,
                       if_version: int | None = None) -> Replaced:
         """Gives a prompt that has not begun another text. May be repeated. A `Refusal` says where the prompt is."""
-        url = f"{of_prompt(workspace, session, prompt)}/text"
-        return self._read(Replaced, await self._ask("PUT", url, wire.ReplaceText(text, if_version)))
+        return cast(Replaced, await self.call("replace", workspace, session, prompt, text=text, if_version=if_version))
 
     async def next(self, workspace: str, session: str, prompt: int | str) -> None:
         """Moves a prompt that waits ahead of all others."""
-        await self._ask("POST", f"{of_prompt(workspace, session, prompt)}/next")
+        await self.call("next", workspace, session, prompt)
 
     async def waiting(self, workspace: str, session: str) -> tuple[Prompt, ...]:
         """The queued prompts, the next one first."""
@@ -174,7 +183,7 @@ class Client:
 
     async def clear_queue(self, workspace: str, session: str) -> None:
         """Drops what is queued; the active prompt goes on."""
-        await self._ask("POST", of_session(workspace, session, "prompts", "clear"))
+        await self.call("clear_queue", workspace, session)
 
     async def summarize(self, workspace: str, session: str) -> None:
         await self._ask("POST", of_session(workspace, session, "summarize"))
@@ -255,6 +264,15 @@ def of_session(workspace: str, session: str, *segments: str) -> str:
 def of_prompt(workspace: str, session: str, prompt: int | str) -> str:
     """A prompt by its seq, or by its run id."""
     return of_session(workspace, session, "prompts", str(prompt) if isinstance(prompt, int) else f"run:{prompt}")
+
+
+def write_call(call: Call, workspace: str, session: str, prompt: int | str | None = None, **arguments: Any,
+               ) -> tuple[str, str, wire.Request | None]:
+    """The method, the URL and the body of a call. The arguments are those of the runtime's method."""
+    assert (prompt is not None) is call.names_prompt, f"{call.name} is about a prompt, or about a session"
+    where = of_session(workspace, session) if prompt is None else of_prompt(workspace, session, prompt)
+    sent = {name: arguments[argument] for name, argument in call.takes.items() if argument in arguments}
+    return call.method, where + call.path, getattr(wire, call.sent)(**sent) if call.sent else None
 
 
 def earlier(response: httpx2.Response) -> str | None:

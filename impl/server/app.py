@@ -15,6 +15,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cancelmark.model.calls import CALLS as CALLS_ON_SESSIONS
+from cancelmark.model.calls import Call as CallOfTable
+from cancelmark.model.wire import PROMPT, SESSION, WORKSPACE, path_of
+
 from .. import wire
 from ..models import ModelError
 from ..runtime import Busy, Closing, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
@@ -57,9 +61,15 @@ class Call:
         return self.handle.__doc__ or ""
 
 
-_W = "/v1/workspaces/{id}"
-_S = _W + "/agent/sessions/{sid}"
-_P = _S + "/prompts/{prompt}"
+_W, _S, _P = WORKSPACE, SESSION, PROMPT
+
+
+def _family(call: CallOfTable) -> Call:
+    """A call of the table: `calls.make` makes it."""
+    sent = getattr(wire, call.sent) if call.sent else None
+    return Call(call.method, path_of(call), calls.make(call), getattr(wire, call.answer), sent,
+                refusals=call.refusals if sent else (400, *call.refusals), told=True)
+
 
 CALLS: Sequence[Call] = (
     Call("GET", "/v1/health", calls.health, wire.Health),
@@ -84,21 +94,13 @@ CALLS: Sequence[Call] = (
     Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202,
          refusals=(404, 409, 429, 500, 503)),
     Call("GET", _S, calls.get_session, wire.Session, refusals=(404, 503)),
-    Call("POST", _S + "/cancel", calls.cancel, wire.Done, refusals=(400, 404, 503), told=True),
-    Call("POST", _S + "/stop", calls.stop, wire.Stopped, wire.StopPrompt, refusals=(404, 503), told=True),
-    Call("POST", _S + "/hold", calls.hold, wire.Held, refusals=(400, 404, 503), told=True),
-    Call("POST", _S + "/resume", calls.resume, wire.Held, refusals=(400, 404, 503), told=True),
     Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(400, 404, 503),
          before="a seq: only prompts that are done",
          query=(("run_id", "string", "Only the prompt with this run id"),)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404, 503)),
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str] | list[wire.Prompt], refusals=(400, 404, 503),
          query=(("full", "boolean", "Say of each prompt its seq, version and place too"),)),
-    Call("POST", _S + "/prompts/clear", calls.clear_queue, wire.Done, refusals=(400, 404, 503), told=True),
-    Call("DELETE", _P, calls.revoke, wire.Revoked, refusals=(400, 404, 503), told=True),
-    Call("PUT", _P + "/text", calls.replace_text, wire.Replaced, wire.ReplaceText, refusals=(404, 409, 412, 503),
-         told=True),
-    Call("POST", _P + "/next", calls.move_to_front, wire.Placed, refusals=(400, 404, 409, 503), told=True),
+    *map(_family, CALLS_ON_SESSIONS),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
@@ -149,10 +151,18 @@ class Endpoint:
 
     def __init__(self, site: Site, calls: Sequence[Call]) -> None:
         self._site = site
-        self._calls = {call.method: call for call in calls}
+        self._calls: dict[str, list[Call]] = {}
+        for call in calls:
+            self._calls.setdefault(call.method, []).append(call)
+
+    def _find(self, method: str, path: str) -> Call | None:
+        """The call. All calls on prompts have one path here, and say at its end which of them is meant."""
+        found = self._calls.get(method, [])
+        ending = (call for call in found[:-1] if path.endswith(call.path.removeprefix(_P)))
+        return next(ending, found[-1] if found else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._calls.get(scope["method"])
+        call = self._find(scope["method"], scope["path"])
         answer: ASGIApp
         if call is None:
             allowed = ", ".join(sorted(self._calls))

@@ -1,11 +1,12 @@
 """What each call does. A call gets the server and the request, and returns what is to be answered."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
 
 from starlette.requests import Request
 
+from cancelmark.model.calls import Call
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import State
 
@@ -165,49 +166,18 @@ async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> An
     return answer(await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments, mode), 202)
 
 
-async def cancel(site: Site, request: Request) -> Answer:
-    """Cancel everything that the session has accepted so far. An idle session is left as it is"""
-    workspace, session = await session_to_call(site, request)
-    await workspace.runtime.cancel(session.id, by=caller_of(request))
-    return answer(wire.Done())
+def make(call: Call) -> Callable[..., Awaitable[Answer]]:
+    """What does a call of the table: the runtime's method of that name."""
+    async def handle(site: Site, request: Request, sent: wire.Request | None = None) -> Answer:
+        workspace, session = await session_to_call(site, request)
+        arguments = {argument: getattr(sent, field) for field, argument in call.takes.items()}
+        refuse_long(site, len(arguments.get("text", "")))
+        prompt = [prompt_of(request, call.path)] if call.names_prompt else []
+        told = await getattr(workspace.runtime, call.name)(session.id, *prompt, **arguments, by=caller_of(request))
+        return answer(wire.Done() if told is None else told)
 
-
-async def revoke(site: Site, request: Request) -> Answer:
-    """Cancel one prompt, by its seq or `run:RUN_ID`. Nobody else is touched; the same again is answered the same"""
-    workspace, session = await session_to_call(site, request)
-    return answer(await workspace.runtime.revoke(session.id, prompt_of(request), by=caller_of(request)))
-
-
-async def stop(site: Site, request: Request, sent: wire.StopPrompt) -> Answer:
-    """Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated"""
-    workspace, session = await session_to_call(site, request)
-    return answer(await workspace.runtime.stop(session.id, hold=sent.hold, seq=sent.seq, by=caller_of(request)))
-
-
-async def hold(site: Site, request: Request) -> Answer:
-    """Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end"""
-    workspace, session = await session_to_call(site, request)
-    return answer(await workspace.runtime.hold(session.id, by=caller_of(request)))
-
-
-async def resume(site: Site, request: Request) -> Answer:
-    """End the hold: the queue goes on"""
-    workspace, session = await session_to_call(site, request)
-    return answer(await workspace.runtime.resume(session.id, by=caller_of(request)))
-
-
-async def replace_text(site: Site, request: Request, sent: wire.ReplaceText) -> Answer:
-    """Give a prompt that has not begun another text. The text that it has already is taken in every state"""
-    workspace, session = await session_to_call(site, request)
-    refuse_long(site, len(sent.prompt))
-    prompt, by = prompt_of(request, "/text"), caller_of(request)
-    return answer(await workspace.runtime.replace(session.id, prompt, sent.prompt, sent.if_version, by=by))
-
-
-async def move_to_front(site: Site, request: Request) -> Answer:
-    """Move a prompt that waits ahead of all others"""
-    workspace, session = await session_to_call(site, request)
-    return answer(await workspace.runtime.next(session.id, prompt_of(request, "/next"), by=caller_of(request)))
+    handle.__name__, handle.__doc__ = call.name, call.says
+    return handle
 
 
 async def count_queued(site: Site, request: Request) -> Answer:
@@ -224,13 +194,6 @@ async def list_queued(site: Site, request: Request) -> Answer:
     return await list_all([
         wire.Prompt(p.seq, session.id, p.state.value, p.text, p.run_id or "", "", tuple(list_names(p.attachments)),
                     version=p.version, front=p.front) for p in workspace.runtime.list_queued(session.id)])
-
-
-async def clear_queue(site: Site, request: Request) -> Answer:
-    """Drop what is queued; the active prompt goes on"""
-    workspace, session = await session_to_call(site, request)
-    await workspace.runtime.clear_queue(session.id, by=caller_of(request))
-    return answer(wire.Done())
 
 
 async def list_prompts(site: Site, request: Request) -> Answer:

@@ -1,4 +1,7 @@
-"""The flaws of the original that fit into one step, each as a change of the reference; its races need more than one."""
+"""The flaws of the original that fit into one step, each as a change of the reference; its races need more than one.
+
+Five more are bugs that others make too (`bugs`, which name their flaw).
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -7,16 +10,23 @@ from .. import actions
 from ..actions import Argument, Port, Subject, Variant
 from ..effects import End
 from ..lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
-from ..protocol import REFERENCE, Protocol
-from ..seeded import BUGS_BY_NAME, error_strands, fold_everything
+from ..properties import Bounds
+from ..protocol import REFERENCE
+from .record import ProtocolVariant, is_row, rows_with
 
 Apply = Callable[[Port, Argument], None]
 
-FLAWED: dict[str, Protocol] = {}
+FLAWED: list[ProtocolVariant] = []
 
 
-def flawed(name: str, rows: tuple[Row, ...] = ROWS, **changes: dict[str, Any]) -> None:
-    FLAWED[name] = REFERENCE.changed(name, rows, None, **changes)
+TWO = Bounds(2, cancels=1, requeues=1)
+
+
+def flawed(
+    name: str, breaks: Mapping[str, int], bounds: Bounds = TWO, *, rows: tuple[Row, ...] = ROWS,
+    **changes: dict[str, Any],
+) -> None:
+    FLAWED.append(ProtocolVariant(REFERENCE.changed(name, rows, None, **changes), bounds, breaks, flaw=name))
 
 
 def seeing(apply: Apply, mark: Callable[[Port, Argument], int] = lambda step, arg: 0) -> dict[str, Any]:
@@ -40,9 +50,6 @@ def silence(step: Port, seqs: Iterable[int]) -> None:
 
 # A cancel that is lost.
 
-flawed("cancel-before-entry-lost", enter=seeing(actions.enter))
-
-
 def cancel_with_flag(step: Port, arg: Argument) -> None:
     step.memory = True
     actions.cancel(step, arg)
@@ -54,7 +61,8 @@ def mark_if_flagged(step: Port, arg: Argument) -> int:
     return step.mark if asked else 0
 
 
-flawed("sibling-survives-cancel", cancel={"apply": cancel_with_flag}, enter=seeing(actions.enter, mark_if_flagged))
+flawed("sibling-survives-cancel", {"no-lost-cancel": 5}, cancel={"apply": cancel_with_flag},
+       enter=seeing(actions.enter, mark_if_flagged))
 
 
 def finish_clears_mark(step: Port, arg: Argument) -> None:
@@ -66,9 +74,9 @@ def while_active(port: Port, prompt: Subject, variant: Variant) -> bool:
     return prompt.state is State.ACTIVE
 
 
-flawed("handoff-eats-cancel", finish={"apply": finish_clears_mark})
-flawed("cancel-during-summary", requeue={**seeing(actions.requeue), "subject": while_active})
-flawed("failure-beats-cancel", fail=seeing(actions.fail))
+flawed("handoff-eats-cancel", {"no-lost-cancel": 6}, finish={"apply": finish_clears_mark})
+flawed("cancel-during-summary", {"no-lost-cancel": 4},
+       requeue={**seeing(actions.requeue), "subject": while_active})
 
 
 # A cancel that reaches too far.
@@ -91,8 +99,8 @@ def fail_counts(step: Port, arg: Argument) -> None:
     actions.fail(step, arg)
 
 
-flawed("later-prompt-eats-cancel", cancel={"apply": cancel_counts}, enter=seeing(actions.enter, mark_if_due),
-       fail={"apply": fail_counts})
+flawed("later-prompt-eats-cancel", {"no-poisoning": 4, "no-lost-cancel": 5}, cancel={"apply": cancel_counts},
+       enter=seeing(actions.enter, mark_if_due), fail={"apply": fail_counts})
 
 
 def fail_leaves_flag(step: Port, arg: Argument) -> None:
@@ -107,7 +115,8 @@ def mark_by_stale_flag(step: Port, arg: Argument) -> int:
     return arg.subject.seq if stale else step.mark
 
 
-flawed("stale-flag-poisons-next", fail={"apply": fail_leaves_flag}, enter=seeing(actions.enter, mark_by_stale_flag))
+flawed("stale-flag-poisons-next", {"no-poisoning": 5}, fail={"apply": fail_leaves_flag},
+       enter=seeing(actions.enter, mark_by_stale_flag))
 
 
 def hand_off_without_seq(step: Port) -> None:
@@ -127,8 +136,8 @@ def requeue_without_seq(step: Port, arg: Argument) -> None:
     hand_off_without_seq(step)
 
 
-flawed("in-process-prompt-poisoned", finish={"apply": finish_without_seq}, requeue={"apply": requeue_without_seq})
-flawed("fold-into-stopping-turn", step={"subject": while_active})
+flawed("in-process-prompt-poisoned", {"no-poisoning": 5}, finish={"apply": finish_without_seq},
+       requeue={"apply": requeue_without_seq})
 
 
 def requeue_drops(step: Port, arg: Argument) -> None:
@@ -139,7 +148,7 @@ def requeue_drops(step: Port, arg: Argument) -> None:
     actions.hand_off(step)
 
 
-flawed("continuation-poisoned", requeue={"apply": requeue_drops})
+flawed("continuation-poisoned", {"no-poisoning": 5}, requeue={"apply": requeue_drops})
 
 
 # No end.
@@ -149,8 +158,7 @@ def settle_in_silence(step: Port, arg: Argument) -> None:
     silence(step, [arg.subject.seq])
 
 
-flawed("silent-cancel-on-entry", settle={"apply": settle_in_silence})
-flawed("run-id-folded", BUGS_BY_NAME["a step folds prompts with a run id"].rows, step={"apply": fold_everything})
+flawed("silent-cancel-on-entry", {"some-terminal": 4}, settle={"apply": settle_in_silence})
 
 
 def drop_in_silence(run_id: bool) -> dict[str, Any]:
@@ -162,8 +170,8 @@ def drop_in_silence(run_id: bool) -> dict[str, Any]:
     return {"apply": cancel}
 
 
-flawed("run-id-dropped-silently", cancel=drop_in_silence(run_id=True))
-flawed("anonymous-drop-in-silence", cancel=drop_in_silence(run_id=False))
+flawed("run-id-dropped-silently", {"some-terminal": 6}, cancel=drop_in_silence(run_id=True))
+flawed("anonymous-drop-in-silence", {"some-terminal": 6}, cancel=drop_in_silence(run_id=False))
 
 
 def end_given_up(run_id: bool) -> dict[str, Any]:
@@ -176,8 +184,8 @@ def end_given_up(run_id: bool) -> dict[str, Any]:
     return {"apply": finish}
 
 
-flawed("outer-event-suppressed", finish=end_given_up(run_id=True))
-flawed("anonymous-end-suppressed", finish=end_given_up(run_id=False))
+flawed("outer-event-suppressed", {"prompt-terminal": 5, "some-terminal": 6}, finish=end_given_up(run_id=True))
+flawed("anonymous-end-suppressed", {"prompt-terminal": 5, "some-terminal": 6}, finish=end_given_up(run_id=False))
 
 
 def fail_in_silence(step: Port, arg: Argument) -> None:
@@ -188,7 +196,7 @@ def fail_in_silence(step: Port, arg: Argument) -> None:
     step.memory = next((p.seq for p in step.active), None)
 
 
-flawed("popped-prompt-fails-early", finish={"apply": fail_in_silence})
+flawed("popped-prompt-fails-early", {"some-terminal": 6}, finish={"apply": fail_in_silence})
 
 
 # Stranded, out of order, late.
@@ -199,8 +207,7 @@ def cancel_strands(step: Port, arg: Argument) -> None:
         actions.hand_off(step)
 
 
-flawed("queue-stranded-by-error", finish={"apply": error_strands})
-flawed("queue-stranded-by-cancel", finish={"apply": cancel_strands})
+flawed("queue-stranded-by-cancel", {"all-done": 6, "some-terminal": 6}, finish={"apply": cancel_strands})
 
 
 def enter_in_order(step: Port, arg: Argument) -> None:
@@ -215,7 +222,9 @@ def finish_in_order_of_entry(step: Port, arg: Argument) -> None:
         step.fire(min(step.queue, key=lambda q: entered.index(q.seq) if q.seq in entered else -1), Trigger.START)
 
 
-flawed("queue-in-entry-order", BUGS_BY_NAME["the last in the queue goes first"].rows,
+flawed("queue-in-entry-order", {"fifo": 7}, Bounds(3),
+       rows=rows_with(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)),
+                      without=is_row(Trigger.START)),
        enter={"apply": enter_in_order}, finish={"apply": finish_in_order_of_entry})
 
 
@@ -229,9 +238,5 @@ def finish_later(step: Port, arg: Argument) -> None:
     step.memory = kept
 
 
-flawed("event-waits-for-chain", finish={"apply": finish_later})
-
-
-# All of them, by names that a command line takes.
-SEEDED: Mapping[str, Protocol] = {
-    name.replace(" ", "-").replace("'", ""): protocol for name, protocol in (BUGS_BY_NAME | FLAWED).items()}
+flawed("event-waits-for-chain", {"prompt-terminal": 5, "attribution": 6, "some-terminal": 6},
+       finish={"apply": finish_later})

@@ -4,7 +4,7 @@ With each property stand the steps of the shortest trace that shows it. The test
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from .. import actions, family
@@ -15,40 +15,24 @@ from ..family import Feature, accepted_as
 from ..lifecycle import ROWS, Guard, Outcome, Row, State, Symbol, Trigger
 from ..properties import Bounds
 from ..protocol import Protocol
+from .record import ProtocolVariant, is_row, rows_with
 
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
 Apply = Callable[[Port, Argument], None]
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A wrong protocol of the family, and what the explorer must find in it."""
-
-    protocol: Protocol
-    bounds: Bounds
-    breaks: Mapping[str, int]  # by property: the steps of the shortest trace
-
-    @property
-    def name(self) -> str:
-        return self.protocol.name
-
-
-MISTAKES: list[Mistake] = []
+MISTAKES: list[ProtocolVariant] = []
 
 
 def mistake(
     name: str, features: set[Feature], bounds: Bounds, breaks: Mapping[str, int], *,
     rows: tuple[Row, ...] = ROWS, guards: Mapping[Symbol, actions.Answer] | None = None,
-    more: tuple[Action, ...] = (), **changes: Mapping[str, Any],
+    more: tuple[Action, ...] = (), unmet: tuple[str, ...] = (), **changes: Mapping[str, Any],
 ) -> None:
     """Adds a mistake: other rows and guards, fields to change in the actions of those names, and actions of its own."""
     right = Protocol(name, rows=rows, features=frozenset(features))
     wrong = right.changed(name, None, guards, **changes)
-    MISTAKES.append(Mistake(replace(wrong, actions=(*wrong.actions, *more)), bounds, breaks))
-
-
-def rows_but(*changed: Row, without: Callable[[Row], bool] = lambda row: False) -> tuple[Row, ...]:
-    return (*(row for row in ROWS if not without(row)), *changed)
+    MISTAKES.append(ProtocolVariant(replace(wrong, actions=(*wrong.actions, *more)), bounds, breaks, frozenset(unmet)))
 
 
 def after(apply: Apply, then: Apply) -> dict[str, Apply]:
@@ -169,10 +153,10 @@ mistake("hold is not asked on entry", {HOLD}, Bounds(1, holds=1), {"held": 3}, e
 mistake("hold is not asked when a turn ends", {HOLD}, Bounds(2, holds=1),
         {"held": 6}, finish=ignoring_hold(actions.finish))
 mistake("hold is not asked when a turn goes on", {HOLD}, Bounds(2, holds=1, requeues=1), {"held": 6},
-        requeue=ignoring_hold(actions.requeue))
+        requeue=ignoring_hold(actions.requeue), unmet=("row requeue→active",))
 mistake("hold parks a turn that goes on", {HOLD}, Bounds(1, holds=1, requeues=1), {"held": 4},
-        rows=rows_but(Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,)),
-                      without=lambda row: row.trigger is Trigger.REQUEUE))
+        rows=rows_with(Row(Trigger.REQUEUE, State.ACTIVE, State.QUEUED, unless=(Guard.COVERED,)),
+                       without=is_row(Trigger.REQUEUE)))
 
 
 def recover_released(step: Port, arg: Argument) -> None:
@@ -243,7 +227,7 @@ def queue_first(step: Port, arg: Argument) -> None:
 
 
 mistake("next queues what is accepted, covered or not", {NEXT}, Bounds(2, cancels=1, nexts=1), {"no-lost-cancel": 6},
-        rows=rows_but(Row(Trigger.REQUEUE, State.ACCEPTED, State.QUEUED)),
+        rows=rows_with(Row(Trigger.REQUEUE, State.ACCEPTED, State.QUEUED)),
         next={"apply": queue_first, "subject": waiting})
 
 
@@ -264,8 +248,8 @@ def hand_off_by_seq(step: Port, arg: Argument) -> None:
 
 
 mistake("the handoff goes by seq", {NEXT}, Bounds(3, nexts=1), {"fifo": 8},
-        rows=rows_but(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)),
-                      without=lambda row: row.trigger is Trigger.START),
+        rows=rows_with(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)),
+                       without=is_row(Trigger.START)),
         finish={"apply": hand_off_by_seq})
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from cancelmark.conformance.adapter.guarantees import NO_PLACE, NO_STEERING
+from cancelmark.conformance.judging.guarantees import NO_PLACE, NO_STEERING
 from cancelmark.conformance.judging.history import History
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.report import Decision, Finding, Report, Status, Verdict

@@ -6,7 +6,8 @@ import pytest
 from support.samples.seeded import RefusesEverything, Sound
 
 from cancelmark.conformance.adapter import GUARANTEES, MakeAdapter
-from cancelmark.conformance.judging.decisive import TESTS, find_tested
+from cancelmark.conformance.adapter.guarantees import ORDER
+from cancelmark.conformance.judging.guarantees import GUARANTEES_BY_ID, NEEDS, find_tested
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.playing.venue import Inside
 from cancelmark.impl.adapters.runtime import RuntimeAdapter
@@ -56,7 +57,9 @@ CASES = {
 
 
 def test_every_guarantee_has_a_question_and_a_case() -> None:
-    assert set(TESTS) == set(CASES) == GUARANTEES
+    assert set(GUARANTEES_BY_ID) == set(CASES) == GUARANTEES
+    assert [g.claim for g in GUARANTEES_BY_ID.values()] == list(ORDER), "reports have this order"
+    assert {need for g in GUARANTEES_BY_ID.values() for need in g.needs} == NEEDS.keys()
 
 
 @pytest.mark.parametrize("guarantee", sorted(CASES))

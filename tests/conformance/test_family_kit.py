@@ -4,27 +4,25 @@ import pytest
 from support.budget import DEEP
 from support.samples.family import HIDDEN, SHOWN, family_adapter
 
-from cancelmark.conformance.adapter.guarantees import CALLS
+from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import judge
 from cancelmark.conformance.playing.family import FAMILY_SCENARIOS
 from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.playing.venue import Inside
 from cancelmark.conformance.profile import Profile
 from cancelmark.impl.adapters.runtime import RuntimeAdapter
-from cancelmark.model.variants.mistakes import MISTAKES, Mistake
-
-BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
+from cancelmark.model.variants.catalogue import MISTAKES, VARIANTS, ProtocolVariant
 
 
 def test_every_mistake_shows_or_has_a_reason() -> None:
-    assert SHOWN.keys() | HIDDEN.keys() == BY_NAME.keys()
+    assert SHOWN.keys() | HIDDEN.keys() == {m.name for m in MISTAKES}
     assert not SHOWN.keys() & HIDDEN.keys()
 
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_mistake_shows(name: str) -> None:
     guarantee, text = SHOWN[name]
-    mistake = BY_NAME[name]
+    mistake = VARIANTS[name]
     history = Inside(family_adapter(mistake.protocol, mistake.bounds)).play(script(text))
     assert guarantee in history.broken, history.observations
 
@@ -40,11 +38,11 @@ def test_nothing_shows_in_a_server_that_is_right(make: type[RuntimeAdapter]) -> 
 
 
 def test_each_call_has_a_mistake_that_breaks_its_guarantee() -> None:
-    assert {guarantee for guarantee, _ in SHOWN.values()} >= CALLS.keys()
+    assert {guarantee for guarantee, _ in SHOWN.values()} >= OF_THE_FAMILY
 
 
 @pytest.mark.parametrize("mistake", MISTAKES if DEEP else [], ids=lambda mistake: mistake.name)
-def test_a_judgement_finds_the_mistake(mistake: Mistake) -> None:
+def test_a_judgement_finds_the_mistake(mistake: ProtocolVariant) -> None:
     few = Profile("seeded", histories=0, schedules=40, inside=200, repeats=1, shrinks=0, seconds=0)
     report = judge(family_adapter(mistake.protocol, mistake.bounds), profile=few)
     assert bool(report.broken) is (mistake.name in SHOWN), str(report)

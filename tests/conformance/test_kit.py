@@ -31,8 +31,9 @@ from cancelmark.conformance import (
     kit,
 )
 from cancelmark.conformance.adapter import Event
-from cancelmark.conformance.adapter.guarantees import CALLS, ORDER, OUTLIVES_WATCHER, RUN_IDS
+from cancelmark.conformance.adapter.guarantees import ORDER, OUTLIVES_WATCHER, RUN_IDS
 from cancelmark.conformance.adapter.patience import CONFIRM, FACTOR, RECENT, Patience
+from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import JudgementStopped
 from cancelmark.conformance.playing import observer, venue
 from cancelmark.conformance.playing.observer import Observer
@@ -50,7 +51,7 @@ from cancelmark.model.actions import Argument, Port
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.flaws import FLAWS
-from cancelmark.model.variants.flawed import SEEDED
+from cancelmark.model.variants.catalogue import VARIANTS
 
 SPECS = ROOT / "specs"
 FEW = Profile("few", histories=0, schedules=4, inside=60, repeats=1, shrinks=60, seconds=0)
@@ -87,7 +88,7 @@ def cells(page: str) -> dict[tuple[str, str], str]:
     lines = [line.strip("| ").split(" | ") for line in (SPECS / page).read_text().splitlines() if line.startswith("| ")]
     names = lines[0][1:]
     rows = {row[0]: row[1:] for row in takewhile(lambda row: row[0] in GUARANTEES, lines[2:])}
-    unjudged = {RUN_IDS.id, OUTLIVES_WATCHER.id, *CALLS}  # by the model; and what is about the family
+    unjudged = {RUN_IDS.id, OUTLIVES_WATCHER.id, *OF_THE_FAMILY}  # by the model; and what is about the family
     assert GUARANTEES - rows.keys() <= unjudged
     return {(row, name): cell for row, told in rows.items() for name, cell in zip(names, told)}
 
@@ -262,7 +263,7 @@ class CancelsLate(ReferenceAdapter):
 
 
 class CancelStopsNobody(ReferenceAdapter):
-    protocol = SEEDED["a-cancel-does-not-ask-the-running-turn-to-stop"]
+    protocol = VARIANTS["a cancel does not ask the running turn to stop"].protocol
 
 
 def only_mark(step: Port, arg: Argument) -> None:
@@ -270,16 +271,16 @@ def only_mark(step: Port, arg: Argument) -> None:
 
 
 class CancelOnlyMarks(ReferenceAdapter):
-    protocol = SEEDED["a-cancel-leaves-the-queue-to-the-next-handoff"].changed(
+    protocol = VARIANTS["a cancel leaves the queue to the next handoff"].protocol.changed(
         "and asks nobody to stop", cancel={"apply": only_mark})
 
 
 class ClearLeavesRunIds(ReferenceAdapter):
-    protocol = SEEDED["clear_queue-leaves-prompts-with-a-run-id"]
+    protocol = VARIANTS["clear_queue leaves prompts with a run id"].protocol
 
 
 class StoppingTurnFolds(ReferenceAdapter):
-    protocol = SEEDED["a-stopping-turn-folds"].changed(
+    protocol = VARIANTS["a stopping turn folds"].protocol.changed(
         "and nobody stops it", cancel={"apply": CancelStopsNobody.protocol.action("cancel").apply})
 
 

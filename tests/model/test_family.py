@@ -14,13 +14,9 @@ from cancelmark.model.family_properties import ALL_PROPERTIES, FAMILY_PROPERTIES
 from cancelmark.model.lifecycle import ROWS
 from cancelmark.model.properties import PROPERTIES, Bounds
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS
-from cancelmark.model.server import changes
 from cancelmark.model.trace import replay
-from cancelmark.model.variants.mistakes import MISTAKES, Mistake
-from cancelmark.views.traces.reasons import reason
+from cancelmark.model.variants.catalogue import BUGS, MISTAKES
 
-AT_REST = ("all-done", "some-terminal", "progress")  # whose reason is told of a prompt
 REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
 
 
@@ -69,24 +65,6 @@ def test_with_every_feature_the_family_has_every_action_row_and_property() -> No
     assert properties_for(FAMILY) == ALL_PROPERTIES
     assert {p.id for p, q in zip(properties_for(having(HOLD)), PROPERTIES) if p.sentence != q.sentence} == {
         "idle-cancel-noop", "all-done", "some-terminal"}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
-def test_the_explorer_finds_the_mistake_by_the_properties_it_declares(mistake: Mistake) -> None:
-    result = explore(mistake.protocol, mistake.bounds)
-    assert {id: len(trace) for id, trace in result.violations.items()} == mistake.breaks
-    assert not result.stopped
-    for id, trace in result.violations.items():
-        last, before = trace.steps[-1], trace.states[-2]
-        change = next(c for c in changes(mistake.protocol, before) if (c.call, c.effects) == (last.call, last.effects))
-        assert id in AT_REST or re.fullmatch(r"([A-Z][^.]+\.( |$))+", reason(id, before, change)), "it has a reason"
-
-
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
-def test_the_family_holds_where_the_mistake_was_found(mistake: Mistake) -> None:
-    right = having(*mistake.protocol.features)
-    result = explore(right, mistake.bounds)
-    assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
 
 
 def test_every_property_that_a_feature_adds_or_rewords_is_broken_by_a_mistake() -> None:

@@ -6,9 +6,7 @@ from support.family_walks import complaints
 
 from cancelmark.model.oracle import Call, End, Prompt, Span, judge, may_end
 from cancelmark.model.protocol import FAMILY
-from cancelmark.model.variants.mistakes import MISTAKES
-
-BY_NAME = {mistake.name: mistake.protocol for mistake in MISTAKES}
+from cancelmark.model.variants.catalogue import VARIANTS
 
 
 def at(time: float) -> Span:
@@ -26,7 +24,7 @@ def test_the_oracle_has_no_complaint_of_the_family() -> None:
     "an interrupt cancels all before it",
 ])
 def test_the_oracle_complains_of_a_mistake_that_shows_outside(name: str) -> None:
-    assert next(complaints(BY_NAME[name], 1500), None)
+    assert next(complaints(VARIANTS[name].protocol, 1500), None)
 
 
 def test_a_revoke_is_a_cancel_of_its_prompt_alone() -> None:

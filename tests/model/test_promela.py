@@ -18,10 +18,9 @@ from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, properties_for
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS
 from cancelmark.model.server import Server, changes
 from cancelmark.model.trace import call_text, replay
-from cancelmark.model.variants.mistakes import MISTAKES
+from cancelmark.model.variants.catalogue import VARIANTS
 
 # Compiled without optimization: at small bounds compiling is what takes the time.
 SHORTEST = (*spin.SAFETY, "-DREACH")
@@ -30,7 +29,7 @@ LIVENESS = ("-DNOREDUCE",)
 QUICK = 50_000  # states
 EVERYTHING = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 
-# The bugs of the Promela model, and the same bugs in model/seeded.py.
+# The bugs of the Promela model, and the same bugs in model/variants/bugs.py.
 SAME = {
     "MARK_NOT_ASKED": "the mark is not asked on entry",
     "BUSY_BEFORE_MARK": "busy is asked before the mark",
@@ -57,8 +56,6 @@ SAME = {
     "CLEAR_KEEPS_RUN_IDS": "clear_queue leaves prompts with a run id",
     "DROPPED_AT_HANDOFF": "a cancel leaves the queue to the next handoff",
 }
-SEEDED = {bug.name: bug for bug in BUGS}
-
 # The same for the family: the mistakes of model/variants/mistakes.py.
 SAME_IN_FAMILY = {
     "REVOKE_RAISES_MARK": "revoke raises the mark",
@@ -83,7 +80,6 @@ SAME_IN_FAMILY = {
     "REJECT_ASKS_BUSY": "reject asks whether the session is busy",
     "REJECT_FORGETS_HOLD": "reject forgets the hold",
 }
-SEEDED_IN_FAMILY = {mistake.name: mistake for mistake in MISTAKES}
 ALL = frozenset(Feature)
 
 
@@ -157,18 +153,18 @@ def shortest_of(verifier: spin.Verifier) -> tuple[list[str], set[str]]:
 
 @pytest.mark.parametrize("name", every(3, sorted(SAME.keys() - {"TRIED_AGAIN"})))
 def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_properties(name: str, tmp_path: Path) -> None:
-    bug = SEEDED[SAME[name]]
+    bug = VARIANTS[SAME[name]]
     calls, violated = shortest_of(spin.build(tmp_path, bug.bounds, SHORTEST, name))
-    assert len(calls) == bug.shortest
+    assert len(calls) == min(bug.breaks.values())
     bounded = tuple(a for a in bug.protocol.actions if a.bound is None or getattr(bug.bounds, a.bound))
     protocol = bug.protocol.limited(bounded)
     before = replay(protocol, calls[:-1], bug.bounds.sessions).states[-1]
-    assert violated == broken_by(protocol, before, calls[-1]) <= bug.breaks
+    assert violated == broken_by(protocol, before, calls[-1]) <= set(bug.breaks)
 
 
 @pytest.mark.parametrize("name", every(3, list(SAME_IN_FAMILY)))
 def test_spin_and_the_explorer_find_the_same_mistake_in_the_family(name: str, tmp_path: Path) -> None:
-    mistake = SEEDED_IN_FAMILY[SAME_IN_FAMILY[name]]
+    mistake = VARIANTS[SAME_IN_FAMILY[name]]
     protocol = mistake.protocol
     calls, violated = shortest_of(spin.build(tmp_path, mistake.bounds, SHORTEST, name, protocol.features))
     assert len(calls) == min(mistake.breaks.values())
@@ -177,7 +173,7 @@ def test_spin_and_the_explorer_find_the_same_mistake_in_the_family(name: str, tm
 
 
 def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
-    bug = SEEDED[SAME["TRIED_AGAIN"]]
+    bug = VARIANTS[SAME["TRIED_AGAIN"]]
     verifier = spin.build(tmp_path, bug.bounds, LIVENESS, "TRIED_AGAIN")
     assert "acceptance cycle" in verifier.run("-a")
     trail = verifier.trail()
@@ -207,8 +203,8 @@ def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken
     _, listed = spin.SPEC.read_text().split("Seeded bugs")
     named = re.findall(r"^#define ([A-Z_]+) [1-9]\d*$", listed, re.MULTILINE)
     assert set(named) == {*SAME, *SAME_IN_FAMILY}
-    assert {id for name in SAME.values() for id in SEEDED[name].breaks} == {p.id for p in PROPERTIES}
-    broken = {id for name in SAME_IN_FAMILY.values() for id in SEEDED_IN_FAMILY[name].breaks}
+    assert {id for name in SAME.values() for id in VARIANTS[name].breaks} == {p.id for p in PROPERTIES}
+    broken = {id for name in SAME_IN_FAMILY.values() for id in VARIANTS[name].breaks}
     assert {p.id for p in FAMILY_PROPERTIES} <= broken
     judged = set(re.findall(r" JUDGE\(([a-z-]+),", spin.SPEC.read_text())) - {"property"}
     assert judged | {"progress"} == {p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)}

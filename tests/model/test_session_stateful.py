@@ -11,8 +11,9 @@ from support.two_sessions import TwoSessions
 from cancelmark.model.actions import Argument, hand_off
 from cancelmark.model.lifecycle import Outcome, Row, State, Trigger
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS, is_row, rows_with
 from cancelmark.model.session import Step
+from cancelmark.model.variants.catalogue import BUGS
+from cancelmark.model.variants.record import is_row, rows_with
 
 TestTwoSessions = TwoSessions.TestCase
 TestTwoSessions.settings = settings(max_examples=effort(200), stateful_step_count=25, deadline=None)

@@ -1,4 +1,4 @@
-"""The seeded bugs of model/seeded.py once more, in the language of the proof, each with the claims that it must break.
+"""The bugs of model/variants/bugs.py once more, in the language of the proof, each with the claims that it must break.
 
 A claim that is broken comes with a counterexample to induction. A bug declares all of them, no more and no less.
 """
@@ -32,7 +32,7 @@ from cancelmark.model.proof.logic import (
 
 @dataclass(frozen=True)
 class ProofBug:
-    name: str  # as in model/seeded.py
+    name: str  # as in model/variants/bugs.py
     action: Action
     breaks: frozenset[str]
     never: tuple[str, ...]  # moves that no longer happen

@@ -26,7 +26,7 @@ from cancelmark.conformance.schedule import Choose
 from cancelmark.impl.files import write
 from cancelmark.impl.store import Store
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
-from cancelmark.model.variants.flawed import FLAWED as STEPS
+from cancelmark.model.variants.catalogue import FLAWS_OF_ONE_STEP as STEPS
 
 PAGE = ROOT / "specs" / "power.md"
 SEEDS = 3
@@ -81,7 +81,7 @@ def find(flaw: str, number: int = 0, shrink: bool = False) -> Found:
 
 def _histories(flaw: str, search: Search) -> Callable[[int, settings], None]:
     class Flawed(RuntimeSessions):
-        protocol = STEPS[flaw]
+        protocol = STEPS[flaw].protocol
         expected = f"^{FLAWS_BY_NAME[flaw].breaks}: "
 
         def __init__(self) -> None:
@@ -150,7 +150,7 @@ def page(rows: Iterable[Sequence[object]]) -> str:
 TEXT = """\
 # The power of the random tests
 
-Every known flaw of the original is seeded into the runtime, by a few changed lines (`model/variants/flawed.py`,
+Every known flaw of the original is seeded into the runtime, by a few changed lines (`model/variants`,
 `tests/support/flawed_runtimes.py`), and the random tests must find it within the budget that they have on any day, for
 the reason that the model gives: only a complaint of the property that the flaw breaks counts.
 
@@ -166,7 +166,7 @@ sessions take in the example that Hypothesis shrank it to.
 {table}
 {out_of_reach}
 `make power` measures this again. The model's own bugs are in
-`model/seeded.py`, which the explorer and the oracle must find.
+`model/variants/bugs.py`, which the explorer and the oracle must find.
 """
 
 

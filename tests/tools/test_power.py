@@ -1,6 +1,7 @@
 """The random tests are strong enough: each flaw of the original, seeded into the runtime, is found as published."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from support.budget import every
@@ -23,7 +24,7 @@ def test_every_flaw_is_seeded_or_out_of_reach() -> None:
 def test_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search can say no: a session without a flaw."""
     monkeypatch.setattr("tools.power.HISTORIES", 20)
-    monkeypatch.setitem(STEPS, "run-id-folded", REFERENCE)
+    monkeypatch.setitem(STEPS, "run-id-folded", replace(STEPS["run-id-folded"], protocol=REFERENCE))
     with pytest.raises(NotFound, match=r"not found in \d+ examples with seed 0"):
         find("run-id-folded")
 

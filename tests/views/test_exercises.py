@@ -6,9 +6,9 @@ from support.notebook_shell import html_of
 from cancelmark.model.check.comparison import compare
 from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import SILENT
+from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.trace import Trace, replay
+from cancelmark.model.variants.catalogue import SILENT, ProtocolVariant
 from cancelmark.views.course.exercises import FOUND, HIDDEN, exercise, predict, show_bug
 
 BOUNDS = Bounds(3, cancels=1, crashes=1)
@@ -73,8 +73,8 @@ def test_there_are_so_many_and_no_more() -> None:
         exercise(0)
 
 
-@pytest.mark.parametrize("protocol", SILENT, ids=lambda p: p.name)
-def test_no_property_notices_the_silent_ones(protocol: Protocol) -> None:
+@pytest.mark.parametrize("silent", SILENT, ids=lambda v: v.name)
+def test_no_property_notices_the_silent_ones(silent: ProtocolVariant) -> None:
     everything = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
     for bounds in (everything, Bounds(3, cancels=1, clears=1), Bounds(2, cancels=1, sessions=2)):
-        assert explore(protocol, bounds).verdict == "holds"
+        assert explore(silent.protocol, bounds).verdict == "holds"

@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 from support.budget import DEEP
 
-from cancelmark.model.check.explore import explore
 from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
-from cancelmark.model.variants.policies import POLICIES, Policy
 from cancelmark.views.pages.family import (
     WIDE,
     features_table,
@@ -46,18 +44,3 @@ def test_the_counts_of_the_whole_family_are_those_of_the_search(bounds: Bounds) 
 def test_every_set_of_features_is_on_the_page_and_holds() -> None:
     assert len(re.findall(r"\| all \d+ hold \|", PAGE)) == len(list(subsets())) == 2 ** len(Feature)
     assert "broken:" not in PAGE
-
-
-GIVEN_UP = {
-    "ref": set[str](),
-    "keep": {"no-lost-cancel", "queue-dropped", "no-late-fold"},
-    "hold": {"no-lost-cancel", "all-done", "some-terminal", "queue-dropped"},
-    "merge": {"no-absorption"},
-    "reject": set[str](),
-    "interrupt": {"cancel-stops", "no-poisoning"},
-}
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.answer.split(":")[0])
-def test_a_policy_gives_up_exactly_this(policy: Policy) -> None:
-    assert set(explore(policy.protocol, policy.bounds).violations) == GIVEN_UP[policy.protocol.name]

@@ -10,9 +10,9 @@ from types import EllipsisType
 
 from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS, SILENT
 from cancelmark.model.session import label
 from cancelmark.model.trace import Trace, call_text, replay
+from cancelmark.model.variants.catalogue import VARIANTS
 
 from .recording import Recording
 
@@ -55,9 +55,7 @@ ENDS = tuple(outcome.value for outcome in Outcome)
 
 # --- hidden bugs
 
-_KNOWN = {bug.name: bug.protocol for bug in BUGS} | {protocol.name: protocol for protocol in SILENT}
-
-HIDDEN: dict[int, Protocol] = {number: _KNOWN[name] for number, name in enumerate((
+HIDDEN: dict[int, Protocol] = {number: VARIANTS[name].protocol for number, name in enumerate((
     "the mark is one too high",
     "busy is asked before the mark",
     "an error does not hand off",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from cancelmark.model.check.walk import Walk
-from cancelmark.model.instead import FLAG, Memory
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import AnySession, Session, label
 from cancelmark.model.trace import Trace, replay
+from cancelmark.model.variants.alternatives import FLAG, Memory
 
 from ..drawing.render import svg_document
 from ..traces import telling

@@ -9,8 +9,7 @@ from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, prop
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.trace import Trace
-from cancelmark.model.variants.mistakes import MISTAKES
-from cancelmark.model.variants.policies import POLICIES
+from cancelmark.model.variants.catalogue import MISTAKES, VARIANTS
 
 from .tables import family_properties_table, table
 
@@ -65,12 +64,28 @@ def _steps(trace: Trace) -> str:
     return " · ".join(str(step.call) for step in trace.steps)
 
 
+CANCEL = "What does a cancel do to the queue?"
+BUSY = "What happens to a prompt that comes while another runs?"
+ANSWERS = (  # the question; the answer, of the reference or of a policy; how to ask the family for it
+    (CANCEL, "drop: what was accepted before the cancel ends canceled", "`cancel`"),
+    (CANCEL, VARIANTS["keep"], "`stop`"),
+    (CANCEL, VARIANTS["hold"], "`stop` with hold"),
+    (CANCEL, VARIANTS["merge"], "prompts without a run id"),
+    (BUSY, "enqueue: it waits", "`if_busy: queue`"),
+    (BUSY, VARIANTS["reject"], "`if_busy: reject`"),
+    (BUSY, VARIANTS["interrupt"], "`if_busy: interrupt`"),
+)
+
+
 def policies_table() -> str:
     rows = []
-    for policy in POLICIES:
-        found = explore_fully(policy.protocol, policy.bounds).violations
+    for question, answer, in_family in ANSWERS:
+        if isinstance(answer, str):
+            rows.append((question, answer, "nothing", in_family))
+            continue
+        found = explore_fully(answer.protocol, answer.bounds).violations
         given_up = "<br>".join(f"**{id}** ({len(trace)}): {_steps(trace)}" for id, trace in found.items())
-        rows.append((policy.question, policy.answer, given_up or "nothing", policy.in_family))
+        rows.append((question, answer.title, given_up or "nothing", in_family))
     return table(("question", "answer", "what it gives up, in the reference's words", "the same in the family"), rows)
 
 

@@ -9,6 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cancelmark.model.calls import CALLS
+
 from ...files import UsageError
 from ..text import line, plain
 from ..width import Help
@@ -17,13 +19,14 @@ from .connect import Place, add_place, carry_out, connect_place
 if TYPE_CHECKING:
     from ...client import Prompt, Refusal, Session
 
-DESCRIPTION = """\
+CHANGES = {call.queue[0]: call for call in CALLS if call.names_prompt}
+LINES = "\n".join(f"  {f'{word} NUMBER':14} {call.queue[1]}" for word, call in CHANGES.items())
+
+DESCRIPTION = f"""\
 List what waits in a session, the next one first, each with its number (#12), or change it:
 
   clear          cancel all that waits; the prompt that is running goes on
-  drop NUMBER    cancel this prompt alone
-  edit NUMBER    edit its text in $EDITOR; the session is held meanwhile, so that the prompt does not start
-  up NUMBER      move it ahead of all others
+{LINES}
 
 Somebody else may be faster: whoever comes too late is told what has become of the prompt.
 """
@@ -31,8 +34,6 @@ Somebody else may be faster: whoever comes too late is told what has become of t
 EPILOG = """\
 exit code: 0 done; 1 too late, or somebody else has changed the text; 2 bad usage, no server, or it refused
 """
-
-CHANGES = ("drop", "edit", "up")
 
 
 def add_parser(commands: Any) -> None:
@@ -109,11 +110,11 @@ async def change(arguments: argparse.Namespace, seq: int) -> int:
                 late = told.effect == "none"
                 done = {"canceled": "is canceled", "asked": "runs already, and was asked to stop",
                         "none": f"had ended before: {told.outcome.replace('_', ' ')}"}[told.effect]
-            elif arguments.what == "up":
-                await place.client.next(*where, seq)
-                late, done = False, "is next"
-            else:
+            elif arguments.what == "edit":
                 late, done = await edit(place, session, seq)
+            else:
+                await place.client.call(CHANGES[arguments.what].name, *where, seq)
+                late, done = False, f"is {CHANGES[arguments.what].done}"
         except Refusal as error:
             if not error.told.code:
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from cancelmark.model.calls import CALLS_BY_NAME
 from cancelmark.model.lifecycle import State
 
 from ...files import UsageError
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 PAUSE = 0.05  # seconds between two pictures
 RECENT = 100  # sessions whose prompts are shown even if they are all done
-
-CALLED = {"clear_queue": "queue cleared", "revoke": "dropped", "replace": "edited", "next": "moved to the front"}
 
 DESCRIPTION = """\
 Watch a workspace: its prompts as they move from accepted through queued and active to done, whoever sends them. q or
@@ -167,7 +166,8 @@ class Lines(View):
                 return line(f"{title(session.id)} session created")
             case Called() as called:  # so a session that was held needs no line of its own
                 seq, hold = f" #{called.seq}" if called.seq else "", " and hold" if called.held else ""
-                return line(f"{title(called.session_id)}{seq} {CALLED.get(called.call, called.call)}"
+                done = CALLS_BY_NAME[called.call].done if called.call in CALLS_BY_NAME else ""
+                return line(f"{title(called.session_id)}{seq} {done or called.call}"
                             f"{hold if called.call == 'stop' else ''} by client {called.client_id[:4] or 'unknown'}")
             case AgentEvent(error=error) as event if error:
                 return line(f"{title(event.session_id)} error {event.run_id} {error}")

@@ -7,21 +7,23 @@ import re
 from collections.abc import Iterable
 from html import escape
 
+from cancelmark.model.calls import CALLS
 from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, FamilyProperty
 
 from .reading import bounds_text, cite, read_bounds, specification
 from .tables import draw_table
 
-CALLS = {
-    Feature.REVOKE: ("Cancel one prompt.", "R30"),
-    Feature.STOP: ("Cancel what runs, and keep the queue. A stop can hold the session too.", "R31"),
-    Feature.HOLD: ("Nothing that waits starts until a resume. What runs goes on.", "R32"),
-    Feature.REPLACE: ("Give a prompt that has not begun another text.", "R33"),
-    Feature.NEXT: ("Move a waiting prompt to the front.", "R34"),
-    Feature.REJECT: ("Accept a prompt only if the session is idle.", "R35"),
-    Feature.INTERRUPT: ("Accept a prompt, put it to the front, and stop what runs.", "R35"),
+WORDS = {  # what a feature is that is no call of its own
+    Feature.REJECT: ("Accept a prompt only if the session is idle", "R35"),
+    Feature.INTERRUPT: ("Accept a prompt, put it to the front, and stop what runs", "R35"),
 }
+
+
+def describe(feature: Feature) -> tuple[str, str]:
+    """What it does, and the rule that says so."""
+    calls = [call for call in CALLS if call.feature is feature]
+    return (re.split(r"[.;] ", calls[0].says)[0], calls[0].rule) if calls else WORDS[feature]
 
 
 def family() -> str:
@@ -30,7 +32,8 @@ def family() -> str:
     mistakes = list(told["mistakes"])
     return (
         draw_table("The calls of the family", ("call", "what it does", "rule"), (
-            (f"<code>{feature.value}</code>", escape(says), cite(rule)) for feature, (says, rule) in CALLS.items()),
+            (f"<code>{feature.value}</code>", f"{escape(says)}.", cite(rule))
+            for feature in Feature for says, rule in [describe(feature)]),
             "actions-table")
         + f'<details class="more"><summary>Which properties change</summary>{draw_properties()}</details>'
         + draw_wording()

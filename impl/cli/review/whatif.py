@@ -5,13 +5,11 @@ from dataclasses import dataclass, replace
 
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.family import FEATURE_OF, Feature
-from cancelmark.model.instead import COUNTER, FLAG, LIST
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import Profile
-from cancelmark.model.seeded import BUGS
 from cancelmark.model.trace import Trace
-from cancelmark.model.variants.flawed import SEEDED
+from cancelmark.model.variants.catalogue import BUGS, IN_PLACE_OF_THE_MARK, ProtocolVariant
 from cancelmark.views.states.export import graph_of
 
 from .graphs import PackedGraph, pack_graph
@@ -28,16 +26,12 @@ class Change:
     play: str | None  # how the command line names it
 
 
-INSTEAD = (
-    Change("flag", "a flag in place of the mark", FLAG, Bounds(2, cancels=1), "cancelmark.model.instead:FLAG"),
-    Change("counter", "a counter in place of the mark", COUNTER, Bounds(2, cancels=1),
-           "cancelmark.model.instead:COUNTER"),
-    Change("list", "a list in place of the mark, in memory", LIST, Bounds(2, cancels=1, crashes=1),
-           "cancelmark.model.instead:LIST"),
-)
-SEEDED_CHANGES = tuple(
-    Change(slug, bug.name, bug.protocol, bug.bounds, f"seeded:{slug}")
-    for slug, bug in zip(SEEDED, BUGS))
+def _change(variant: ProtocolVariant) -> Change:
+    return Change(variant.slug, variant.title, variant.protocol, variant.bounds, f"seeded:{variant.slug}")
+
+
+INSTEAD = tuple(map(_change, IN_PLACE_OF_THE_MARK))
+SEEDED_CHANGES = tuple(map(_change, BUGS))
 
 
 def _policy(feature: Feature) -> Change:

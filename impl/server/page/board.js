@@ -283,7 +283,7 @@ function describeCall({ call, mark, seq, held }) {
     case "stop":
       return `stop${seq ? ` #${seq}` : ""}${held ? ", and hold" : ""}`;
     default:
-      return say(call);
+      return `${say(call)}${seq ? ` #${seq}` : ""}`;
   }
 }
 

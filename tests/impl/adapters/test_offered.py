@@ -35,7 +35,7 @@ def test_a_server_of_another_protocol_has_the_calls_of_that(protocol: Protocol, 
 
 def test_a_server_that_has_never_heard_of_these_calls_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers 404, and 405 where it has another call at the same address."""
-    names = {"stop", "hold", "resume", "revoke", "replace_text", "move_to_front"}
+    names = {"stop", "hold", "resume", "revoke", "replace", "next"}
     monkeypatch.setattr(app, "CALLS", [call for call in app.CALLS if call.name not in names])
     with threaded(script=lambda server: with_protocol(server, REFERENCE)) as server:
         assert asyncio.run(find_calls(server.url, None, "/here")) == set()

@@ -10,8 +10,8 @@ import pytest
 from support.small_server import FLAWS, small_server
 
 from cancelmark.conformance.adapter import Adapter, Ended
-from cancelmark.conformance.adapter.guarantees import CALLS
 from cancelmark.conformance.adapter.process import free_port
+from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import PROFILES, judge
 from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.report import Decision, Report, Status
@@ -87,7 +87,7 @@ def test_what_a_policy_says_is_judged_and_a_run_is_canceled_alone() -> None:
         assert not report.broken, report
         assert kept <= set(report.kept), report
         offered = {"enqueue": {"revoke-exact"}}.get(policy, {"revoke-exact"} | kept)
-        assert set(report.of(Status.NOT_OFFERED)) == CALLS.keys() - offered
+        assert set(report.of(Status.NOT_OFFERED)) == OF_THE_FAMILY - offered
 
 
 RUN_STATUS = ("pending", "running", "error", "success", "timeout", "interrupted")  # of the API's schema

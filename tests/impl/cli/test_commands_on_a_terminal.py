@@ -247,7 +247,8 @@ def test_no_line_of_a_board_is_too_long(width: int) -> None:
 
 HEAVY = {"httpx2", "httpcore2", "anyio", "starlette", "uvicorn", "pydantic", "prometheus_client", "sqlite3", "pydot",
          "numpy", "numba", "importlib.metadata", "cancelmark.impl.client", "cancelmark.impl.runtime",
-         "cancelmark.model.seeded", "cancelmark.model.revisions", "cancelmark.model.cluster.search", "rich.progress"}
+         "cancelmark.model.variants.catalogue", "cancelmark.model.revisions", "cancelmark.model.cluster.search",
+         "rich.progress"}
 
 
 @pytest.mark.parametrize(("command", "modules"), [

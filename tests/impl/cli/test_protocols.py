@@ -9,8 +9,7 @@ from support.browsing import Sight, chromium, inaccessible
 from support.commands import read_refusal, run_command
 
 from cancelmark.impl.cli.protocols import known_protocols, protocol_named
-from cancelmark.model.seeded import BUGS
-from cancelmark.model.variants.flawed import FLAWED, SEEDED
+from cancelmark.model.variants.catalogue import SLUGS, VARIANTS
 
 KEEP = """\
 from cancelmark.model.actions import stop_active
@@ -108,23 +107,22 @@ def test_a_name_that_is_no_protocol_is_refused(mine: Path, name: str, told: str)
 
 
 def test_every_seeded_bug_has_a_name_on_the_command_line() -> None:
-    assert set(SEEDED.values()) >= {*(bug.protocol for bug in BUGS), *FLAWED.values()}
-    for bug in BUGS:
-        assert protocol_named(f"seeded:{bug.name}") is bug.protocol
-    assert protocol_named("seeded:run-id-folded") is FLAWED["run-id-folded"]
-    assert not set(SEEDED) & set(known_protocols())
+    for bug in VARIANTS.values():
+        assert protocol_named(f"seeded:{bug.name}") is protocol_named(f"seeded:{bug.slug}") is bug.protocol
+    assert protocol_named("seeded:run-id-folded") is VARIANTS["a step folds prompts with a run id"].protocol
+    assert not set(SLUGS) & set(known_protocols())
 
 
 ILLEGAL = """
 from cancelmark.model.actions import cancel
 from cancelmark.model.lifecycle import Trigger
-from cancelmark.model.seeded import BUGS
+from cancelmark.model.variants.catalogue import VARIANTS
 
 def drop_the_second_turn(step, arg):
     for prompt in list(step.active)[1:]:
         step.fire(prompt, Trigger.DROP)
 
-beside = next(bug.protocol for bug in BUGS if bug.name == "a prompt without a run id does not wait")
+beside = VARIANTS["a prompt without a run id does not wait"].protocol
 ILLEGAL = beside.changed("illegal", cancel={"apply": drop_the_second_turn})
 """
 

@@ -77,7 +77,7 @@ def test_a_queue_is_held_edited_reordered_dropped_and_resumed(
     second = user.seq("fast: second")
     assert user.does("queue", "edit", second) == f"prompt #{second} has the new text\n"
     third = user.seq("fast: third")
-    assert user.does("queue", "up", f"#{third}") == f"prompt #{third} is next\n"
+    assert user.does("queue", "up", f"#{third}") == f"prompt #{third} is moved to the front\n"
     first = user.seq("fast: first")
     assert user.does("queue", "drop", first) == f"prompt #{first} is canceled\n"
     assert user.does("queue", "drop", first, code=1) == f"prompt #{first} had ended before: canceled\n"

@@ -11,8 +11,7 @@ from cancelmark.model.actions import Argument, Port, cancel
 from cancelmark.model.lifecycle import Guard, IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS, SILENT, Bug
-from cancelmark.model.variants.flawed import FLAWED
+from cancelmark.model.variants.catalogue import BUGS, FLAWED, SILENT, VARIANTS, ProtocolVariant
 
 
 @pytest.mark.rule(
@@ -32,15 +31,11 @@ def test_every_edge_of_the_model_is_an_edge_of_the_runtime(bounds: Bounds, edges
     assert replay(Sessions, bounds) == edges
 
 
-@pytest.mark.parametrize("bug", [bug for bug in BUGS if not bug.only_in_model], ids=lambda bug: bug.name)
-def test_every_seeded_bug_of_the_model_runs_on_the_runtimes_session(bug: Bug) -> None:
+@pytest.mark.parametrize(
+    "bug", [bug for bug in (*BUGS, *SILENT, *FLAWED) if not bug.only_in_model], ids=lambda bug: bug.name)
+def test_every_seeded_bug_of_the_model_runs_on_the_runtimes_session(bug: ProtocolVariant) -> None:
     """The protocol is a value: with a bug in it, model and runtime are still the same protocol."""
     assert run_on_session(bug.protocol, bug.bounds)
-
-
-@pytest.mark.parametrize("protocol", [*SILENT, *FLAWED.values()], ids=lambda protocol: protocol.name)
-def test_every_flaw_of_one_step_runs_on_the_runtimes_session(protocol: Protocol) -> None:
-    assert run_on_session(protocol, Bounds(2, cancels=1, requeues=1))
 
 
 def run_on_session(protocol: Protocol, bounds: Bounds) -> int:
@@ -48,7 +43,7 @@ def run_on_session(protocol: Protocol, bounds: Bounds) -> int:
 
 
 def test_what_cannot_run_there_is_listed() -> None:
-    assert {bug.name for bug in BUGS if bug.only_in_model} == {
+    assert {bug.name for bug in VARIANTS.values() if bug.only_in_model} == {
         "recovery forgets the queue", "a crash forgets what was accepted"}
 
 

@@ -13,7 +13,7 @@ from cancelmark.model.actions import Variant
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
-from cancelmark.model.variants.mistakes import MISTAKES, Mistake
+from cancelmark.model.variants.catalogue import MISTAKES, ProtocolVariant
 
 BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
 
@@ -169,14 +169,14 @@ def sessions_of(protocol: Protocol) -> type[FamilySessions]:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_every_mistake_of_the_family_runs_on_the_runtimes_session(mistake: Mistake) -> None:
+def test_every_mistake_of_the_family_runs_on_the_runtimes_session(mistake: ProtocolVariant) -> None:
     """The protocol is a value: with a mistake in it, model and runtime are still the same protocol."""
     bounds = mistake.bounds if DEEP else replace(mistake.bounds, prompts=min(2, mistake.bounds.prompts))
     assert replay(sessions_of(mistake.protocol), bounds, mistake.protocol)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
-def test_the_replay_finds_every_mistake_of_the_family(mistake: Mistake) -> None:
+def test_the_replay_finds_every_mistake_of_the_family(mistake: ProtocolVariant) -> None:
     """And a runtime with the mistake is not the family: some edge differs, within the bounds that show the mistake."""
     right = Protocol("right", features=mistake.protocol.features)
     with pytest.raises(Difference):

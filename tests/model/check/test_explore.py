@@ -11,6 +11,7 @@ from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Server, changes
 from cancelmark.model.session import Session
+from cancelmark.model.variants.catalogue import VARIANTS
 
 
 @pytest.mark.parametrize("bounds", PINNED, ids=str)
@@ -132,8 +133,7 @@ def test_running_out_of_numbers_or_memory_is_a_stop_like_any_other(monkeypatch: 
 
 
 def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
-    from cancelmark.model.seeded import BUGS
-    [bug] = [b for b in BUGS if b.name == "the mark is one too high"]
+    bug = VARIANTS["the mark is one too high"]
     result = explore(bug.protocol, Bounds(3, cancels=2), max_states=500)
     assert result.stopped
     assert result.verdict == "violated"
@@ -141,8 +141,7 @@ def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
 
 
 def test_a_circle_is_reported_as_a_path_and_a_loop() -> None:
-    from cancelmark.model.seeded import BUGS
-    [bug] = [b for b in BUGS if "progress" in b.breaks]
+    bug = VARIANTS["a canceled prompt is tried again"]
     trace = explore(bug.protocol, bug.bounds).violations["progress"]
     assert trace.loop is not None
     assert trace.states[trace.loop] == trace.states[-1]

@@ -31,8 +31,8 @@ from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import REFERENCE, Behaviour
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import PROFILES
-from cancelmark.model.seeded import BUGS, Bug
 from cancelmark.model.session import Step
+from cancelmark.model.variants.catalogue import BUGS, VARIANTS, ProtocolVariant
 
 need_fast_engine()
 
@@ -67,7 +67,7 @@ def test_the_pinned_counts_are_the_fast_engines_too(
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda b: b.name)
 @pytest.mark.parametrize("sessions", [1, long(2)])
-def test_both_engines_agree_on_seeded_bugs_and_no_reduction_loses_one(bug: Bug, sessions: int) -> None:
+def test_both_engines_agree_on_seeded_bugs_and_no_reduction_loses_one(bug: ProtocolVariant, sessions: int) -> None:
     bounds = replace(bug.bounds, sessions=max(sessions, bug.bounds.sessions))
     same(bug.protocol, bounds)
     loses_nothing(bug.protocol, bounds)
@@ -306,7 +306,7 @@ def test_limits_watchers_and_interrupts_stop_the_fast_engine_too() -> None:
 
 
 def test_a_violation_found_before_the_stop_is_still_a_violation() -> None:
-    [bug] = [b for b in BUGS if b.name == "the mark is one too high"]
+    bug = VARIANTS["the mark is one too high"]
     result = explore(bug.protocol, Bounds(3, cancels=2), max_states=500, engine="fast")
     assert result.stopped
     assert "no-poisoning" in result.violations

@@ -9,7 +9,7 @@ from cancelmark.model.check.explore import Reduction, explore
 from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
-from cancelmark.model.variants.mistakes import MISTAKES, Mistake
+from cancelmark.model.variants.catalogue import MISTAKES, ProtocolVariant
 
 need_fast_engine()
 
@@ -50,7 +50,7 @@ def test_the_family_has_its_counts(bounds: Bounds) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES if DEEP else MISTAKES[::2], ids=lambda m: m.name)
-def test_both_engines_agree_on_mistakes(mistake: Mistake) -> None:
+def test_both_engines_agree_on_mistakes(mistake: ProtocolVariant) -> None:
     same(mistake.protocol, mistake.bounds)
 
 
@@ -63,7 +63,7 @@ def test_no_reduction_loses_a_verdict_on_a_feature(feature: Feature) -> None:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES if DEEP else MISTAKES[1::4], ids=lambda m: m.name)
-def test_no_reduction_loses_a_mistake(mistake: Mistake) -> None:
+def test_no_reduction_loses_a_mistake(mistake: ProtocolVariant) -> None:
     loses_nothing(mistake.protocol, mistake.bounds,
                   refused=set().union(*(REFUSED.get(feature, ()) for feature in mistake.protocol.features)))
 

@@ -6,8 +6,8 @@ import os
 import pytest
 from support.budget import DEEP, every
 
-from cancelmark.model.seeded import BUGS as SEEDED_BUGS
-from cancelmark.model.variants.mistakes import MISTAKES
+from cancelmark.model.variants.catalogue import BUGS as SEEDED_BUGS
+from cancelmark.model.variants.catalogue import MISTAKES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")

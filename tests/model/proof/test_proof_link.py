@@ -22,8 +22,8 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.seeded import BUGS as SEEDED_BUGS
 from cancelmark.model.server import Change, Server, changes
+from cancelmark.model.variants.catalogue import VARIANTS
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
@@ -37,7 +37,6 @@ from cancelmark.model.proof.actions import ACTIONS, Action, Step
 from cancelmark.model.proof.invariant import INVARIANT, at_rest
 from cancelmark.model.proof.logic import Universe, View
 
-SEEDED = {bug.name: bug for bug in SEEDED_BUGS}
 # Bugs in what is not compared: the order of effects, and whose text an event carries.
 UNSEEN = ("the next turn starts before the end is published", "an end carries its neighbour's text")
 
@@ -273,7 +272,7 @@ SEEN = [bug for bug in BUGS if bug.name not in UNSEEN]
 
 @pytest.mark.parametrize("bug", SEEN if DEEP else SEEN[::7], ids=lambda bug: bug.name)
 def test_a_proof_of_another_protocol_would_be_noticed(bug: ProofBug) -> None:
-    bounds = SEEDED[bug.name].bounds
+    bounds = VARIANTS[bug.name].bounds
     solver = Solver(bounds, [bug.action if a.name == bug.action.name else a for a in ACTIONS])
     assert any(set(solver.successors(server, solver.compiled(server))) != edges(server, bounds.prompts)
                for server in servers(bounds))

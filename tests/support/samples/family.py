@@ -16,7 +16,7 @@ from cancelmark.model.family import HOLD, RUN_ID
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
 from cancelmark.model.session import Prompt
-from cancelmark.model.variants.mistakes import MISTAKES
+from cancelmark.model.variants.catalogue import MISTAKES
 
 from .models import ClosingModelAdapter, adapter_of
 

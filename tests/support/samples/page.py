@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import cache
 
-from cancelmark.conformance.adapter.guarantees import CALLS, NEEDS, ORDER, SIGNS
+from cancelmark.conformance.judging.guarantees import GUARANTEES_BY_ID, NEEDS
 from cancelmark.conformance.kit import judge
 from cancelmark.conformance.playing.scenarios import HIDDEN, SCENARIOS, UNSEEN
 from cancelmark.conformance.profile import Profile
@@ -20,9 +20,6 @@ from .table import SEEDED
 FEW = Profile("scenarios", histories=0, schedules=40, inside=0, repeats=1, shrinks=0, seconds=0)
 MANY = Profile("scenarios", histories=0, schedules=5000, inside=0, repeats=1, shrinks=0, seconds=0)
 
-OFFERS = {"steer": "turns that are steered", "fold": "turns that take others in", "shut": "`shut`",
-          "messages": "`messages`", "restart": "`restart`", "leave": "`leave`", "run_ids": "`run_ids`",
-          "grace": "`grace`", **{call: f"`{call}`" for call in CALLS.values()}}
 CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_TESTED: "?", Status.NOT_OBSERVABLE: "–",
          Status.NOT_OFFERED: "–", Status.NOT_CLAIMED: "–"}
 
@@ -53,13 +50,13 @@ that takes. Wherever the model says that a guarantee holds, the kit finds nothin
 finds, the last two tables say why.
 
 {table(("guarantee", *names), ((p.id, *(CELLS[judge_known(n).verdict(p.id).status] for n in names))
-                               for p in ORDER if p.id not in CALLS))}
+                               for p in GUARANTEES_BY_ID.values() if not p.call))}
 None of these has calls of the family. [Mistakes in the family](#mistakes-in-the-family) has servers that do.
 
 ## What is seen when a guarantee is broken
 
 {table(("guarantee", "what is seen", "the adapter needs"), (
-    (p.id, SIGNS[p.id], ", ".join(OFFERS[n] for n in NEEDS.get(p.id, ())) or "nothing more") for p in ORDER))}
+    (p.id, p.sign, ", ".join(NEEDS[n].offer for n in p.needs) or "nothing more") for p in GUARANTEES_BY_ID.values()))}
 ## Seeded servers
 
 Small servers that judge the judge (`support/samples/table.py`). Of each subject one is guilty, and one looks guilty

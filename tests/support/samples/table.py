@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cancelmark.conformance.adapter import Adapter
-from cancelmark.conformance.adapter.guarantees import CALLS
+from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import judge
 from cancelmark.conformance.profile import Profile
 from cancelmark.conformance.report import Decision, Report, Status
@@ -75,7 +75,7 @@ SEEDED: Mapping[str, tuple[Seeded, ...]] = {
     ),
     "nothing to judge": (
         Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
-               unsure=dict.fromkeys(one.Sound.claims - CALLS.keys(), UNTESTED)),
+               unsure=dict.fromkeys(one.Sound.claims - OF_THE_FAMILY, UNTESTED)),
         Seeded(one.RefusesWhileBusy, "has no queue, and says so", decision=Decision.NOTHING_BROKEN,
                unsure=dict.fromkeys(
                    ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),

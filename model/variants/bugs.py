@@ -1,77 +1,58 @@
 """Seeded bugs: small changes of the protocol that somebody could make, each with the properties it must break.
 
-A bug declares everything that the explorer finds at its bounds, no more and no less: a bug that breaks nothing, or
-something else than it says, fails the suite. The tests look for them, in the model and in the runtime's session, and so
-do the readers of the course.
+A bug that breaks nothing, or something else than it says, fails the suite. The tests look for these bugs in the model,
+in the runtime's session, in the proof and in the Promela model, and so do the readers of the course.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from . import actions
-from .actions import Argument, Port
-from .effects import End, Fold, Record, Start, Stop
-from .lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
-from .properties import Bounds
-from .protocol import REFERENCE, Protocol
-from .session import Step
+from .. import actions
+from ..actions import Argument, Port
+from ..effects import End, Fold, Record, Start, Stop
+from ..lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
+from ..properties import Bounds
+from ..protocol import REFERENCE
+from ..session import Step
+from .record import ProtocolVariant, is_row, rows_with
 
-
-@dataclass(frozen=True)
-class Bug:
-    name: str
-    protocol: Protocol
-    bounds: Bounds
-    breaks: frozenset[str]
-    unmet: frozenset[str]
-    shortest: int  # steps to the first property broken
-    only_in_model: str = ""  # why the runtime's session cannot have it
-
-
-BUGS: list[Bug] = []
+BUGS: list[ProtocolVariant] = []
 
 
 def bug(
     name: str,
     bounds: Bounds,
-    breaks: str,
-    shortest: int,
+    breaks: Mapping[str, int],
     *,
     rows: tuple[Row, ...] = ROWS,
     unmet: tuple[str, ...] = (),
+    flaw: str = "",
     only_in_model: str = "",
     **changes: dict[str, Any],
 ) -> None:
     """Adds a bug: other rows, and fields to change in the actions of those names."""
-    BUGS.append(Bug(name, REFERENCE.changed(name, rows, None, **changes), bounds,
-                    frozenset(breaks.split()), frozenset(unmet), shortest, only_in_model))
-
-
-def rows_with(*changed: Row, without: Callable[[Row], bool]) -> tuple[Row, ...]:
-    return (*changed, *(row for row in ROWS if not without(row)))
-
-
-def is_row(trigger: Trigger, dest: State | None = None) -> Callable[[Row], bool]:
-    return lambda row: row.trigger is trigger and dest in (None, row.dest)
+    BUGS.append(ProtocolVariant(REFERENCE.changed(name, rows, None, **changes), bounds, breaks, frozenset(unmet),
+                                flaw=flaw, only_in_model=only_in_model))
 
 
 # --- entry
 
-bug("the mark is not asked on entry", Bounds(2, cancels=1), "no-lost-cancel", 3,
+bug("the mark is not asked on entry", Bounds(2, cancels=1), {"no-lost-cancel": 3},
     rows=rows_with(
         Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY,)),
-        without=is_row(Trigger.ENTER)))
+        without=is_row(Trigger.ENTER)),
+    flaw="cancel-before-entry-lost")
 
-bug("busy is asked before the mark", Bounds(2, cancels=1), "no-lost-cancel", 6,
+bug("busy is asked before the mark", Bounds(2, cancels=1), {"no-lost-cancel": 6},
     rows=rows_with(
         Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), unless=(Guard.BUSY,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY, Guard.COVERED)),
         without=is_row(Trigger.ENTER)))
 
-bug("a prompt without a run id does not wait", Bounds(2), "single-active", 4,
+bug("a prompt without a run id does not wait", Bounds(2), {"single-active": 4},
     rows=rows_with(
         Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY, Guard.HAS_RUN_ID), unless=(Guard.COVERED,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, when=(Guard.BUSY,), unless=(Guard.COVERED, Guard.HAS_RUN_ID)),
@@ -79,8 +60,9 @@ bug("a prompt without a run id does not wait", Bounds(2), "single-active", 4,
         without=is_row(Trigger.ENTER)),
     unmet=("row fold→done", "outcome folded", "action step"))
 
-bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), "no-lost-cancel", 3,
-    rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.FAIL)))
+bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), {"no-lost-cancel": 3},
+    rows=rows_with(Row(Trigger.FAIL, State.ACCEPTED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.FAIL)),
+    flaw="failure-beats-cancel")
 
 
 def settle_without_record(step: Port, arg: Argument) -> None:
@@ -88,10 +70,10 @@ def settle_without_record(step: Port, arg: Argument) -> None:
     step.effects[:] = [e for e in step.effects if not isinstance(e, Record)]
 
 
-bug("nothing is written for a prompt canceled on entry", Bounds(1, cancels=1), "record", 4,
+bug("nothing is written for a prompt canceled on entry", Bounds(1, cancels=1), {"record": 4},
     settle={"apply": settle_without_record})
 
-bug("a canceled prompt is tried again", Bounds(1, cancels=1), "progress", 4,
+bug("a canceled prompt is tried again", Bounds(1, cancels=1), {"progress": 4},
     rows=rows_with(Row(Trigger.SETTLE, State.CANCELED_ON_ENTRY, State.ACCEPTED), without=is_row(Trigger.SETTLE)))
 
 
@@ -101,14 +83,14 @@ def cancel_one_too_many(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg._replace(seq=arg.seq + 1))
 
 
-bug("the mark is one too high", Bounds(2, cancels=1), "no-poisoning", 3, cancel={"apply": cancel_one_too_many})
+bug("the mark is one too high", Bounds(2, cancels=1), {"no-poisoning": 3}, cancel={"apply": cancel_one_too_many})
 
 
 def cancel_one_too_few(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg._replace(seq=max(0, arg.seq - 1)))
 
 
-bug("the mark is one too low", Bounds(2, cancels=1), "no-lost-cancel no-late-fold", 3,
+bug("the mark is one too low", Bounds(2, cancels=1), {"no-lost-cancel": 3, "no-late-fold": 6},
     cancel={"apply": cancel_one_too_few})
 
 
@@ -117,7 +99,7 @@ def cancel_without_stop(step: Port, arg: Argument) -> None:
     step.effects[:] = [e for e in step.effects if not isinstance(e, Stop)]
 
 
-bug("a cancel does not ask the running turn to stop", Bounds(1, cancels=1), "cancel-stops", 3,
+bug("a cancel does not ask the running turn to stop", Bounds(1, cancels=1), {"cancel-stops": 3},
     cancel={"apply": cancel_without_stop})
 
 
@@ -126,7 +108,7 @@ def cancel_keeps_queue(step: Port, arg: Argument) -> None:
     step.mark = arg.seq
 
 
-bug("a cancel leaves the queue", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
+bug("a cancel leaves the queue", Bounds(2, cancels=1), {"queue-dropped": 5, "no-lost-cancel": 6},
     cancel={"apply": cancel_keeps_queue}, unmet=("row drop→done",))
 
 
@@ -137,7 +119,7 @@ def finish_drops(step: Port, arg: Argument) -> None:
     actions.hand_off(step)
 
 
-bug("a cancel leaves the queue to the next handoff", Bounds(2, cancels=1), "queue-dropped", 5,
+bug("a cancel leaves the queue to the next handoff", Bounds(2, cancels=1), {"queue-dropped": 5},
     cancel={"apply": cancel_keeps_queue}, finish={"apply": finish_drops})
 
 
@@ -146,7 +128,7 @@ def cancel_in_silence(step: Port, arg: Argument) -> None:
     step.effects[:] = [e for e in step.effects if not isinstance(e, End)]
 
 
-bug("a cancel drops the queue in silence", Bounds(2, cancels=1), "some-terminal", 6,
+bug("a cancel drops the queue in silence", Bounds(2, cancels=1), {"some-terminal": 6},
     cancel={"apply": cancel_in_silence})
 
 
@@ -155,11 +137,11 @@ def cancel_answers_at_once(step: Port, arg: Argument) -> None:
     step.effects += [End(p.seq, Outcome.CANCELED, of=p.seq) for p in step.active]
 
 
-bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1), "one-terminal attribution", 3,
+bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1), {"attribution": 3, "one-terminal": 4},
     cancel={"apply": cancel_answers_at_once})
 
 
-bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
+bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), {"no-lost-cancel": 5, "queue-dropped": 5},
     rows=rows_with(Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.DROP)))
 
 
@@ -170,8 +152,8 @@ def cancel_hands_off(step: Port, arg: Argument) -> None:
     actions.hand_off(step)
 
 
-bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1), "no-lost-cancel queue-dropped", 5,
-    cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
+bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1),
+    {"no-lost-cancel": 5, "queue-dropped": 5}, cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
 
 
 def cancel_records_nobody(step: Port, arg: Argument) -> None:
@@ -180,10 +162,10 @@ def cancel_records_nobody(step: Port, arg: Argument) -> None:
         step.effects.append(Record(arg.seq))
 
 
-bug("an idle cancel asks for something", Bounds(1, cancels=1), "idle-cancel-noop", 3,
+bug("an idle cancel asks for something", Bounds(1, cancels=1), {"idle-cancel-noop": 3},
     cancel={"apply": cancel_records_nobody})
 
-bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), "isolation", 2,
+bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), {"isolation": 2},
     cancel={"everywhere": True})
 
 
@@ -192,7 +174,7 @@ def clear_queue_raises_mark(step: Port, arg: Argument) -> None:
     step.mark = arg.seq
 
 
-bug("clear_queue raises the mark", Bounds(2, clears=1), "no-poisoning", 3,
+bug("clear_queue raises the mark", Bounds(2, clears=1), {"no-poisoning": 3},
     clear_queue={"apply": clear_queue_raises_mark})
 
 
@@ -201,7 +183,7 @@ def clear_queue_stops_active(step: Port, arg: Argument) -> None:
     actions.stop_active(step)
 
 
-bug("clear_queue asks the running turn to stop", Bounds(1, clears=1), "cancel-stops", 3,
+bug("clear_queue asks the running turn to stop", Bounds(1, clears=1), {"cancel-stops": 3},
     clear_queue={"apply": clear_queue_stops_active})
 
 
@@ -210,12 +192,12 @@ def clear_queue_keeps_run_ids(step: Port, arg: Argument) -> None:
         step.fire(prompt, Trigger.DROP)
 
 
-bug("clear_queue leaves prompts with a run id", Bounds(2, clears=1), "queue-dropped", 5,
+bug("clear_queue leaves prompts with a run id", Bounds(2, clears=1), {"queue-dropped": 5},
     clear_queue={"apply": clear_queue_keeps_run_ids})
 
-bug("a closing server accepts", Bounds(1, closes=1), "closed", 2, accept={"while_closing": True})
+bug("a closing server accepts", Bounds(1, closes=1), {"closed": 2}, accept={"while_closing": True})
 
-bug("a close is forgotten", Bounds(1, closes=1), "closed", 1, close={"sets_closing": None})
+bug("a close is forgotten", Bounds(1, closes=1), {"closed": 1}, close={"sets_closing": None})
 
 
 # --- the turn, the queue, the handoff
@@ -226,12 +208,13 @@ def fold_everything(step: Port, arg: Argument) -> None:
         step.fire(prompt, Trigger.FOLD)
 
 
-bug("a step folds prompts with a run id", Bounds(3), "no-absorption", 7,
+bug("a step folds prompts with a run id", Bounds(3), {"no-absorption": 7},
     rows=rows_with(Row(Trigger.FOLD, State.QUEUED, State.DONE, outcome=Outcome.FOLDED), without=is_row(Trigger.FOLD)),
-    step={"apply": fold_everything})
+    step={"apply": fold_everything}, flaw="run-id-folded")
 
-bug("a stopping turn folds", Bounds(2, cancels=1), "no-late-fold", 6,
-    step={"subject": lambda port, prompt, _: prompt.state is State.ACTIVE and bool(actions.foldable(port))})
+bug("a stopping turn folds", Bounds(2, cancels=1), {"no-late-fold": 6},
+    step={"subject": lambda port, prompt, _: prompt.state is State.ACTIVE and bool(actions.foldable(port))},
+    flaw="fold-into-stopping-turn")
 
 
 def hand_off_to_the_last(step: Port, arg: Argument) -> None:
@@ -240,7 +223,7 @@ def hand_off_to_the_last(step: Port, arg: Argument) -> None:
         step.fire(step.queue[-1], Trigger.START)
 
 
-bug("the last in the queue goes first", Bounds(3), "fifo", 7,
+bug("the last in the queue goes first", Bounds(3), {"fifo": 7},
     rows=rows_with(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)), without=is_row(Trigger.START)),
     finish={"apply": hand_off_to_the_last})
 
@@ -251,7 +234,8 @@ def error_strands(step: Port, arg: Argument) -> None:
         actions.hand_off(step)
 
 
-bug("an error does not hand off", Bounds(3), "all-done some-terminal fifo", 5, finish={"apply": error_strands})
+bug("an error does not hand off", Bounds(3), {"all-done": 5, "some-terminal": 5, "fifo": 7},
+    finish={"apply": error_strands}, flaw="queue-stranded-by-error")
 
 
 def start_before_end(step: Port, arg: Argument) -> None:
@@ -259,7 +243,7 @@ def start_before_end(step: Port, arg: Argument) -> None:
     step.effects.sort(key=lambda e: not isinstance(e, Start))
 
 
-bug("the next turn starts before the end is published", Bounds(2), "prompt-terminal", 5,
+bug("the next turn starts before the end is published", Bounds(2), {"prompt-terminal": 5},
     finish={"apply": start_before_end})
 
 
@@ -269,7 +253,7 @@ def error_of_the_next(step: Port, arg: Argument) -> None:
         step.effects[:] = [replace(e, of=prompt.seq) if isinstance(e, End) else e for e in step.effects]
 
 
-bug("an end carries its neighbour's text", Bounds(2), "attribution", 5, finish={"apply": error_of_the_next})
+bug("an end carries its neighbour's text", Bounds(2), {"attribution": 5}, finish={"apply": error_of_the_next})
 
 
 def no_error_end(step: Port, arg: Argument) -> None:
@@ -277,7 +261,7 @@ def no_error_end(step: Port, arg: Argument) -> None:
     actions.finish(step, arg._replace(variant=variant))
 
 
-bug("turns never end in an error", Bounds(1), "", 0, finish={"apply": no_error_end},
+bug("turns never end in an error", Bounds(1), {}, finish={"apply": no_error_end},
     unmet=("row finish_error→done",))
 
 
@@ -291,7 +275,7 @@ def recover_forgets_queue(step: Step, arg: Argument) -> None:
     actions.recover(step, arg)
 
 
-bug("recovery forgets the queue", Bounds(2, crashes=1), "no-loss", 6, recover={"apply": recover_forgets_queue},
+bug("recovery forgets the queue", Bounds(2, crashes=1), {"no-loss": 6}, recover={"apply": recover_forgets_queue},
     only_in_model=LOSES)
 
 
@@ -301,7 +285,7 @@ def crash_forgets_accepted(step: Step, arg: Argument) -> None:
     actions.crash(step, arg)
 
 
-bug("a crash forgets what was accepted", Bounds(2, cancels=1, crashes=1), "no-loss", 2,
+bug("a crash forgets what was accepted", Bounds(2, cancels=1, crashes=1), {"no-loss": 2},
     crash={"apply": crash_forgets_accepted}, only_in_model=LOSES)
 
 
@@ -310,7 +294,7 @@ def recover_forgets_mark(step: Port, arg: Argument) -> None:
     actions.recover(step, arg)
 
 
-bug("recovery forgets the mark", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 4,
+bug("recovery forgets the mark", Bounds(1, cancels=1, crashes=1), {"no-lost-cancel": 4},
     recover={"apply": recover_forgets_mark})
 
 
@@ -319,7 +303,7 @@ def recover_resumes(step: Port, arg: Argument) -> None:
     step.effects += [Start(p.seq) for p in step.active]
 
 
-bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), "no-lost-cancel", 5,
+bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), {"no-lost-cancel": 5},
     recover={"apply": recover_resumes}, unmet=("row enter→queued", "row start→active", "row interrupt→done"))
 
 
@@ -330,7 +314,6 @@ def take_in_without_text(step: Port, arg: Argument) -> None:
     step.effects[:] = [e for e in step.effects if not isinstance(e, Fold)]
 
 
-SILENT = (REFERENCE.changed("the text of a folded prompt is handed to nobody", step={"apply": take_in_without_text}),)
-
-
-BUGS_BY_NAME: dict[str, Protocol] = {p.name: p for p in (*(b.protocol for b in BUGS), *SILENT)}
+SILENT = (ProtocolVariant(
+    REFERENCE.changed("the text of a folded prompt is handed to nobody", step={"apply": take_in_without_text}),
+    Bounds(2, cancels=1), {}),)
