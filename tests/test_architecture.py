@@ -39,7 +39,6 @@ CYCLES = {frozenset({"impl/server/app.py", "impl/server/calls.py"}): "one of the
 # Who may set a prompt's state, apart from the machine of `transitions`.
 SETTERS = {
     ("impl/runtime/session.py", "Prompt.__init__"): "a prompt is made accepted, or as the journal has it",
-    ("impl/runtime/session.py", "Session._put_back"): "a step that failed is taken back",
     ("conformance/schedule/loop.py", ""): "methods of the event loop are replaced, by their names",
 }
 

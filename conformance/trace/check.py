@@ -40,6 +40,7 @@ from .records import Asked, BadTrace, Found, FoundSession, Moved, Torn, TraceLin
 from .seqs import Seqs
 
 DESTINATION = {row.name: row.dest for row in FAMILY.rows}
+ENTERED = {State.ACCEPTED, State.QUEUED, State.ACTIVE}  # where a prompt can be that was just accepted
 SHOWN = 3  # states, and nearest lines, that a rejection tells
 
 Told = TypeVar("Told", Asked, Moved)
@@ -175,7 +176,10 @@ class TraceCheck:
         self._know(line.seq, Known(line.session, line.run_id, {State.ACCEPTED}))
         self.accepted += 1
         if line.if_busy is Feature.REJECT and self.complete:
-            if wrong := idleness.reject(line.seq, after):
+            found = self._candidates_of(line.session)
+            if not any(one.session.prompts or one.session.held for one in found):
+                idleness.found_idle(line.seq)
+            elif wrong := idleness.reject(line.seq, after):
                 raise self._rejection(line, wrong, line.session)
             self._move(replace(line, if_busy=None), line.session, line.seq - 1)
         else:
@@ -193,14 +197,20 @@ class TraceCheck:
         latest = self.seqs.latest
         if line.action == "cancel":
             latest = latest if line.mark is None else line.mark
-            if wrong := self._check_mark(latest):
+            if wrong := self._check_mark(latest, line.after, name):
                 raise self._rejection(line, wrong, name)
         self._move(line, name, latest)
 
-    def _check_mark(self, mark: int) -> str | None:
+    def _check_mark(self, mark: int, after: int | None = None, name: str = "") -> str | None:
+        """Whether the mark was the latest seq, now or right after line `after`. Others may have been given out since,
+        in other sessions."""
         if self._closed is not None and mark > self._closed:
             return f"the mark must be {self._closed}: the server is closing, and gives out no seq any more"
-        return self.seqs.reach(mark, self._n)
+        if after is None:
+            return self.seqs.reach(mark, self._n - 1, self._n)
+        if mark < (known := max(self._of.get(name, ()), default=0)):
+            return f"the mark must be {known} at least, which was accepted before"
+        return None if mark < self.seqs.latest else self.seqs.reach(mark, after, after)
 
     def _take_effect(self, line: TraceLine) -> None:
         name = self._session_of(line)
@@ -272,7 +282,7 @@ class TraceCheck:
                                      "lost", known.session)
         for seq, (name, prompt) in prompts.items():
             told = self.prompts.get(seq)
-            seen = told.seen if told else {State.ACCEPTED} if self.seqs.free(seq) else set(State)
+            seen = told.seen if told else ENTERED if self.seqs.free(seq) else set(State)
             if prompt.state not in seen or (told and (told.session, told.run_id) != (name, prompt.run_id)):
                 raise self._rejection(line, f"prompt {seq} was found {prompt.state.value} in session {name}, where the "
                                      "trace has never had it", name)

@@ -227,7 +227,7 @@ FIELDS: Mapping[str, Field] = {
     "n": Field("a whole number from 1", _count(1),
                "the number of the line, from 1 in each life of the server. A trace with it is complete"),
     "after": Field("a whole number from 0", _count(0),
-                   "of an acceptance that is written late: the number of the last line before its seq was given out"),
+                   "of an acceptance or a cancel that is written late: the number of the last line before it"),
     "time": Field("a number", lambda value: type(value) in (int, float), "seconds since 1970; not judged"),
     "v": Field(f"the number {VERSION}", lambda value: type(value) is int and value == VERSION,
                "the version of this format"),
@@ -244,7 +244,7 @@ _IN_ONE = frozenset(name for name, action in ACTION.items() if not action.everyw
 
 ONLY: Mapping[str, frozenset[str]] = {
     "seq": ON_PROMPTS | set(OWN_LINE), "run_id": ON_PROMPTS | set(OWN_LINE), "outcome": frozenset({"finish", "end"}),
-    "after": frozenset({"accept"}), "found": frozenset({"recover"}), "mark": frozenset(ACTION),
+    "after": frozenset({"accept", "cancel"}), "found": frozenset({"recover"}), "mark": frozenset(ACTION),
     "rows": frozenset(ACTION), "effects": frozenset(ACTION), "if_busy": frozenset({"accept"}),
     "hold": frozenset({"stop"}), "held": _IN_ONE, "traits": _IN_ONE,
 }

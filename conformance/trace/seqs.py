@@ -49,14 +49,15 @@ class Seqs:
         self.accepted = max(self.accepted, seq)
         return None
 
-    def reach(self, mark: int, now: int) -> str | None:
-        """The line `now` tells that `mark` was the latest seq."""
+    def reach(self, mark: int, until: int, since: int) -> str | None:
+        """`mark` was the latest seq: it was given out after line `until` at the latest, and any later one after line
+        `since` at the earliest."""
         if mark < self.latest:
             return f"the mark must be {self.latest} at least, the latest seq that was given out, and not {mark}"
         if mark > self.latest:
-            self.gaps.append(Gap(self.latest + 1, mark, self._since, now - 1))
+            self.gaps.append(Gap(self.latest + 1, mark, self._since, until))
             del self.gaps[:-MOST_GAPS]
-        self.latest, self._since = mark, now
+        self.latest, self._since = mark, max(self._since, since)
         return None
 
     def free(self, seq: int) -> bool:

@@ -16,9 +16,9 @@ from uuid import UUID
 from cancelmark.model.lifecycle import State
 
 from .. import wire
-from ..runtime.dispatcher import SESSION, SHOWN
 from ..runtime.events import Broker, Update
 from ..runtime.messages import list_names, wire_message
+from ..runtime.outbox import SESSION, SHOWN
 from ..runtime.run import STATE
 from ..store import Message, PromptRecord, SessionRecord
 from ..store.postgres import PostgresStore

@@ -16,14 +16,15 @@ from uuid import UUID, uuid4
 
 from ..models import Model
 from ..runtime.refusals import Refusal
+from ..runtime.runtime import Runtime
 from ..runtime.workspace import Unknown, Workspace, Workspaces
 from ..store import SessionRecord, StoreError
 from ..store.index import Record
 from ..store.places import Places
 from ..store.postgres import Database, PostgresStore
+from .leased import Leased
 from .mirror import Mirror, name_node
 from .node import Lease, Node, Work
-from .runtime import SharedRuntime
 
 log = logging.getLogger("cancelmark.cluster")
 
@@ -35,23 +36,24 @@ CLOSING = 0.05  # seconds between two looks at what a workspace that closes stil
 class SharedWorkspace(Workspace):
     """A workspace that other nodes may have open too."""
 
-    runtime: SharedRuntime
-
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.mirror = Mirror(self.runtime.store, self.runtime.broker, self._add)
+        assert isinstance(self.runtime.ownership, Leased)
+        self.leased = self.runtime.ownership
+        self.store = self.leased.store
+        self.mirror = Mirror(self.store, self.runtime.broker, self._add)
 
     async def find_owner(self, session_id: str) -> str:
         return await self.mirror.find_owner(session_id)
 
     async def look(self, session_id: str | None = None) -> None:
         if session_id is None or session_id not in self._sessions:
-            for session in await self.runtime.store.sessions():
+            for session in await self.store.sessions():
                 self._add(session)
         if session_id is None:
-            await self.runtime.look()
+            await self.leased.look()
         elif session_id in self._sessions:
-            await self.runtime.look(session_id)
+            await self.leased.look(session_id)
 
     def _add(self, session: SessionRecord) -> bool:
         """Takes in a session, and says whether it was not known."""
@@ -64,10 +66,10 @@ class SharedWorkspace(Workspace):
 
     async def hear(self) -> None:
         """Asks how far the log has come: a client may have seen events of which this node has not heard (C8b)."""
-        self.runtime.store.hear(await self.runtime.store.latest_event())
+        self.store.hear(await self.store.latest_event())
 
     def wanted(self) -> bool:
-        return super().wanted() or self.runtime.is_working()
+        return super().wanted() or self.leased.is_working()
 
     async def close(self, deadline: float | None = None) -> None:
         """Those who watch here see first what other nodes have ended: nobody tells them later."""
@@ -136,9 +138,8 @@ class SharedWorkspaces(Workspaces):
         if known is None or not known.open:
             raise _make_unknown(id)
         store = PostgresStore(self.database, UUID(id))
-        runtime = SharedRuntime(self.model, store, grace=self.stop, protocol=self.protocol,
-                                tell=partial(self.node.tell, id))
-        runtime.node = lambda: name_node(self.node.id, self.node.url)
+        leased = partial(Leased, tell=partial(self.node.tell, id), node=lambda: name_node(self.node.id, self.node.url))
+        runtime = Runtime(self.model, store, grace=self.stop, protocol=self.protocol, ownership=leased)
         await runtime.start()
         places = Places(await store.lives(), known.log)
         return SharedWorkspace(known, runtime, places, await store.sessions(), self.grace, self.queue, self._left,
@@ -172,11 +173,11 @@ class SharedWorkspaces(Workspaces):
         return True
 
     def figures(self) -> Mapping[str, tuple[str, float]]:
-        runtimes = [w.runtime for w in self if isinstance(w.runtime, SharedRuntime)]
+        leased = [w.leased for w in self if isinstance(w, SharedWorkspace)]
         return {
-            "sessions_owned": ("Sessions that this node owns", sum(runtime.count_owned() for runtime in runtimes)),
+            "sessions_owned": ("Sessions that this node owns", sum(one.count_owned() for one in leased)),
             "sessions_recovered": ("Sessions of dead nodes that this node has taken over",
-                                   sum(runtime.recovered for runtime in runtimes)),
+                                   sum(one.recovered for one in leased)),
             "others": ("Other nodes that live", self.node.others),
             "deaths": ("Times that this node was declared dead and has gone on", self.node.deaths),
             "buried": ("Nodes that this node has declared dead", self.node.buried),
@@ -188,9 +189,7 @@ class SharedWorkspaces(Workspaces):
     async def delete(self, id: str, deadline: float | None = None, *, forget: bool = False) -> None:
         """Closes the workspace at all nodes: nothing more is accepted, everything is canceled and waited for."""
         workspace = await self.find(id)
-        runtime = workspace.runtime
-        assert isinstance(runtime, SharedRuntime)
-        key = UUID(id)
+        runtime, key = workspace.runtime, UUID(id)
         runtime.closing = True  # here at once, and at the others by the sessions
         try:
             await self.database.fetch(
@@ -246,7 +245,7 @@ class SharedWorkspaces(Workspaces):
                 log.error("a look at a session failed", exc_info=error, extra={"session": one.session})
         for workspace in self:
             assert isinstance(workspace, SharedWorkspace)
-            await workspace.runtime.give_up_stuck()
+            await workspace.leased.give_up_stuck()
             await workspace.mirror.look()
 
     async def _look_at(self, one: Work) -> None:
@@ -261,21 +260,20 @@ class SharedWorkspaces(Workspaces):
                 workspace = self._open.get(record.id)
                 if workspace is None:
                     workspace = self._open[record.id] = await self._attach(record.id)
-        runtime = workspace.runtime
-        assert isinstance(runtime, SharedRuntime)
+        assert isinstance(workspace, SharedWorkspace)
         if one.owned:
-            if runtime.is_behind(one.session, one.version):
-                await runtime.look(one.session)
+            if workspace.leased.is_behind(one.session, one.version):
+                await workspace.leased.look(one.session)
         elif not self.closing:
-            await runtime.claim(one.session)
+            await workspace.leased.claim(one.session)
 
     async def _look_at_own(self, workspace_id: str, session_id: str) -> bool:
         """Looks at a session that another node has written to, if it is this node's."""
         workspace = self._open.get(workspace_id)
-        return isinstance(workspace, SharedWorkspace) and await workspace.runtime.look_at_own(session_id)
+        return isinstance(workspace, SharedWorkspace) and await workspace.leased.look_at_own(session_id)
 
     async def _hear_of_events(self) -> None:
-        shared = [workspace for workspace in self if isinstance(workspace.runtime, SharedRuntime)]
+        shared = [workspace for workspace in self if isinstance(workspace, SharedWorkspace)]
         if not shared:
             return
         rows = await self.database.fetch(
@@ -285,12 +283,9 @@ class SharedWorkspaces(Workspaces):
         found = {str(id): tuple(told) for id, *told in rows}
         for workspace in shared:
             latest, floor, known = found.get(workspace.id, (0, 0, None))
-            store = workspace.runtime.store
-            assert isinstance(store, PostgresStore)
             if latest > workspace.runtime.broker.latest:
-                assert isinstance(workspace, SharedWorkspace)
                 await workspace.mirror.look()  # before its end is heard of: no message comes after that
-                store.hear(latest)
+                workspace.store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
             if known != workspace.log and not workspace.runtime.unfinished() and not self._lock(workspace.id).locked():
                 async with self._lock(workspace.id):
@@ -298,9 +293,8 @@ class SharedWorkspaces(Workspaces):
 
     def _die(self) -> None:
         for workspace in self:
-            runtime = workspace.runtime
-            assert isinstance(runtime, SharedRuntime)
-            runtime.lose_all()
+            assert isinstance(workspace, SharedWorkspace)
+            workspace.leased.lose_all()
 
 
 def _make_unknown(id: str) -> Unknown:

@@ -1,14 +1,8 @@
 """Why a runtime does not do what it is asked for."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
 
 from cancelmark.model.lifecycle import Outcome, State
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 PAUSES = (0.002, 0.01, 0.05, 0.2)  # seconds before a call is made again: a node that is dead may not know of it yet
 
@@ -61,30 +55,9 @@ class Moved(Refusal):
     """The session belongs to another server by now."""
 
 
-class Stale(Refusal):
-    """Others have written to the session meanwhile: the call is made again."""
-
-
 async def pause(attempts: int) -> None:
     """Waits before a call is made again that was made in vain so often, the longer the more often."""
     await asyncio.sleep(PAUSES[min(attempts, len(PAUSES)) - 1])
-
-
-def repeated_on(*refusals: type[Refusal]) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """The call is made again until it is not refused so."""
-    def decorate(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-        @wraps(call)
-        async def repeat(*args: P.args, **kwargs: P.kwargs) -> T:
-            attempts = 0
-            while True:
-                try:
-                    return await call(*args, **kwargs)
-                except refusals:
-                    await pause(attempts := attempts + 1)
-
-        return repeat
-
-    return decorate
 
 
 TOO_LATE = Closing("the server has closed and could not write this; a restart ends it")

@@ -74,9 +74,10 @@ class Run:
             self._message = user_message(prompt.session.id, prompt.seq, prompt.text, prompt.attachments)
         return self._message
 
-    def keep_message(self, message: Message) -> None:
-        """Its message is in the store already."""
-        self._message = message
+    def renumber(self) -> None:
+        """The prompt has another seq."""
+        if self._message:
+            self._message = self._message._replace(id=f"p{self.prompt.seq}")
 
     def forget_message(self) -> None:
         """The prompt has another text."""
@@ -107,11 +108,15 @@ class Handle:
     prompt (R26)."""
 
     def __init__(self, run: Run, broker: Broker, held: bool = False) -> None:
-        self.session_id, self.run_id, self.seq = run.prompt.session.id, run.prompt.run_id, run.prompt.seq
+        self.session_id, self.run_id = run.prompt.session.id, run.prompt.run_id
         self.held = held  # whether its session was held when it was accepted
         self._run, self._broker = run, broker
         self._subscriptions: set[Subscription] = set()
         self._released = False
+
+    @property
+    def seq(self) -> int:
+        return self._run.prompt.seq
 
     @property
     def result(self) -> Result | None:

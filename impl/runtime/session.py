@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.actions import Argument, Variant, effects_of
 from cancelmark.model.effects import Effect
-from cancelmark.model.family import RUN_ID, Feature, in_front_of_all
+from cancelmark.model.family import RUN_ID, Feature
 from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Symbol, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import PLAIN, Traits
@@ -32,17 +32,26 @@ class Refused(Exception):
     """A session does not take this call now, as its protocol says."""
 
 
+class Change(NamedTuple):
+    """What a step has made of a prompt."""
+
+    prompt: "Prompt"
+    traits: Traits
+    state: State  # that it has then
+
+
 class Effects(list[Effect]):
     """One step that was taken: what it asks the world to do, in order, and what the journal and a trace tell of it."""
 
-    __slots__ = ("action", "after", "begun", "changed", "held", "mark", "moved", "prompt", "replaced", "variant")
+    __slots__ = ("action", "after", "begun", "changed", "held", "mark", "moved", "prompt", "text", "variant", "was")
 
     def __init__(self, action: str, prompt: "Prompt | None" = None, variant: Variant = None) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
         self.moved: list[tuple[Prompt, Row]] = []  # the rows along which it moved prompts
-        self.changed: list[tuple[Prompt, Traits]] = []  # the traits that it has taken from prompts
+        self.changed: list[Change] = []  # the prompts to which it has given other traits
         self.begun: list[Prompt] = []  # prompts that have begun in it
-        self.replaced: tuple[str, str] | None = None  # of a replace: the new text, and the digest of the one before
+        self.text = prompt.text if prompt else ""  # of its prompt
+        self.was: str | None = None  # of a replace: the digest of the text before
         self.mark = 0  # the session's, after it
         self.held = False
         self.after = prompt.state if prompt else None  # the state of its prompt
@@ -62,6 +71,11 @@ class Counter:
         with self._lock:
             self.latest += 1
             return self.latest
+
+    def raise_to(self, seq: int) -> None:
+        """The seq was given out, by somebody else perhaps."""
+        with self._lock:
+            self.latest = max(self.latest, seq)
 
 
 class Prompt:
@@ -116,6 +130,7 @@ class Session:
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
         self.down = False
+        self.torn = False  # a step has failed in the middle
         self.held = False
         self.memory: Any = None
         self.prompts: dict[int, Prompt] = {}  # by seq
@@ -142,7 +157,7 @@ class Session:
         """The session becomes what the journal has of it, whatever steps were taken meanwhile. Its prompts are new
         objects."""
         with self._lock:
-            self.mark, self.held = mark, held
+            self.mark, self.held, self.torn = mark, held, False
             for known in (self.prompts, self.queue, self.active):
                 known.clear()
             for prompt in sorted(prompts, key=lambda p: p[0]):
@@ -150,52 +165,43 @@ class Session:
 
     def accept(
         self, text: str = "", run_id: str | None = None, seq: int | None = None, mode: Feature | None = None,
+        attachments: Sequence[Any] = (),
     ) -> tuple[Prompt, Effects]:
-        """The prompt is accepted with the next seq, or with `seq`, which the caller has taken from the counter before
-        in order to journal it first. A cancel in between covers it already (R1a). With mode `REJECT` a session that is
-        not idle raises `Refused`."""
+        """The prompt is accepted with the next seq, or with `seq`. With mode `REJECT` a session that is not idle raises
+        `Refused`."""
         with self._lock:
-            prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id)
+            prompt = Prompt(self, self.counter.next() if seq is None else seq, text, run_id, attachments=attachments)
             variant: Variant = run_id is not None
             if mode is not None:
                 variant = mode.value + (RUN_ID if variant else "")
             return prompt, self._take("accept", prompt, variant, prompt.seq - 1)
 
-    def foresee_entry(self) -> State:
-        """The state in which a prompt would be that is accepted and enters now. Nothing changes."""
+    def renumber(self, numbers: Iterable[tuple[Prompt, int]]) -> None:
+        """The prompts, which nobody has seen yet, have these seqs from now on. They may be done by now. One may get a
+        seq that another had before, so that all are taken out first."""
         with self._lock:
-            prompt, memory = Prompt(self, self.counter.latest + 1), self.memory
-            self._take("accept", prompt, False, prompt.seq - 1)
-            entered = self._take("enter", prompt, None, prompt.seq)
-            self._put_back(entered)
-            del self.prompts[prompt.seq]
-            self.memory = memory
-            assert entered.after is not None
-            return entered.after
+            numbers = list(numbers)
+            live = [prompt for prompt, _ in numbers if self.prompts.pop(prompt.seq, None)]
+            for prompt, seq in numbers:
+                prompt.seq = seq
+                prompt.give(prompt.traits)
+            self.prompts.update((prompt.seq, prompt) for prompt in live)
 
     def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None, latest: int | None = None,
              ) -> Effects:
         """Takes one step: an action of the protocol on the session, or on one of its prompts. What no row allows raises
         `IllegalTrigger` and changes nothing (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b,
         R10c, R10d, R11a, R11b, R12a, R12b, R12c, R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c, R32c,
-        R35c). A step
-        that is taken again reaches what had been accepted by `latest`, and no later prompt."""
+        R35c). If the action itself raises, the session is torn, and takes nothing more until it is reloaded. A cancel
+        reaches what had been accepted by `latest`."""
         with self._lock:
             return self._take(action, prompt, variant, self.counter.latest if latest is None else latest)
 
-    @property
-    def next_front(self) -> int:
-        """The place ahead of all that are not done."""
-        return in_front_of_all(self)  # type: ignore[arg-type]  # its effects are a list of a kind of their own
-
-    def place_in_front(self, prompt: Prompt) -> Effects:
-        """The prompt is ahead of all others that are not done, as an interrupt is from its acceptance on (R35b)."""
-        with self._lock:
-            effects = self.effects = Effects("", prompt)
-            if any(other.place < prompt.place for other in self.prompts.values()):
-                self.change(prompt, front=self.next_front)
-            effects.mark, effects.held = self.mark, self.held
-            return effects
+    def find(self, key: int | str) -> Prompt | None:
+        """The prompt with that seq or run id, if it is not done."""
+        if isinstance(key, int):
+            return self.prompts.get(key)
+        return next((prompt for prompt in self.prompts.values() if prompt.run_id == key), None)
 
     def is_idle(self) -> bool:
         """Whether every prompt is done and nobody holds the session (R35a)."""
@@ -205,7 +211,7 @@ class Session:
         """The prompt has another text from now on, if it takes one (R33a)."""
         with self._lock:
             effects = self._take("replace", prompt, None, self.counter.latest)
-            effects.replaced = text, make_digest(prompt.text, prompt.attachments)
+            effects.text, effects.was = text, make_digest(prompt.text, prompt.attachments)
             prompt.text = text
             return effects
 
@@ -221,6 +227,8 @@ class Session:
 
     def _take(self, name: str, prompt: Prompt | None, variant: Variant, seq: int) -> Effects:
         action = self.protocol.action(name)
+        if self.torn:
+            raise RuntimeError(f"session {self.id} has failed in the middle of {self.effects.action}: reload it first")
         if self.down is not action.while_down:
             raise RuntimeError(f"session {self.id} is {'down: recover it first' if self.down else 'not down'}")
         if action.subject is not None:
@@ -231,30 +239,13 @@ class Session:
         elif action.allowed is not None and not action.allowed(self, variant):
             raise Refused(f"session {self.id} does not {name} ({variant}): it is held, or not every prompt is done")
         effects = self.effects = Effects(name, prompt, variant)
-        mark, down, memory, held = self.mark, self.down, self.memory, self.held
-        try:
-            action.apply(self, Argument(prompt, variant, seq))
-        except BaseException:
-            self._put_back(effects)
-            if name == "accept" and prompt:
-                self.prompts.pop(prompt.seq, None)
-            self.mark, self.down, self.memory, self.held = mark, down, memory, held
-            raise
+        self.torn = True
+        action.apply(self, Argument(prompt, variant, seq))
+        self.torn = False
         effects.mark, effects.held = self.mark, self.held
         if prompt:
             effects.after = prompt.state
         return effects
-
-    def _put_back(self, effects: Effects) -> None:
-        """Puts the prompts back that a step has moved: what it costs depends on them and not on the queue."""
-        for prompt, row in reversed(effects.moved):
-            self._unindex(prompt, row.dest)
-            prompt.state, prompt.outcome = row.source, None
-            self._index(prompt)
-        for prompt, traits in reversed(effects.changed):
-            self._give(prompt, traits)
-        for prompt in effects.begun:
-            prompt.begun = False
 
     # --- the port: what the actions of the model speak to
 
@@ -292,12 +283,8 @@ class Session:
         self.effects += effects_of(row, prompt.seq)
 
     def change(self, prompt: Prompt, **fields: Any) -> None:
-        self.effects.changed.append((prompt, prompt.traits))
-        self._give(prompt, prompt.traits._replace(**fields))
-
-    def _give(self, prompt: Prompt, traits: Traits) -> None:
-        """The prompt has these traits from now on, and the place that they give it."""
-        queued = prompt.state is State.QUEUED
+        traits, queued = prompt.traits._replace(**fields), prompt.state is State.QUEUED
+        self.effects.changed.append(Change(prompt, traits, prompt.state))
         if queued:
             self._unindex(prompt, State.QUEUED)
         prompt.give(traits)

@@ -1,10 +1,10 @@
 """A trace: one line of JSON for each action that a runtime has taken, enough to replay it on the model.
 
-Lines are written when the step is taken, in the order of the steps. What a step asks for is carried out after that, so
-the last lines before a crash may tell of steps that were never journaled. A crash itself writes nothing, but may leave
-a line torn: the next life begins with a line 1, `recover`, and what was found in the journal. An acceptance is out of
-order: its line is written when it is durable, and `after` is the line that was the last when its seq was given out,
-which is when it has happened for the model.
+Lines are written when the step is taken; those of one session are in the order of its steps. What a step asks for is
+carried out after that, so the last lines before a crash may tell of steps that were never journaled. A crash itself
+writes nothing, but may leave a line torn: the next life begins with a line 1, `recover`, and what was found in the
+journal. The lines of an acceptance, with its entry, are written when it is durable, and those of later steps in its
+session after them: `after` is the line that was the last when the seq was given out, or the cancel came.
 
 `SCHEMA` describes a line; specs/trace.schema.json is made from it. specs/trace.md has the format for other servers, of
 which this is the complete case, and `cancelmark trace check` judges both.
@@ -21,7 +21,7 @@ from time import time
 from typing import Any, Self, TextIO
 
 from cancelmark.model.effects import EFFECTS, encode_effect
-from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature
+from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature, accepted_as
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY
 from cancelmark.model.session import PLAIN
@@ -66,7 +66,7 @@ SCHEMA: Mapping[str, Any] = {
         "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "how a turn finished"},
         "mark": {**_MARK, "description": "of the session, or the highest one, when the line was written"},
         "after": {"type": "integer", "minimum": 0,
-                  "description": "of an acceptance: the last line that was written before its seq was given out"},
+                  "description": "of an acceptance or a cancel that is written late: the last line before it happened"},
         "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
             "seq": _SEQ, "row": {"enum": sorted({row.name for row in FAMILY.rows})}})},
         "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
@@ -121,9 +121,10 @@ class TraceWriter:
             self._file = None
 
     def step(
-        self, session: Session, effects: Effects, after: int | None = None, mode: Feature | None = None,
+        self, session: Session, effects: Effects, after: int | None = None,
     ) -> None:
-        """A step of one session; of an acceptance also the line after which it has got its seq, and its mode."""
+        """A step of one session. `after` is of an acceptance the last line when it has got its seq, and of a cancel the
+        last line when it came, if its line is written later."""
         line: dict[str, Any] = {}
         if effects.prompt:
             line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
@@ -131,19 +132,22 @@ class TraceWriter:
             line["outcome"] = effects.variant.value
         if after is not None:
             line["after"] = after
-        if mode is not None:
-            line["if_busy"] = mode.value
+        for mode in MODES:
+            if effects.action == "accept" and accepted_as(effects.variant, mode):
+                line["if_busy"] = mode.value
         if effects.variant == HOLD:
             line["hold"] = True
         if session.protocol.features:
-            changed = sorted({prompt.seq: prompt for prompt, _ in effects.changed}.items())
+            changed = sorted({prompt.seq: traits for prompt, traits, _ in effects.changed}.items())
             line |= {"held": effects.held, "traits": [
-                {"seq": seq, **{name: getattr(prompt, name) for name in _TRAITS}} for seq, prompt in changed]}
+                {"seq": seq, **{name: getattr(traits, name) for name in _TRAITS}} for seq, traits in changed]}
         self._write(effects.action, session.id, effects.mark, [effects], line)
 
-    def everywhere(self, action: str, steps: Sequence[Effects], found: Json | None = None) -> None:
-        """A step of all sessions at once. `found`: the sessions as they were before it (`describe_sessions`)."""
-        mark = max((effects.mark for effects in steps), default=0)
+    def everywhere(self, action: str, steps: Sequence[Effects], marks: Iterable[int], found: Json | None = None,
+                   ) -> None:
+        """A step of all sessions at once, whose marks are these after it. `found`: the sessions as they were before
+        it (`describe_sessions`)."""
+        mark = max(marks, default=0)
         self._write(action, None, mark, steps, {} if found is None else {"found": found})
 
     def _write(self, action: str, session: str | None, mark: int, steps: Iterable[Effects], more: Json) -> None:

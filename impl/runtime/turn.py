@@ -88,6 +88,7 @@ class Turn:
         self._messages: dict[str, Message] = {}  # of the session, from the user's message on
         self._found = 0  # how many of these were there when it went on, or was summarized
         self._unwritten: dict[str, Message] = {}
+        self._handed: set[str] = set()  # that were to be written with other things
         self._earlier: list[Said] | None = None  # what was said before, as far as the model looks back
         self._task: asyncio.Task[object] | None = None  # that runs it
         self._stopping = False
@@ -202,7 +203,7 @@ class Turn:
         conversation = await self._short_conversation()
         message = self._put(self._new(Role.ASSISTANT, []))
         self._show(message)
-        self._draft = draft = Draft()
+        self._draft, self._handed = (draft := Draft()), set()
         saving = asyncio.get_running_loop().call_later(SOON, self._save_draft, draft)
         try:
             async with aclosing(self._ask(conversation, [t.tool for t in self.tools.values()])) as deltas:
@@ -336,12 +337,13 @@ class Turn:
             written.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def hand_over(self) -> tuple[Message, ...]:
-        """What the answer that is being given has to be written with before anything else of the session is."""
+        """What of the answer that is being given has to be written before anything else of the session is. Whoever asks
+        again, since that was not kept, gets it again."""
         if self._draft is None or self.abandoned:
             return ()
-        messages = tuple(self._unwritten.values())
+        self._handed |= self._unwritten.keys()
         self._unwritten.clear()
-        return messages
+        return tuple(self._messages[id] for id in sorted(self._handed))
 
     def _show(self, message: Message) -> None:
         if not self.abandoned and self._feed.watched:

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from typing import NamedTuple
 from uuid import uuid4
 
 from ..store import (
+    AcceptPrompt,
     Answer,
     Committed,
     Conflict,
@@ -51,8 +51,32 @@ class Writer:
                       actions)
         return Commit(steps, self._begin(steps))
 
-    async def complete(self, begun: "asyncio.Future[Answer]", begin_again: "Callable[[], asyncio.Future[Answer]]",
-                       wanted: Callable[[], bool] = lambda: True) -> Answer | None:
+    def again(self, commit: Commit) -> Commit:
+        """Sends the same steps again, under their id."""
+        return Commit(commit.steps, self._begin(commit.steps))
+
+    async def complete(self, commit: Commit) -> tuple[Answer, bool]:
+        """The answer. If the store will never take a message, the rest is kept without it: the second says whether that
+        was so."""
+        operations = commit.steps.operations
+        try:
+            return await commit.answer, False
+        except (Refused, Unstorable) as error:
+            refused = error
+        poorer = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
+                  for op in operations]
+        journal = [op for op in operations if not isinstance(op, PutMessage)]
+        messages = len(journal) < len(operations) and not isinstance(
+            getattr(refused, "operation", None), AcceptPrompt)
+        for attempt in (poorer, journal) if messages else ():
+            with suppress(Refused, Unstorable):
+                answer = await self._begin(commit.steps._replace(operations=attempt))
+                log.error("session %s: %s: %s", commit.steps.session_id, UNSTORABLE, refused)
+                return answer, True
+        raise refused
+
+    async def say(self, begun: "asyncio.Future[Answer]", begin_again: "Callable[[], asyncio.Future[Answer]]",
+                  wanted: Callable[[], bool]) -> Answer | None:
         """Waits for the answer, and begins again for as long as that may help and is wanted. None if it is not wanted
         any more (R25a)."""
         answer: asyncio.Future[Answer] | None = begun
@@ -64,7 +88,7 @@ class Writer:
                 if not error.retry or self._over.is_set():
                     raise
                 log.error("a step cannot be written, trying again: %s", error)
-                await self._pause(attempt)
+                await self.pause(attempt)
                 attempt, answer = attempt + 1, None
         return None
 
@@ -78,31 +102,13 @@ class Writer:
                 if not error.retry or self._over.is_set():
                     raise
                 log.error("a session cannot be read, trying again: %s", error)
-                await self._pause(attempt)
+                await self.pause(attempt)
 
-    async def _pause(self, attempt: int) -> None:
+    async def pause(self, attempt: int, hurry: asyncio.Event | None = None) -> None:
+        """Waits before something is tried again that was tried in vain so often, until `hurry` is set."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
-                await self._over.wait()
-
-    async def complete_poorer(self, commit: Commit) -> tuple[Answer | None, bool]:
-        """Waits for the answer. If the store will never take a message, the rest is kept without it: the second says
-        whether that was so."""
-        operations = commit.steps.operations
-        try:
-            return await self.complete(commit.answer, partial(self._begin, commit.steps)), False
-        except (Refused, Unstorable) as error:
-            refused = error
-        poorer = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
-                  for op in operations]
-        journal = [op for op in operations if not isinstance(op, PutMessage)]
-        for attempt in (poorer, journal) if len(journal) < len(operations) else ():
-            with suppress(Refused, Unstorable):
-                steps = commit.steps._replace(operations=attempt)
-                answer = await self.complete(self._begin(steps), partial(self._begin, steps))
-                log.error("session %s: %s: %s", steps.session_id, UNSTORABLE, refused)
-                return answer, True
-        raise refused
+                await (hurry or self._over).wait()
 
     def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
         if steps.operations or steps.claim or steps.release:

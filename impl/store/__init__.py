@@ -15,7 +15,17 @@ refuses what would break the journal itself, such as a second end. More would hu
 full disk, a prompt must still be able to end.
 """
 
-from .interface import Broken, NoRoom, Refused, Store, StoreError, Unconfirmed, Unstorable
+from .interface import (
+    Broken,
+    ClosingSession,
+    NoRoom,
+    Refused,
+    Store,
+    StoreError,
+    Unconfirmed,
+    UnknownSession,
+    Unstorable,
+)
 from .memory import MemoryStore
 from .operations import (
     AcceptPrompt,
@@ -40,8 +50,9 @@ from .troubles import explain
 
 __all__ = [
     "EPOCH", "MIGRATIONS", "TERMINAL", "AcceptPrompt", "Answer", "AppendEvent", "Batch", "Broken", "ChangePrompt",
-    "Committed", "Conflict", "DropEvent", "Event", "ForgetPrompt", "HoldSession", "Json", "Life", "Lost", "MemoryStore",
-    "Message", "MovePrompt", "NewSession", "NoRoom", "Operation", "PromptRecord", "PutMessage", "RaiseMark", "Refused",
-    "ReplaceText", "SessionRecord", "Snapshot", "SqliteStore", "Steps", "Store", "StoreError", "StoreStatistics",
-    "Transition", "Unconfirmed", "Unstorable", "explain", "make_digest",
+    "ClosingSession", "Committed", "Conflict", "DropEvent", "Event", "ForgetPrompt", "HoldSession", "Json", "Life",
+    "Lost", "MemoryStore", "Message", "MovePrompt", "NewSession", "NoRoom", "Operation", "PromptRecord",
+    "PutMessage", "RaiseMark", "Refused", "ReplaceText", "SessionRecord", "Snapshot", "SqliteStore", "Steps",
+    "Store", "StoreError", "StoreStatistics", "Transition", "Unconfirmed", "UnknownSession", "Unstorable",
+    "explain", "make_digest",
 ]

@@ -58,6 +58,19 @@ class Broken(StoreError):
     retry = False
 
 
+class UnknownSession(LookupError):
+    """There is no such session, or it was deleted."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is no session {session_id}")
+
+
+class ClosingSession(StoreError):
+    """The session accepts nothing more."""
+
+    retry = False
+
+
 def closed(where: object) -> StoreError:
     return Broken(where, "the store is closed", "open it again")
 
@@ -109,7 +122,7 @@ class Store(ABC):
     @abstractmethod
     async def load(self, session_id: str) -> Snapshot:
         """The session as it is stored, in one consistent read. Its version may be older than its rows if a commit is
-        under way: a commit on it is then a conflict, never a mistake. Raises `LookupError` if there is none."""
+        under way: a commit on it is then a conflict, never a mistake. Raises `UnknownSession` if there is none."""
 
     @abstractmethod
     async def load_all(self) -> list[Snapshot]:

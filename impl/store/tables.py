@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL
 
-from .interface import Broken, Refused, Store, closed, draw_name
+from .interface import Broken, Refused, Store, UnknownSession, closed, draw_name
 from .operations import AppendEvent, Operation
 from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
 from .rows import (
@@ -145,7 +145,7 @@ class SqlStore(Store):
             marks = db.execute("SELECT id, mark, held FROM sessions WHERE id = ?", (session_id,)).fetchall()
             prompts = db.execute(f"{_UNFINISHED_OF_SESSION} ORDER BY seq", (session_id,)).fetchall()
         if not marks:
-            raise LookupError(f"there is no session {session_id}")
+            raise UnknownSession(session_id)
         return self._make_snapshots(versions, marks, prompts)[0]
 
     def _make_snapshots(self, versions: Mapping[str, int], marks: Iterable[Sequence[Any]],

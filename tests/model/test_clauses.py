@@ -71,8 +71,10 @@ def test_a_cancel_covers_a_prompt_that_is_still_being_journaled() -> None:
     async def story(w: World) -> None:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await store.reached.wait()
-        await w.runtime.cancel("s")
+        canceling = asyncio.ensure_future(w.runtime.cancel("s"))
+        await a_while()
         store.open.set()
+        await canceling
         assert (await (await accepting)).outcome is Outcome.CANCELED
         assert w.model.calls == 0
 
@@ -341,12 +343,12 @@ def test_nothing_is_started_or_published_before_its_step_is_journaled() -> None:
     store = Gated(moves_to(State.ACTIVE))
 
     async def story(w: World) -> None:
-        a = await w.accept("a", "run-a")
+        accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await store.reached.wait()
         await a_while()
-        assert (w.model.calls, w.states()) == (0, [State.ACCEPTED])
+        assert (w.model.calls, w.states(), accepting.done(), w.runtime.unfinished("s")) == (0, [], False, 0)
         store.open.set()
-        await a
+        await (await accepting)
 
     play(store, story)
 

@@ -16,12 +16,12 @@ from uuid import uuid4
 import cancelmark.impl.models.demo as demo
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cluster import node as nodes
-from cancelmark.impl.cluster import runtime as runtimes
 from cancelmark.impl.cluster import workspaces
-from cancelmark.impl.cluster.lane import SharedLane
+from cancelmark.impl.cluster.leased import Leased
 from cancelmark.impl.models import Delta, Finish, FinishReason, Message, Role, Tool
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import Beat, Delay, Request, ScriptedModel, call, say
+from cancelmark.impl.runtime import Outbox
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.store import Committed, Store, StoreError, Unconfirmed
 from cancelmark.impl.store.postgres import schema
@@ -98,7 +98,7 @@ def take_places_from_a_sequence() -> None:
 
 
 def hear_cancels_by_notice_only() -> None:
-    look, is_behind = workspaces.SharedWorkspaces._look, runtimes.SharedRuntime.is_behind
+    look, is_behind = workspaces.SharedWorkspaces._look, Leased.is_behind
     heard = {"now": False, "next": False}
 
     def wake(self: nodes.Node) -> None:
@@ -109,23 +109,23 @@ def hear_cancels_by_notice_only() -> None:
         heard["now"], heard["next"] = heard["next"], False
         await look(self, work)
 
-    def is_behind_if_told(self: runtimes.SharedRuntime, session: str, version: int) -> bool:
-        lane = self._lanes.get(session)
-        return is_behind(self, session, version) and (heard["now"] or lane is None or lane.epoch is None)
+    def is_behind_if_told(self: Leased, session: str, version: int) -> bool:
+        box = self.home.boxes.get(session)
+        return is_behind(self, session, version) and (heard["now"] or box is None or not box.owned)
 
     nodes.Node.wake = wake  # type: ignore[method-assign]
     workspaces.SharedWorkspaces._look = look_if_told  # type: ignore[method-assign]
-    runtimes.SharedRuntime.is_behind = is_behind_if_told  # type: ignore[method-assign]
+    Leased.is_behind = is_behind_if_told  # type: ignore[method-assign]
 
 
 def claim_without_recovering() -> None:
-    async def claim(self: runtimes.SharedRuntime, lane: SharedLane, snapshot: Any) -> None:
-        answer = await self._writer.begin(lane.session.id, lane.version, [], None, "recover").answer
+    async def claim(self: Leased, box: Outbox, snapshot: Any) -> None:
+        answer = await self.home.writer.begin(box.session.id, box.version, [], None, "recover").answer
         if isinstance(answer, Committed):
-            lane.version, lane.epoch, lane.free = answer.version, answer.epoch, False
-            self._look_all(lane)
+            box.version, box.epoch, box.free = answer.version, answer.epoch, False
+            box.look_all()
 
-    runtimes.SharedRuntime._recover = claim  # type: ignore[method-assign]
+    Leased._recover = claim  # type: ignore[method-assign]
 
 
 def note_looks() -> None:
@@ -149,8 +149,8 @@ def note_looks() -> None:
             failed["now"] = True
             raise
         workspace = self._open.get(str(one.workspace))
-        lane = workspace and workspace.runtime._lanes.get(one.session)
-        failed["now"] |= bool(lane and lane.working)
+        box = workspace and workspace.runtime.boxes.get(one.session)
+        failed["now"] |= bool(box and box.working)
 
     workspaces.SharedWorkspaces._look = look_and_note  # type: ignore[method-assign]
     workspaces.SharedWorkspaces._look_at = look_at_and_note  # type: ignore[method-assign]

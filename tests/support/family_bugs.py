@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from cancelmark.impl import wire
-from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime import runtime as runtime_module
-from cancelmark.impl.runtime.lane import Lane
-from cancelmark.impl.runtime.session import Session
+from cancelmark.impl.runtime import Busy, Runtime
+from cancelmark.impl.runtime.journal import Journal
+from cancelmark.impl.runtime.session import Effects, Session
 from cancelmark.impl.runtime.workspace import Workspace
-from cancelmark.impl.store import Operation, ReplaceText
+from cancelmark.impl.store import AcceptPrompt, ReplaceText
 from cancelmark.model.family import Feature
-from cancelmark.model.session import PLAIN, Traits
+from cancelmark.model.session import PLAIN
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -26,31 +25,31 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 def unjournaled(action: str) -> Bug:
     """The call is answered, and never journaled."""
     def bug(patch: pytest.MonkeyPatch) -> None:
-        listed = Lane.list_operations
+        add = Journal.add
 
-        def list_operations(self: Lane) -> list[Operation]:
-            steps, self.steps = self.steps, [step for step in self.steps if step.effects.action != action]
-            try:
-                return listed(self)
-            finally:
-                self.steps = steps
+        def add_others(self: Journal, step: Effects) -> None:
+            if step.action != action:
+                add(self, step)
 
-        patch.setattr(Lane, "list_operations", list_operations)
+        patch.setattr(Journal, "add", add_others)
 
     return bug
 
 
 def recovery_forgets_the_hold(patch: pytest.MonkeyPatch) -> None:
-    restored = Session.restored
-    patch.setattr(runtime_module.Session, "restored",
-                  lambda *arguments, **named: restored(*arguments, **{**named, "held": False}))
+    reload = Session.reload
+    patch.setattr(Session, "reload", lambda self, mark, prompts, held=False: reload(self, mark, prompts))
 
 
 def a_replaced_text_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Its version is journaled, and its words are not."""
-    listed = Lane.list_operations
-    patch.setattr(Lane, "list_operations", lambda self: [
-        op for op in listed(self) if not isinstance(op, ReplaceText)])
+    add = Journal.add
+
+    def add_no_text(self: Journal, step: Effects) -> None:
+        add(self, step)
+        self.operations = [op for op in self.operations if not isinstance(op, ReplaceText)]
+
+    patch.setattr(Journal, "add", add_no_text)
 
 
 def the_first_text_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -65,11 +64,13 @@ def the_first_text_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_interrupt_has_no_place_in_the_journal(patch: pytest.MonkeyPatch) -> None:
-    def look(self: Runtime, lane: Lane, mode: Feature) -> Traits:
-        return PLAIN
+    add = Journal.add
 
-    unjournaled("")(patch)
-    patch.setattr(Runtime, "_look_before", look)
+    def add_plain(self: Journal, step: Effects) -> None:
+        add(self, step)
+        self.operations = [op._replace(traits=PLAIN) if isinstance(op, AcceptPrompt) else op for op in self.operations]
+
+    patch.setattr(Journal, "add", add_plain)
 
 
 def a_stop_names_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -117,8 +118,8 @@ def a_post_is_refused_as_busy_by_itself(patch: pytest.MonkeyPatch) -> None:
 
     async def accepted(self: Workspace, session_id: str, text: str, run_id: str | None, attachments: Any = (),
                        mode: Feature | None = None) -> int:
-        if mode is Feature.REJECT:
-            self.runtime._look_before(self.runtime._lane(session_id), mode)
+        if mode is Feature.REJECT and not self.runtime.find(session_id).session.is_idle():
+            raise Busy("it is busy")
         return await accept(self, session_id, text, run_id, attachments, mode)
 
     patch.setattr(Workspace, "accept", accepted)
@@ -126,9 +127,13 @@ def a_post_is_refused_as_busy_by_itself(patch: pytest.MonkeyPatch) -> None:
 
 def a_reject_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A prompt that wants an idle session is accepted in any."""
-    look = Runtime._look_before
-    patch.setattr(Runtime, "_look_before", lambda self, lane, mode: (
-        PLAIN if mode is Feature.REJECT else look(self, lane, mode)))
+    accept = Runtime.accept
+
+    async def accepted(self: Runtime, session_id: str, text: str, run_id: str | None = None, attachments: Any = (),
+                       mode: Feature | None = None) -> Any:
+        return await accept(self, session_id, text, run_id, attachments, None if mode is Feature.REJECT else mode)
+
+    patch.setattr(Runtime, "accept", accepted)
 
 
 # What a client that calls at random must notice, and in which words.

@@ -65,7 +65,7 @@ class Callers:
         if task and task.get_name().startswith("client "):
             front = in_front(before, None, effects.variant) if effects.action == "stop" else []
             self._taken[task.get_name()] = Taken(
-                session.id, effects, [(p.seq, p.traits) for p, _ in effects.changed], self._flips[session.id],
+                session.id, effects, [(p.seq, p.traits) for p, *_ in effects.changed], self._flips[session.id],
                 next((p.seq for p in front), 0))
 
     def committed(self, op: Operation) -> None:
@@ -174,7 +174,7 @@ class Callers:
             return
         world, lost = self._world, []
         for prompt, row in taken.effects.moved:
-            if (row.dest, row.outcome) not in world.journal[prompt.seq]:
+            if (row.dest, row.outcome) not in world.journal.get(prompt.seq, ()):
                 lost.append(f"that {name_of(prompt.seq)} is {(row.outcome or row.dest).value}")
         for seq, traits in taken.traits:
             kept = self.traits.get(seq, PLAIN)
@@ -191,7 +191,7 @@ class Callers:
         if effect == "canceled":
             self._canceled.add(do.of)
             return
-        journal = self._world.journal[do.of]
+        journal = self._world.journal.get(do.of, [])
         ended = journal[-1][1] if journal else None
         if (effect == "none" and (ended is None or ended.value != outcome)) or (
                 effect == "asked" and (State.ACTIVE, None) not in journal):

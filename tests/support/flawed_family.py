@@ -29,13 +29,14 @@ from support.scheduled import (
 from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl import wire
 from cancelmark.impl.models import Attachment
-from cancelmark.impl.runtime import Handle, Lane, Runtime
+from cancelmark.impl.runtime import Busy, Handle, Outbox, Runtime
+from cancelmark.impl.runtime.intents import Call
 from cancelmark.impl.runtime.run import show
 from cancelmark.impl.runtime.session import Effects, Prompt, Session
 from cancelmark.impl.store import Store
 from cancelmark.model.actions import hand_off
 from cancelmark.model.family import HOLD, Feature, cancel_one
-from cancelmark.model.lifecycle import Outcome, State, Trigger
+from cancelmark.model.lifecycle import State, Trigger
 from cancelmark.model.protocol import FAMILY
 
 _place = attrgetter("place")
@@ -176,7 +177,8 @@ class LooksFirst(Runtime):
     async def accept(self, session_id: str, text: str, run_id: str | None = None,
                      attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> Handle:
         if mode is Feature.REJECT:
-            self._look_before(self._lane(session_id), mode)
+            if not self.find(session_id).session.is_idle():
+                raise Busy("it is busy")
             await checkpoint()
             mode = None
         return await super().accept(session_id, text, run_id, attachments, mode)
@@ -188,7 +190,7 @@ class StopsSomebodyElse(Runtime):
     """A stop looks who is in front, and stops whoever is there later."""
 
     async def stop(self, session_id: str, **how: Any) -> wire.Stopped:
-        front = self._lane(session_id).session.in_front()
+        front = self.find(session_id).session.in_front()
         await checkpoint()
         return replace(await super().stop(session_id, **how), stopped=front.seq if front else 0)
 
@@ -203,19 +205,26 @@ class AlwaysCanceled(Runtime):
 class AnswersEarly(Runtime):
     """Calls are answered before they are journaled."""
 
-    async def _carry_out(self, lane: Lane, effects: Effects) -> Effects:
-        self._carry(lane, effects)
-        return effects
+    async def call(self, session_id: str, call: Call, by: str = "") -> Any:
+        box = self.find(session_id)
+        stored = box.ask(call)
+        return await stored if stored.done() else box.entries[-1].answer
 
 
 class TellsEarly(Runtime):
     """Who watches is told of a prompt as it is about to be."""
 
-    def _tell(self, lane: Lane, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False,
-              ) -> None:
-        if run := lane.runs.get(prompt.seq):
-            run.shown = show(prompt)
-        super()._tell(lane, prompt, state, outcome, stopping)
+    def open(self, *made_of: Any) -> Outbox:
+        box: Any = super().open(*made_of)
+        tell = box._show_prompt
+
+        def tell_early(prompt: Prompt, *about: Any, **how: Any) -> None:
+            if run := box.runs.get(prompt.seq):
+                run.shown = show(prompt)
+            tell(prompt, *about, **how)
+
+        box._show_prompt = tell_early
+        return box  # type: ignore[no-any-return]
 
 
 # --- the table

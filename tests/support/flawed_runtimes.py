@@ -31,10 +31,11 @@ class Racy(Session):
 
     watch: World
 
-    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None, latest: int | None = None,
+             ) -> Effects:
         own = getattr(self, action, None)
         if own is None:
-            return super().take(action, prompt, variant)
+            return super().take(action, prompt, variant, latest)
         effects: Effects = own(*(given for given in (prompt, variant) if given is not None))
         return effects
 
@@ -399,7 +400,7 @@ FLAWED: Mapping[str, Parts] = {
     "handoff-window-cancel-lost": Parts(PopsThenRegisters),
     "check-after-unlock": Parts(FoldsLater),
     "resurrected-by-enqueue": Parts(WritesBackWhatWasDropped),
-    "shutdown-in-silence": Parts(EntersOnADeadContext),
+    "shutdown-in-silence": Parts(EntersOnADeadContext, ready=True),
     "shutdown-silences-handoff": Parts(RegistersOnADeadContext),
     "clear-races-handoff": Parts(ClearsInTwo),
     "canceled-twice": Parts(ClearsWhatIsCanceled),

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Wait, call, say
-from cancelmark.impl.runtime import Busy, Lane, Runtime, TooLate
-from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.runtime import Busy, Handle, Runtime, TooLate
 from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import Answer, SqliteStore, Steps
@@ -63,11 +63,15 @@ class Hesitant(Runtime):
     def __init__(self, store: SqliteStore, random: Random, protocol: Protocol) -> None:
         tools = [ToolRunner(Tool("look", "looks", {"type": "object"}), look)]
         super().__init__(ScriptedModel(scene), store, tools=tools, grace=1.0, trace=TraceWriter(f"{store.path}.ndjson"),
-                         protocol=protocol)
+                         protocol=protocol, ready=self._hesitate)
         self._random = random
 
-    def _enter(self, lane: Lane, prompt: Prompt) -> None:
-        asyncio.get_running_loop().call_later(self._random.choice([0, 0, 0.02]), super()._enter, lane, prompt)
+    async def accept(self, *about: Any, **how: Any) -> Handle:
+        self.ready = self._random.choice([None, self._hesitate])
+        return await super().accept(*about, **how)
+
+    async def _hesitate(self, session_id: str) -> None:
+        await asyncio.sleep(self._random.choice([0, 0, 0.02]))
 
 
 def die() -> None:

@@ -4,21 +4,55 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from support.scenes import Scenes
 from support.stores import at_once, unfinished
 
 from cancelmark.impl.models import Failure, Finish, FinishReason, Model, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Fail, Gate, call
-from cancelmark.impl.runtime import Handle, Lane, Runtime
-from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.runtime import Handle, Outbox, Run, Runtime
+from cancelmark.impl.runtime.intents import Enter
 from cancelmark.impl.runtime.turn import ToolRunner
+from cancelmark.impl.runtime.turns import Turns
 from cancelmark.impl.store import Json, Store
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE, Protocol
 
 PATIENCE = 30.0
 OpenStore = Callable[[], Store]
+
+
+class Doors(Turns):
+    """Prompts stay accepted until they are let in, if `holding`."""
+
+    holding = False
+
+    def __init__(self, *made_of: Any) -> None:
+        super().__init__(*made_of)
+        self._doors: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def door(self, text: str) -> asyncio.Event:
+        """Set, it lets in the prompt with this text."""
+        return self._doors[text]
+
+    def open_all(self) -> None:
+        for door in self._doors.values():
+            door.set()
+
+    def let_in(self, box: Outbox, run: Run) -> None:
+        if self.holding:
+            self.home.spawn(self._let_in_when_open(box, run, self.door(run.prompt.text)))
+        else:
+            super().let_in(box, run)
+
+    async def _let_in_when_open(self, box: Outbox, run: Run, door: asyncio.Event) -> None:
+        await door.wait()
+        box.tell(Enter(run))
+
+
+async def at_once_ready(session_id: str) -> None:
+    """Whoever enters may."""
 
 
 class Held(Runtime):
@@ -28,27 +62,23 @@ class Held(Runtime):
         self, model: Model, store: Store, *, tools: Iterable[ToolRunner], grace: float, protocol: Protocol = REFERENCE,
     ) -> None:
         super().__init__(model, store, tools=tools, grace=grace, protocol=protocol)
-        self.holding = False
-        self._doors: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self.doors = self.turns = self.ownership.turns = Doors(self, model, tools, grace)  # type: ignore[attr-defined]
+
+    @property
+    def holding(self) -> bool:
+        return self.doors.holding
+
+    @holding.setter
+    def holding(self, holding: bool) -> None:
+        self.doors.holding = holding
+        self.ready = at_once_ready if holding else None
 
     def door(self, text: str) -> asyncio.Event:
-        """Set, it lets in the prompt with this text."""
-        return self._doors[text]
+        return self.doors.door(text)
 
     def let_all_in(self) -> None:
         self.holding = False
-        for door in self._doors.values():
-            door.set()
-
-    def _enter(self, lane: Lane, prompt: Prompt) -> None:
-        if self.holding:
-            self._spawn(self._enter_when_open(lane, prompt, self.door(prompt.text)))
-        else:
-            super()._enter(lane, prompt)
-
-    async def _enter_when_open(self, lane: Lane, prompt: Prompt, door: asyncio.Event) -> None:
-        await door.wait()
-        super()._enter(lane, prompt)
+        self.doors.open_all()
 
 
 class World(Scenes):

@@ -22,10 +22,11 @@ from support.watching import Complaint, Watch, watched
 from cancelmark.conformance.schedule import Choose, Schedule, checkpoint, explore_schedules, fifo, record
 from cancelmark.impl.models import Failure, Finish, FinishReason, ModelError, Tool
 from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, ScriptedModel, Stubborn, call, say
-from cancelmark.impl.runtime import Closing, Handle, RunIdInUse, Runtime
+from cancelmark.impl.runtime import Closing, Handle, RunIdInUse, Runtime, outbox
 from cancelmark.impl.runtime import runtime as runtime_module
 from cancelmark.impl.runtime.conversation import SUMMARIZE
 from cancelmark.impl.runtime.events import Broker, Update
+from cancelmark.impl.runtime.outbox import Decision, Intent, Outbox
 from cancelmark.impl.runtime.session import Effects, Session
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import (
@@ -176,9 +177,9 @@ class World(Watch):
     async def main(self) -> None:
         with ExitStack() as stack:
             self.directory = Path(stack.enter_context(TemporaryDirectory(prefix="cancelmark-", dir=SHARED_MEMORY)))
-            stack.enter_context(patch.multiple(
-                runtime_module, Session=watched(self.parts.session, self),
-                Broker=telling(self.parts.broker, self._publishes)))
+            stack.enter_context(patch.object(outbox, "Session", watched(self.parts.session, self)))
+            stack.enter_context(patch.object(
+                runtime_module, "Broker", telling(self.parts.broker, self._publishes)))
             stack.enter_context(_Errors(self))
             store = self.store(self)
             stack.callback(store.close)
@@ -331,7 +332,7 @@ class World(Watch):
     def _began(self, text: str) -> None:
         """A model is asked to answer this text."""
         self._happens("asked")
-        if self.runtime.closing:
+        if self.server.closing:
             self.complain("closing", f"a model is asked to answer {text!r} after close has begun")
         for prompt in self.server.prompts:
             if prompt.state is State.ACTIVE and self.texts[prompt.seq] == text:
@@ -424,8 +425,17 @@ class World(Watch):
 
     def carry(self, session: Session, effects: Effects) -> None:
         """Has the runtime carry out what a step asks for."""
-        runtime: Any = self.runtime
-        runtime._carry(runtime._lanes[session.id], effects)
+        self.runtime.boxes[session.id].tell(Taken(effects))
+
+
+class Taken(Intent):
+    """A step that was taken already."""
+
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
+
+    def apply(self, box: Outbox) -> Decision:
+        return Decision([self._effects])
 
 
 async def _ready(session_id: str) -> None:
@@ -489,7 +499,7 @@ class _Errors(logging.Handler):
         self._world.complain("quiet", f"{record.getMessage()}{cause}")
 
     def __enter__(self) -> None:
-        runtime_module.log.addHandler(self)
+        outbox.log.addHandler(self)
 
     def __exit__(self, *_: object) -> None:
-        runtime_module.log.removeHandler(self)
+        outbox.log.removeHandler(self)

@@ -1,6 +1,6 @@
 """A store in a PostgreSQL database, which several nodes share."""
 
 from .database import Database
-from .store import ClosingSession, PostgresStore
+from .store import PostgresStore
 
-__all__ = ["ClosingSession", "Database", "PostgresStore"]
+__all__ = ["Database", "PostgresStore"]

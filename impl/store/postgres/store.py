@@ -11,7 +11,7 @@ import psycopg
 
 from cancelmark.model.lifecycle import INITIAL
 
-from ..interface import Broken, Refused, Store, StoreError, Unconfirmed, closed, discard
+from ..interface import Broken, ClosingSession, Refused, Store, StoreError, Unconfirmed, UnknownSession, closed, discard
 from ..operations import (
     AcceptPrompt,
     AppendEvent,
@@ -61,12 +61,6 @@ WHERE s.workspace_id = %s
 """
 _REMEMBERED = "state = 'done' AND digest IS NULL"
 _HIGHEST = 2**63 - 1
-
-
-class ClosingSession(StoreError):
-    """The session accepts nothing more."""
-
-    retry = False
 
 
 class PostgresStore(Store):
@@ -213,7 +207,7 @@ class PostgresStore(Store):
     async def load(self, session_id: str) -> Snapshot:
         rows = await self._fetch(f"{_SNAPSHOT} AND s.id = %s ORDER BY p.seq", self.workspace, session_id)
         if not rows:
-            raise LookupError(f"there is no session {session_id}")
+            raise UnknownSession(session_id)
         return self._snapshots(rows)[0]
 
     async def load_all(self) -> list[Snapshot]:

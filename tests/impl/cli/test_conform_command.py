@@ -28,7 +28,8 @@ from cancelmark.impl.cli.conform import target
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.lane import Lane
+from cancelmark.impl.runtime.journal import Journal
+from cancelmark.impl.runtime.session import Effects
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import AppendEvent
 
@@ -166,13 +167,14 @@ def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
-    write = Lane.list_operations
+    add = Journal.add
 
-    def twice(self: Lane, *arguments: Any) -> list[Any]:
-        made = write(self, *arguments)
-        return made + [op for op in made if isinstance(op, AppendEvent)]
+    def add_twice(self: Journal, step: Effects) -> None:
+        known = len(self.operations)
+        add(self, step)
+        self.operations += [op for op in self.operations[known:] if isinstance(op, AppendEvent)]
 
-    patch.setattr(Lane, "list_operations", twice)
+    patch.setattr(Journal, "add", add_twice)
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -253,10 +253,10 @@ def test_a_trace_goes_on_behind_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "trace.ndjson"
     for _ in range(2):
         with TraceWriter(path) as trace:
-            trace.everywhere("recover", [], {})
+            trace.everywhere("recover", [], [], {})
     path.write_bytes(path.read_bytes() + b'{"v":1,"n":2,"ti')
     with TraceWriter(path) as trace:
-        trace.everywhere("recover", [], {})
+        trace.everywhere("recover", [], [], {})
     told = json.loads(run(path, "--json"))
     assert (told["verdict"], told["lives"], told["torn"]) == ("accepted", 3, [3])
 

@@ -11,8 +11,8 @@ from support.servers import threaded
 
 from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.impl.cli.main import main
+from cancelmark.impl.cluster.leased import Leased
 from cancelmark.impl.cluster.node import Lease
-from cancelmark.impl.cluster.runtime import SharedRuntime
 from cancelmark.impl.cluster.workspaces import SharedWorkspace
 from cancelmark.impl.models.openai import OpenAIModel
 
@@ -61,11 +61,11 @@ def test_three_nodes_conform_as_one_server(capsys: pytest.CaptureFixture[str]) -
 
 def keep_calls_to_oneself(patch: pytest.MonkeyPatch) -> None:
     """The owner of a session does not look at what other nodes have written, woken or not."""
-    async def look_at_own(self: SharedRuntime, session_id: str) -> bool:
+    async def look_at_own(self: Leased, session_id: str) -> bool:
         return True
 
-    patch.setattr(SharedRuntime, "is_behind", lambda self, session_id, version: False)
-    patch.setattr(SharedRuntime, "look_at_own", look_at_own)
+    patch.setattr(Leased, "is_behind", lambda self, session_id, version: False)
+    patch.setattr(Leased, "look_at_own", look_at_own)
 
 
 def trust_what_was_heard(patch: pytest.MonkeyPatch) -> None:

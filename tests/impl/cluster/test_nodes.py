@@ -15,11 +15,10 @@ from support.postgres import Bouncer, shared_server
 from support.proxies import Proxy
 from support.servers import Place, Server, serving
 
-from cancelmark.impl.cluster.lane import SharedLane
+from cancelmark.impl.cluster.leased import Leased
 from cancelmark.impl.cluster.node import BURY, Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
-from cancelmark.impl.cluster.runtime import SharedRuntime
-from cancelmark.impl.runtime.dispatcher import Dispatcher
+from cancelmark.impl.runtime import Outbox
 from cancelmark.impl.store import Answer, Snapshot, Steps, StoreError
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.store import _SNAPSHOT
@@ -230,7 +229,7 @@ def test_every_call_of_the_family_is_taken_at_any_node() -> None:
         assert (await there.do("stop", body={})).json()["held"] is True
         await there.until(lambda prompts: [p["state"] for p in prompts] == ["done", "done", "queued", "queued"])
         assert (await a[1].get())["held"]
-        assert a[0].site.workspaces.get(there.id).runtime.count_owned() == 0, "a held session has no owner"
+        assert a[0].site.workspaces.get(there.id).leased.count_owned() == 0, "a held session has no owner"
         async with a[1].watching() as watch:
             assert (await there.do("resume")).json() == {"held": False}
             await watch.end("r3")
@@ -515,22 +514,20 @@ def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypat
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
         runtime = next(iter(a[0].site.workspaces)).runtime
-        assert isinstance(runtime, SharedRuntime)
-        lane = runtime._lanes[a[1].session]
-        assert isinstance(lane, SharedLane)
+        box = runtime.boxes[a[1].session]
         snapshot = await runtime.store.load(a[1].session)
         read = PostgresStore.prompt
 
         async def lose_meanwhile(self: PostgresStore, key: str | int) -> object:
             found = await read(self, key)
-            runtime._lose(lane)
+            box.lose()
             assert found is not None
             return found._replace(outcome=Outcome.ERROR)  # by its new owner
 
         monkeypatch.setattr(PostgresStore, "prompt", lose_meanwhile)
-        await runtime._take_all_again(lane, snapshot._replace(prompts=()))
-        assert not runtime._runs
-        assert a[1].session not in runtime._lanes
+        await box.load(snapshot._replace(prompts=()))
+        assert not runtime.runs
+        assert a[1].session not in runtime.boxes
 
     play(story)
 
@@ -553,14 +550,14 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
         session = await a[1].new_session()
         await b[1].get("prompts")  # the workspace is open there
         runtime = b[0].site.workspaces.get(b[1].id).runtime
-        assert session not in runtime._lanes
+        assert session not in runtime.boxes
         b[0].holds("one")
         monkeypatch.setattr(PostgresStore, "load", load_late)
         accepting = asyncio.ensure_future(runtime.accept(session, "one", "r1"))
         await first.wait()
         canceling = asyncio.ensure_future(runtime.cancel(session))
         await accepting
-        while not any(run.turn for _, run in runtime._runs):
+        while not any(run.turn for _, run in runtime.runs):
             await asyncio.sleep(0.01)
         runs.set()
         await canceling
@@ -572,28 +569,27 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
     play(story, lease=Lease(60.0, 30.0), wake_ups=None)
 
 
-@pytest.mark.parametrize(("owner", "where", "error"), [
-    (SharedRuntime, "_begin_commit", KeyError("of this node")),
-    (SharedRuntime, "_begin_commit", asyncio.CancelledError("that nobody has asked for")),
-    (Dispatcher, "_take_all_again", KeyError("of this node")),
-    (SharedRuntime, "_keep", KeyError("of this node")),
+@pytest.mark.parametrize(("where", "error"), [
+    ("_begin", KeyError("of this node")),
+    ("_begin", asyncio.CancelledError("that nobody has asked for")),
+    ("load", KeyError("of this node")),
+    ("_settle", KeyError("of this node")),
 ])
 def test_a_session_with_which_its_owner_cannot_go_on_is_given_up_and_others_go_on(
-        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: type[Dispatcher], where: str,
-        error: BaseException) -> None:
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str, error: BaseException) -> None:
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
         await a[1].send("two", "r2")
-        runtime, known = next(iter(a[0].site.workspaces)).runtime, getattr(owner, where)
+        runtime, known = next(iter(a[0].site.workspaces)).runtime, getattr(Outbox, where)
         failed: list[str] = []
 
-        def fail_once(self: Dispatcher, *given: Any) -> Any:
-            if self is runtime and not failed:
+        def fail_once(self: Outbox, *given: Any) -> Any:
+            if self.home is runtime and not failed:
                 failed.append(where)
                 raise error
             return known(self, *given)
 
-        monkeypatch.setattr(owner, where, fail_once)
+        monkeypatch.setattr(Outbox, where, fail_once)
         async with b[1].watching() as watch:
             await b[1].send("three", "r3")
             assert (await watch.end("r1"))["outcome"] == "error"
@@ -613,17 +609,17 @@ def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(mo
     async def story(a: Node, b: Node) -> None:
         await run_at(a, "one", "r1")
         gate = a[0].model.gate("one")
-        runtime, known = next(iter(a[0].site.workspaces)).runtime, Dispatcher._take_all_again
+        runtime, known = next(iter(a[0].site.workspaces)).runtime, Outbox.load
         failed: list[str] = []
 
-        async def fail_once(self: Dispatcher, *given: Any) -> None:
-            if self is runtime and not failed:
+        async def fail_once(self: Outbox, *given: Any) -> None:
+            if self.home is runtime and not failed:
                 failed.append("away")
                 raise StoreError("the database", "away", "try again")
             await known(self, *given)
 
-        monkeypatch.setattr(SharedRuntime, "is_behind", lambda *_: False)  # only the commit finds the conflict
-        monkeypatch.setattr(Dispatcher, "_take_all_again", fail_once)
+        monkeypatch.setattr(Leased, "is_behind", lambda *_: False)  # only the commit finds the conflict
+        monkeypatch.setattr(Outbox, "load", fail_once)
         async with b[1].watching() as watch:
             await b[1].send("two", "r2")
             gate.open()

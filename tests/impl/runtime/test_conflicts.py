@@ -8,13 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.runtimes import World, calls, fails, tool, until, world
-from support.stores import at_once, unfinished
+from support.runtimes import World, at_once_ready, calls, fails, tool, until, world
 
 from cancelmark.impl import wire
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
-from cancelmark.impl.runtime import Moved, NoSession, Runtime
+from cancelmark.impl.runtime import Moved, NoSession, RunIdInUse, Runtime
 from cancelmark.impl.runtime.refusals import Busy, OtherVersion, PromptRefusal, Refusal, TooLate
 from cancelmark.impl.store import (
     EPOCH,
@@ -35,8 +34,9 @@ from cancelmark.impl.store import (
     Steps,
     make_digest,
 )
+from cancelmark.model.actions import Argument, Port, cancel
 from cancelmark.model.family import Feature
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.protocol import FAMILY, REFERENCE
 from cancelmark.model.session import Traits
 
@@ -387,41 +387,12 @@ def test_a_cancel_that_is_taken_again_does_not_reach_what_was_accepted_since() -
         first, _ = await w.active("a", "run-a")
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))
         await until(lambda: store.conflicts == 1)
-        second = await w.accept("b", "run-b")
+        accepting = asyncio.ensure_future(w.accept("b", "run-b"))
+        await asyncio.sleep(0)
         go_on.set()
         await canceling
         assert (await first).outcome is Outcome.CANCELED
-        assert (await second).outcome is Outcome.END_TURN
-
-    play(store, story)
-
-
-def test_a_prompt_that_is_being_journaled_is_not_taken_for_anothers() -> None:
-    class Slow(Shared):
-        """The acceptance of b is stored, and answered late."""
-
-        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
-            answer = super().begin_commit(steps)
-            late = steps.operations[0] == AcceptPrompt(2, "s", "b", "run-b")
-            return asyncio.ensure_future(self._tell_late(answer)) if late else answer
-
-        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
-            await go_on.wait()
-            return answer.result()
-
-    store = Slow(moves(State.DONE, Outcome.END_TURN), times=1)
-    go_on = asyncio.Event()
-
-    async def story(w: World) -> None:
-        first, gate = await w.active("a", "run-a")
-        accepting = asyncio.ensure_future(w.accept("b", "run-b"))
-        await until(lambda: len(at_once(unfinished(store))) == 2)
-        gate.open()
-        assert (await first).outcome is Outcome.END_TURN
-        assert store.conflicts == 1
-        go_on.set()
         assert (await (await accepting)).outcome is Outcome.END_TURN
-        assert w.ends() == [("run-a", "end_turn"), ("run-b", "end_turn")]
 
     play(store, story)
 
@@ -482,36 +453,6 @@ def test_a_stop_that_is_taken_again_reaches_nobody_else(hold: bool) -> None:
     assert store.conflicts == 1
 
 
-def test_the_place_of_an_interrupt_is_in_front_of_all_also_after_a_conflict() -> None:
-    """Somebody has gone to the front while the interrupt was journaled, and its place meets a conflict."""
-    class Slow(Shared):
-        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
-            answer = super().begin_commit(steps)
-            late = isinstance(steps.operations[0], AcceptPrompt) and steps.operations[0].seq == 3
-            return asyncio.ensure_future(self._tell_late(answer)) if late else answer
-
-        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
-            await go_on.wait()
-            return answer.result()
-
-    store = Slow(has(ChangePrompt, seq=3), times=1)
-    go_on = asyncio.Event()
-
-    async def story(w: World) -> None:
-        await w.active("a", "run-a")
-        await w.queued("b", "run-b")
-        accepting = asyncio.ensure_future(w.runtime.accept("s", "c", "run-c", (), Feature.INTERRUPT))
-        await until(lambda: len(at_once(unfinished(store))) == 3)
-        await w.runtime.next("s", "run-b")
-        go_on.set()
-        await (await accepting)
-        await until(lambda: not w.runtime.is_busy())
-        assert w.ends() == [("run-a", "canceled"), ("run-c", "end_turn"), ("run-b", "end_turn")]
-
-    play(store, story, protocol=FAMILY)
-    assert store.conflicts == 1
-
-
 REVOKED_INTERRUPT = ChangePrompt(2, Traits(revoked=True, front=1, urgent=True))
 KEPT_OUT: dict[str, tuple[Operation, list[tuple[str, str]]]] = {
     "revoked": (REVOKED_INTERRUPT, [("run-b", "canceled"), ("run-a", "end_turn")]),
@@ -528,6 +469,7 @@ def test_an_interrupt_that_others_keep_out_stops_nobody(case: str) -> None:
 
     async def story(w: World) -> None:
         _, gate = await w.active("a", "run-a")
+        w.runtime.ready = at_once_ready  # it enters after it was accepted
         await w.runtime.accept("s", "b", "run-b", (), Feature.INTERRUPT)
         await until(lambda: store.conflicts == 1)
         await until(lambda: w.states()[1:] in ([], [State.QUEUED]))
@@ -563,12 +505,13 @@ def test_a_turn_that_must_go_on_waits_until_it_is_known_whether_an_interrupt_sto
         w.plays("a", (Wait("a"), *fails(Failure.CONTEXT_TOO_LONG)), say("at last"))
         first = await w.accept("a", "run-a")
         await w.model.gate("a").reached()
+        w.runtime.ready = at_once_ready  # it enters after it was accepted
         second = asyncio.ensure_future(w.runtime.accept("s", "b", "run-b", (), Feature.INTERRUPT))
         await until(lambda: store.conflicts == 1)
-        steps = w.runtime._lanes["s"].steps
-        waiting = len(steps)
+        entries = w.runtime.boxes["s"].entries
+        waiting = len(entries)
         w.model.gate("a").open()
-        await until(lambda: len(steps) > waiting)  # the turn has its summary
+        await until(lambda: len(entries) > waiting)  # the turn has its summary
         go_on.set()
         assert (await first).outcome is (Outcome.END_TURN if others else Outcome.CANCELED)
         assert (await (await second)).outcome is (Outcome.CANCELED if others else Outcome.END_TURN)
@@ -692,6 +635,63 @@ def test_a_caller_is_told_what_was_committed(case: str) -> None:
     play(store, story, protocol=FAMILY)
 
 
+# --- what cannot be
+
+def test_what_was_asked_behind_an_acceptance_that_is_refused_is_applied_without_it() -> None:
+    """The cancel comes while the second acceptance under a run id is on its way, and is answered after it."""
+    class Slow(MemoryStore):
+        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+            again = any(isinstance(op, AcceptPrompt) and op.text == "again" for op in steps.operations)
+            return asyncio.ensure_future(self._commit_later(steps)) if again else super().begin_commit(steps)
+
+        async def _commit_later(self, steps: Steps) -> Answer:
+            await go_on.wait()
+            return await super().begin_commit(steps)
+
+    go_on = asyncio.Event()
+
+    async def story(w: World) -> None:
+        done = await w.accept("done", "run-a")
+        await done
+        first, _ = await w.active("a", "run-b")
+        waiting = await w.queued("b", "run-c")
+        refused = asyncio.ensure_future(w.accept("again", "run-a"))
+        canceled = asyncio.ensure_future(w.runtime.cancel("s"))
+        later = asyncio.ensure_future(w.accept("c", "run-d"))
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(RunIdInUse):
+            await refused
+        await canceled
+        assert [(await handle).outcome for handle in (first, waiting)] == [Outcome.CANCELED] * 2
+        assert (await (await later)).outcome is Outcome.END_TURN
+        assert [run_id for run_id, _ in w.ends()].count("run-a") == 1
+        assert not w.runtime.boxes["s"].unstored
+
+    play(Slow(), story)
+
+
+def test_a_call_that_fails_in_the_middle_of_its_step_changes_nothing() -> None:
+    """The session is loaded again: what runs runs on, and what was asked meanwhile is done."""
+    def cancel_and_fail(step: Port, arg: Argument) -> None:
+        cancel(step, arg)
+        for prompt in step.active:
+            step.fire(prompt, Trigger.SETTLE)
+
+    async def story(w: World) -> None:
+        first, gate = await w.active("a", "run-a")
+        second = await w.queued("b", "run-b")
+        with pytest.raises(IllegalTrigger, match="settle"):
+            await w.runtime.cancel("s")
+        assert (await w.accept("c", "run-c")).seq == 3
+        gate.open()
+        assert [(await handle).outcome for handle in (first, second)] == [Outcome.END_TURN] * 2
+        await until(lambda: not w.runtime.is_busy())
+        assert [run_id for run_id, _ in w.ends()] == ["run-a", "run-b", "run-c"]
+
+    play(MemoryStore(), story, protocol=REFERENCE.changed("broken", cancel={"apply": cancel_and_fail}))
+
+
 # --- a session that is lost -----------------------------------------------------------------------------------------
 
 class Taken(MemoryStore):
@@ -720,9 +720,8 @@ def test_a_session_that_is_lost_lets_go_of_its_turns_and_is_forgotten(chosen: Ch
         first = await w.accept("a", "run-a")
         await asyncio.sleep(0.01)
         if not store.lost:
-            second = await w.accept("b", "run-b")
             with pytest.raises(Moved, match="another server"):
-                await second
+                await (await w.accept("b", "run-b"))
         with pytest.raises(Moved, match="another server"):
             await first
         with pytest.raises(NoSession):

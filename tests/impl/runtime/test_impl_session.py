@@ -6,7 +6,7 @@ from support.budget import long
 from support.replayed_sessions import Sessions, shape
 from tools.replaying import replay
 
-from cancelmark.impl.runtime.session import Counter, Session
+from cancelmark.impl.runtime.session import Counter, Restored, Session
 from cancelmark.model.actions import Argument, Port, cancel
 from cancelmark.model.lifecycle import Guard, IllegalTrigger, Outcome, State, Trigger
 from cancelmark.model.properties import Bounds
@@ -125,7 +125,7 @@ def test_a_step_that_takes_in_nobody_is_refused() -> None:
     assert [(p.seq, row.name) for p, row in step.moved] == [(3, "fold→done")]
 
 
-def test_a_step_that_fails_in_the_middle_changes_nothing() -> None:
+def test_a_session_that_has_failed_in_the_middle_of_a_step_takes_nothing_more_until_it_is_reloaded() -> None:
     def cancel_twice(step: Port, arg: Argument) -> None:
         cancel(step, arg)
         for prompt in step.active:
@@ -134,20 +134,12 @@ def test_a_step_that_fails_in_the_middle_changes_nothing() -> None:
     session = Session("s", Counter(), protocol=REFERENCE.changed("broken", cancel={"apply": cancel_twice}))
     for run_id in ("run-1", "run-2", None):
         session.take("enter", session.accept(run_id=run_id)[0])
-    before = shape(session), [p.outcome for p in session.live]
     with pytest.raises(IllegalTrigger, match="settle"):
         session.take("cancel")
-    assert (shape(session), [p.outcome for p in session.live]) == before
-
-
-def test_an_acceptance_that_fails_leaves_no_prompt() -> None:
-    def accept_twice(step: Port, arg: Argument) -> None:
-        step.fire(step.admit(arg.seq + 1, arg.variant is True), Trigger.SETTLE)
-
-    session = Session("s", Counter(), protocol=REFERENCE.changed("broken", accept={"apply": accept_twice}))
-    with pytest.raises(IllegalTrigger, match="settle"):
-        session.accept()
-    assert not session.prompts
+    with pytest.raises(RuntimeError, match="in the middle of cancel: reload it first"):
+        session.take("clear_queue")
+    session.reload(0, [Restored(1, "", "run-1", State.ACTIVE), Restored(2, "", "run-2", State.QUEUED)])
+    assert [p.seq for p, _ in session.take("clear_queue").moved] == [2]
 
 
 def test_a_session_answers_every_guard_of_its_prompts() -> None:

@@ -22,14 +22,15 @@ from cancelmark.conformance.trace.check import TraceCheck
 from cancelmark.conformance.trace.records import TraceLine, read_lines
 from cancelmark.impl.models import FinishReason, ToolCall, ToolResult
 from cancelmark.impl.models.scripted import ScriptedModel
-from cancelmark.impl.runtime import Runtime
+from cancelmark.impl.runtime import Runtime, Stuck
 from cancelmark.impl.runtime.messages import finished, said, text_of, user_message, wire_part
-from cancelmark.impl.runtime.runtime import INTERRUPTED
+from cancelmark.impl.runtime.ownership import INTERRUPTED
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
     Answer,
     AppendEvent,
+    MemoryStore,
     Message,
     MovePrompt,
     NewSession,
@@ -39,8 +40,9 @@ from cancelmark.impl.store import (
     SqliteStore,
     Steps,
 )
+from cancelmark.model.actions import Argument, Port, recover
 from cancelmark.model.family import FAMILY_ACTIONS
-from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.lifecycle import Outcome, State, Trigger
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
 
 USER, NORMAL = ("user", None), ("assistant", "end_turn")
@@ -414,3 +416,23 @@ def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -
     assert len(observer.texts) > 5
     assert observer.founds > 3, "sessions were held across a kill"
     assert interrupted, "a hold keeps most prompts from running, and not all"
+
+
+def test_a_session_whose_recovery_fails_in_the_middle_stands_still_and_runs_nothing() -> None:
+    def recover_and_fail(step: Port, arg: Argument) -> None:
+        recover(step, arg)
+        for prompt in step.active:
+            step.fire(prompt, Trigger.SETTLE)
+
+    async def main() -> None:
+        store = MemoryStore()
+        await store.write([NewSession("s"), AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE),
+                           AcceptPrompt(2, "s", "b", "run-b"), MovePrompt(2, State.QUEUED)])
+        model = ScriptedModel()
+        broken = REFERENCE.changed("broken", recover={"apply": recover_and_fail})
+        async with Runtime(model, store, protocol=broken) as runtime:
+            with pytest.raises(Stuck, match="no row lets it settle"):
+                await runtime.cancel("s")
+        assert model.calls == 0
+
+    asyncio.run(main())

@@ -906,7 +906,8 @@ def times(n: int, chosen: Callable[[Batch], bool]) -> Callable[[Batch], bool]:
 @troubled
 @pytest.mark.parametrize("kind", [MovePrompt, PutMessage, AppendEvent])
 def test_a_store_that_fails_for_a_while_loses_nothing(kind: type) -> None:
-    store = Failing(times(2, lambda batch: any(isinstance(op, kind) for op in batch)))
+    store = Failing(times(2, lambda batch: any(isinstance(op, kind) for op in batch) and not any(
+        isinstance(op, AcceptPrompt) for op in batch)))  # which would be refused
 
     async def story(w: World) -> None:
         a, gate = await w.active("a", "run-a")
@@ -998,14 +999,14 @@ def test_an_abandoned_turns_write_is_not_tried_again_over_its_ending() -> None:
         assert (await handle).outcome is Outcome.CANCELED
         assert w.messages() == [USER, CANCELED]
         await asyncio.sleep(2 * writer.PATIENCE[0])
-        await until(lambda: not w.runtime._left)  # the turn has given up, or has made a second attempt
+        await until(lambda: not w.runtime.left)  # the turn has given up, or has made a second attempt
         assert w.messages() == [USER, CANCELED]
 
     play(store, story, grace=0.01)
 
 
-def test_a_prompt_that_is_answered_at_once_takes_three_commits(tmp_path: Path) -> None:
-    """Its acceptance, its start, and its end with the answer: an answer that takes a while is written once more."""
+def test_a_prompt_that_is_answered_at_once_takes_two_commits(tmp_path: Path) -> None:
+    """Its acceptance with its start, and its end with the answer: an answer that takes a while is written once more."""
     store = SqliteStore(tmp_path / "test.db")
 
     async def story(w: World) -> None:
@@ -1013,12 +1014,12 @@ def test_a_prompt_that_is_answered_at_once_takes_three_commits(tmp_path: Path) -
             before = store.statistics()
             await (await w.accept("a", f"run-{number}"))
             after = store.statistics()
-            assert (after.commits - before.commits, after.batches - before.batches) == (3, 3)
+            assert (after.commits - before.commits, after.batches - before.batches) == (2, 2)
         handle, gate = await w.active("b")
         await until(lambda: w.messages()[-1] == ("assistant", None))
         gate.open()
         await handle
-        assert store.statistics().commits == after.commits + 4
+        assert store.statistics().commits == after.commits + 3
 
     play(store, story)
 

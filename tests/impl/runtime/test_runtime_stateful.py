@@ -8,7 +8,7 @@ judges that history. A rule ends when the server has come to rest, so that a fai
 import asyncio
 import sqlite3
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from support.stores import at_once, unfinished
 
 from cancelmark.impl.models import Failure
 from cancelmark.impl.models.scripted import Beat, Request, ScriptedModel, Wait, say
-from cancelmark.impl.runtime import Closing, Handle, Lane
+from cancelmark.impl.runtime import Closing, Handle
 from cancelmark.impl.store import AppendEvent, Operation, RaiseMark, SqliteStore
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, judge
@@ -316,26 +316,38 @@ TestServer.settings = settings(max_examples=effort(50), stateful_step_count=25, 
 
 # --- The machine can fail -------------------------------------------------------------------------------------------
 
-class MarkNotKept(Held):
+class Miswriting(Held):
+    """Something else is written than what was taken."""
+
+    def __init__(self, *made_of: Any, **how: Any) -> None:
+        super().__init__(*made_of, **how)
+        begin = self.writer.begin
+        self.writer.begin = lambda session, version, operations, *more: begin(  # type: ignore[method-assign]
+            session, version, self.change(operations), *more)
+
+    def change(self, operations: Sequence[Operation]) -> Sequence[Operation]:
+        raise NotImplementedError
+
+
+class MarkNotKept(Miswriting):
     """A cancel is forgotten by a restart."""
 
-    def _list_operations(self, lane: Lane) -> list[Operation]:
-        return [op for op in super()._list_operations(lane) if not isinstance(op, RaiseMark)]
+    def change(self, operations: Sequence[Operation]) -> Sequence[Operation]:
+        return [op for op in operations if not isinstance(op, RaiseMark)]
 
 
-class EndPublishedTwice(Held):
+class EndPublishedTwice(Miswriting):
     """As clear-races-handoff did."""
 
-    def _list_operations(self, lane: Lane) -> list[Operation]:
-        operations = super()._list_operations(lane)
-        return operations + [op for op in operations if isinstance(op, AppendEvent) and "cancelled" in op.payload]
+    def change(self, operations: Sequence[Operation]) -> Sequence[Operation]:
+        return [*operations, *(op for op in operations if isinstance(op, AppendEvent) and "cancelled" in op.payload)]
 
 
 class QueueDroppedInSilence(Held):
     """As run-id-dropped-silently did."""
 
     async def clear_queue(self, session_id: str) -> None:
-        self._lane(session_id).session.queue.clear()
+        self.find(session_id).session.queue.clear()
 
 
 class CancelReachesEverySession(Held):

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from support.budget import effort
 from support.paths import ROOT
 from support.runtime_traces import do_everything, echo, write_trace
-from support.runtimes import Held, World, tool, until, world
+from support.runtimes import World, tool, until, world
 from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.conformance.trace.check import TraceCheck
@@ -29,7 +29,7 @@ from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
 from cancelmark.model.family import FAMILY_ACTIONS, Feature
-from cancelmark.model.lifecycle import ROWS, Outcome, State
+from cancelmark.model.lifecycle import ROWS, Guard, Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Move
 from cancelmark.model.session import Prompt, Session
 
@@ -54,14 +54,12 @@ class Replay:
         self.sessions: dict[str, Session] = {}
         self.states: dict[int, State] = {}  # as the lines have it
         self.home: dict[int, str] = {}  # the session of a prompt
-        self.latest = 0
+        self.latest: dict[str, int] = {}
 
     def play(self, lines: list[Line]) -> None:
-        """An acceptance happens when its seq is given out, which is after the line that it names."""
-        accepted = [((line["after"], 1, line["seq"]), self.take, line) for line in lines if "after" in line]
-        written = [((line["n"], 0, 0), self.look if "after" in line else self.take, line) for line in lines]
-        for _, do, line in sorted(accepted + written, key=lambda entry: entry[0]):
-            do(line)
+        """The lines of a session are in the order of its steps."""
+        for line in lines:
+            self.take(line)
             for session in self.sessions.values():
                 for prompt in session.prompts:
                     assert self.states[prompt.seq] is prompt.state, line
@@ -83,8 +81,7 @@ class Replay:
         assert told == len(line["rows"]) + len(line["effects"]), line
         for row in line["rows"]:
             self.states[row["seq"]] = DESTINATION[row["row"]]
-        if "after" not in line:
-            self.look(line)
+        self.look(line)
 
     def look(self, line: Line) -> None:
         """The mark is that of the moment in which the line was written."""
@@ -95,15 +92,15 @@ class Replay:
         session = self.sessions.setdefault(name, Session())
         action = BY_NAME[line["action"]]
         if action.name == "accept":
-            assert line["seq"] > self.latest, line
-            self.latest = line["seq"]
+            assert line["seq"] > self.latest.get(name, 0), line
+            self.latest[name] = line["seq"]
             self.states[line["seq"]], self.home[line["seq"]] = State.ACCEPTED, name
             return REFERENCE.apply(action, session, None, line["run_id"] is not None, line["seq"] - 1)
         prompt = session.prompt(line["seq"]) if "seq" in line else None
         variant = Outcome(line["outcome"]) if "outcome" in line else None
         if prompt and action.subject:
             assert REFERENCE.allows(action, session, prompt, variant), f"the model would not: {line}"
-        assert line["mark"] >= self.latest or action.name not in ("cancel", "close"), line
+        assert line["mark"] >= self.latest.get(name, 0) or action.name not in ("cancel", "close"), line
         return REFERENCE.apply(action, session, prompt, variant, line["mark"])
 
     def find(self, found: dict[str, Any]) -> None:
@@ -112,7 +109,7 @@ class Replay:
             self.sessions[name] = Session(session["mark"], True, prompts)
             self.states |= {prompt.seq: prompt.state for prompt in prompts}
             self.home |= {prompt.seq: name for prompt in prompts}
-            self.latest = max(self.latest, session["mark"], *(prompt.seq for prompt in prompts), 0)
+            self.latest[name] = max(session["mark"], *(prompt.seq for prompt in prompts), 0)
 
 
 def replayed(path: Path) -> Replay:
@@ -245,7 +242,7 @@ async def call_at_random(runtime: Runtime, random: Random, number: int) -> None:
             await getattr(runtime, call)(session, random.randint(1, 12), *(["other"] if call == "replace" else []))
 
 
-def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: Path) -> None:
+def test_a_cancel_that_comes_while_a_prompt_is_being_accepted_is_told_after_it(tmp_path: Path) -> None:
     go_on = asyncio.Event()
 
     class Slow(Meddled, MemoryStore):
@@ -258,13 +255,15 @@ def test_an_acceptance_that_a_cancel_overtakes_is_replayed_before_it(tmp_path: P
     async def story(w: World) -> None:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await asyncio.sleep(0)
-        await w.runtime.cancel("s")
+        canceling = asyncio.ensure_future(w.runtime.cancel("s"))
+        await asyncio.sleep(0)
         go_on.set()
+        await canceling
         assert (await (await accepting)).outcome is Outcome.CANCELED
 
     path = write_trace(tmp_path, Slow(), story)
     actions = [(line["action"], line.get("after")) for line in lines_of(path)]
-    assert actions[:2] == [("cancel", None), ("accept", 0)]
+    assert actions[:3] == [("accept", 0), ("enter", None), ("cancel", 0)]
     replayed(path)
 
 
@@ -289,27 +288,17 @@ def test_the_replay_complains_of_a_changed_line(tmp_path: Path, change: str) -> 
         Replay().play(lines)
 
 
-class Overtaking(Held):
-    """A runtime that asks for the busy session before the mark."""
-
-    def _enter(self, lane: Any, prompt: Any) -> None:
-        mark, lane.session.mark = lane.session.mark, 0
-        effects = lane.session.take("enter", prompt)
-        lane.session.mark = effects.mark = mark
-        self._carry(lane, effects)
-
-
 def test_the_replay_complains_of_a_runtime_that_does_not_ask_the_mark(tmp_path: Path) -> None:
+    """It asks for the busy session before the mark."""
+    deaf = REFERENCE.changed("deaf", guards={Guard.COVERED: lambda port, prompt: False})
+
     async def main() -> None:
-        store = MemoryStore()
         with TraceWriter(tmp_path / "trace.ndjson") as trace:
-            runtime = Overtaking(ScriptedModel(), store, tools=[], grace=1)
-            runtime.trace = trace
-            async with runtime:
+            async with Runtime(ScriptedModel(), protocol=deaf, trace=trace) as runtime:
                 await runtime.create_session("s")
-                runtime._counter.next()
+                runtime.counter.next()
                 await runtime.cancel("s")
-                runtime._counter.latest = 0  # so that the next prompt is covered by it
+                runtime.counter.latest = 0  # so that the next prompt is covered by it
                 await (await runtime.accept("s", "a"))
 
     asyncio.run(main())

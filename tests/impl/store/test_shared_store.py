@@ -22,6 +22,7 @@ from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
     AppendEvent,
+    ClosingSession,
     Committed,
     Conflict,
     HoldSession,
@@ -37,7 +38,7 @@ from cancelmark.impl.store import (
     StoreError,
     Unstorable,
 )
-from cancelmark.impl.store.postgres import ClosingSession, Database, PostgresStore
+from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.sending import UNDER_WAY
 from cancelmark.model.lifecycle import Outcome, State
 

@@ -1,0 +1,99 @@
+"""What the journal has to keep of a step: operations, to be committed together."""
+
+from collections.abc import Callable, Container, Iterator
+
+from cancelmark.model.effects import End, Fold, Record
+from cancelmark.model.family import RUN_ID
+from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.session import PLAIN
+
+from ..store import (
+    TERMINAL,
+    AcceptPrompt,
+    AppendEvent,
+    ChangePrompt,
+    HoldSession,
+    Message,
+    MovePrompt,
+    Operation,
+    PutMessage,
+    RaiseMark,
+    ReplaceText,
+)
+from .messages import canceled_messages
+from .run import Run
+from .session import Effects, Prompt, Session
+
+
+class Journal:
+    """Writes down the steps of a session. `mark` and `held` are as they are stored, `run_of` tells what is known of a
+    prompt. A store that is shared is also told what the steps are, and gives seqs to `unnumbered` prompts: these are 0
+    here, and their messages p0."""
+
+    def __init__(self, session: Session, mark: int, held: bool, run_of: Callable[[Prompt], Run],
+                 unnumbered: Container[int] | None) -> None:
+        self.operations: list[Operation] = []
+        self.actions: list[list[object]] = []
+        self.records: list[tuple[Run, Message]] = []  # messages of prompts that never ran
+        self._session, self._mark, self._held, self._run_of = session, mark, held, run_of
+        self._shared, self._unnumbered = unnumbered is not None, unnumbered or ()
+        self._runs: dict[int, Run] = {}
+
+    def add(self, step: Effects) -> None:
+        """Everything of the step that must survive (R14a, R14d, R16b)."""
+        if self._shared:
+            self.actions.append(self._name(step))
+        add = self.operations.append
+        if step.mark > self._mark:
+            self._mark = step.mark
+            add(RaiseMark(self._session.id, step.mark))
+        if step.held is not self._held:
+            self._held = step.held
+            add(HoldSession(self._session.id, step.held))
+        accepted = step.prompt if step.action == "accept" else None
+        if accepted:
+            traits = step.changed[-1].traits if step.changed else PLAIN
+            seq = 0 if accepted.seq in self._unnumbered else accepted.seq
+            add(AcceptPrompt(seq, self._session.id, step.text, accepted.run_id,
+                             tuple(accepted.attachments), traits))
+        for prompt, traits, _ in step.changed:
+            if prompt is not accepted:
+                add(ChangePrompt(prompt.seq, traits))
+        if step.was is not None and step.prompt:
+            add(ReplaceText(step.prompt.seq, step.text, step.was))
+        hosts = {e.seq: e.into for e in step if isinstance(e, Fold)} if step.action == "step" else {}
+        for prompt, row in step.moved:
+            run = self._runs.get(prompt.seq) or self._runs.setdefault(prompt.seq, self._run_of(prompt))
+            if row.source is State.ACTIVE:
+                self.operations += map(PutMessage, run.messages)
+            if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
+                add(PutMessage(run.message._replace(id="p0") if prompt.seq in self._unnumbered else run.message))
+            seq = 0 if prompt.seq in self._unnumbered else prompt.seq
+            add(MovePrompt(seq, row.dest, row.outcome, hosts.get(prompt.seq)))
+        for effect in step:
+            match effect:
+                case Record(seq):
+                    self.operations += map(PutMessage, self._hand_over())  # what was begun before comes before
+                    run = self._runs[seq]
+                    for message in canceled_messages(run.message, seq):
+                        self.records.append((run, message))
+                        add(PutMessage(message))
+                case End(seq, outcome) if outcome is not Outcome.FOLDED:
+                    run = self._runs[seq]
+                    payload = run.result(outcome).to_json(seq)
+                    add(AppendEvent(self._session.id, TERMINAL, payload, run.prompt.run_id))
+
+    def _hand_over(self) -> Iterator[Message]:
+        """What the running turn is still to write."""
+        for prompt in self._session.active:
+            if (turn := self._run_of(prompt).turn):
+                yield from turn.hand_over()
+
+    def _name(self, step: Effects) -> list[object]:
+        """What the step is: action, prompt, variant, and mark and hold after it."""
+        variant, prompt = getattr(step.variant, "value", step.variant), step.prompt
+        seq = None if prompt is None else 0 if prompt.seq in self._unnumbered else prompt.seq
+        if step.action == "accept":
+            mode = step.variant.removesuffix(RUN_ID) if isinstance(step.variant, str) else ""
+            variant, seq = [mode, bool(prompt and prompt.run_id is not None)], None
+        return [step.action, seq, variant, step.mark, step.held]
