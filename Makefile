@@ -8,14 +8,16 @@ VERSION := import sys; print(*sys.version_info[:2], sep=".")
 REVIEW := build/review
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)  # on a terminal pip shows what it does
 ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # as in a container
-PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal --timeout 600  # more than two: tests of real servers wait
+PYTEST := $(BIN)/python -m pytest --dist worksteal --timeout 600  # with -n 4 on two cores, as tests of real servers wait
+# What `make test` does not run, or tries with fewer examples.
+MORE := long or real or hypothesis
 unexport PYTHONDONTWRITEBYTECODE  # without bytecode, four workers and each server under test compile everything anew
 ifndef SEED
 SEED := $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**9))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: family help review test test-long test-random test-runtime test-postgres test-deep mutants soak chaos simulate cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
+.PHONY: family help review test test-all test-runtime test-deep mutants soak chaos simulate cluster lint diagrams specs serve notebooks lab power bench field field-again constraints clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -38,30 +40,26 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@mkdir -p $(REVIEW)
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
-test: $(READY) ## everything is tested
-	@$(PYTEST) -m "not long"
+test: $(READY) ## for each change: what runs inside one process, and a short test of each real part (7 minutes on two cores)
+	@$(PYTEST) -n 2 -m "not long and (smoke or not real)"
 
-test-long: $(READY) ## more of the same: larger bounds, more examples
-	@$(PYTEST) -m long
-
-test-random: $(READY) ## the random tests alone, with a seed that is new each time; SEED=NUMBER tries one again
-	@echo "try this again with: make test-random SEED=$(SEED)"
-	@$(PYTEST) -m hypothesis --hypothesis-profile fresh --hypothesis-seed $(SEED) || \
-		{ echo "this failed with: make test-random SEED=$(SEED)"; exit 1; }
-
-test-runtime: $(READY) ## the tests of the runtime, the store and the scheduler alone
-	@$(PYTEST) tests/impl/runtime tests/impl/store \
-		tests/conformance/test_schedule.py tests/conformance/test_schedules.py
-
-test-postgres: $(READY) ## what a server does, on a PostgreSQL database instead of in memory
-	@CANCELMARK_TEST_ON_POSTGRES=1 $(PYTEST) tests/impl/server/test_server_behaviours.py \
+test-all: $(READY) ## before a change lands: all tests, larger bounds, more examples; SEED=NUMBER draws the same again
+	@echo "reproduce the random tests with: make test-all SEED=$(SEED)"
+	@CANCELMARK_TESTS=all $(PYTEST) -n 4 $(if $(TESTED),-m "$(MORE)") \
+		--hypothesis-profile fresh --hypothesis-seed $(SEED) || \
+		{ echo "this failed with: make test-all SEED=$(SEED)"; exit 1; }
+	@CANCELMARK_TESTS=all CANCELMARK_TEST_ON_POSTGRES=1 $(PYTEST) -n 4 tests/impl/server/test_server_behaviours.py \
 		tests/impl/server/test_family_calls.py
 
+test-runtime: $(READY) ## the tests of the runtime, the store and the scheduler alone
+	@$(PYTEST) -n 4 tests/impl/runtime tests/impl/store \
+		tests/conformance/test_schedule.py tests/conformance/test_schedules.py
+
 test-deep: $(READY) ## all of them with twenty times the random histories, for a night
-	@CANCELMARK_DEEP=1 $(PYTEST) --timeout 14400
+	@CANCELMARK_TESTS=deep $(PYTEST) -n 4 --timeout 14400
 
 mutants: $(READY) ## change the protocol in small ways, and see a test fail each time: specs/mutation.md (an hour)
-	@PYTHONPATH=tests nice $(BIN)/python tests/tools/mutants.py
+	@CANCELMARK_TESTS=all PYTHONPATH=tests nice $(BIN)/python tests/tools/mutants.py
 
 soak: $(READY) ## 500 readers and 50 writers on one server for ten minutes: memory, descriptors and log stay flat
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/soak.py
@@ -82,11 +80,11 @@ lint: $(READY) ## ruff and mypy --strict
 diagrams: specs ## draw the diagrams in specs/diagrams
 
 specs: $(READY) ## write everything in specs/ and docs/ that is generated
-	@$(BIN)/python -m cancelmark.impl.specs
+	@PYTHONPATH=tests $(BIN)/python -m tools.specs
 	@PYTHONPATH=tests $(BIN)/python tests/tools/conformance_page.py
 
 family: $(READY) ## search every set of the family's features, into specs/family.md (some minutes)
-	@$(BIN)/python -m cancelmark.impl.specs.family
+	@PYTHONPATH=tests $(BIN)/python -m tools.specs.family
 
 serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
@@ -96,7 +94,7 @@ power: $(READY) ## measure how soon the random tests find each known flaw, into 
 	@PYTHONPATH=tests $(BIN)/python tests/tools/power.py
 
 notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
-	@$(BIN)/python -m cancelmark.impl.notebooks -o build/notebooks
+	@$(BIN)/python tests/tools/course.py -o build/notebooks
 
 lab: $(LAB) ## open the course in JupyterLab, to be worked through
 	@$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.app_settings_dir=notebooks/.lab $(ROOT)

@@ -1,1 +1,1 @@
-"""What is measured, and how to measure it again: `python -m cancelmark.bench`."""
+"""Benchmarks: `python -m cancelmark.bench`."""

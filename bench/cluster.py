@@ -1,8 +1,8 @@
-"""Several servers on one PostgreSQL: what acceptance costs beside a bare INSERT and beside SQLite, how soon a cancel at
-one node ends a turn at another, and how long a failover takes.
+"""A cluster on one PostgreSQL: the cost of acceptance compared with a bare INSERT and with SQLite, the latency from a
+cancel at one node to the end of a turn at another, and the duration of a failover.
 
-The database is an instance of its own that waits for the disk at each commit. A bare INSERT is one statement of its own
-transaction, through the same pool of connections. What is compared is measured by turns in the same minute.
+The database is a separate instance that waits for the disk at each commit. A bare INSERT is one statement in its own
+transaction, through the same connection pool. Compared figures are measured alternately within a minute.
 """
 
 import asyncio
@@ -22,47 +22,47 @@ from statistics import median
 from time import perf_counter
 from uuid import uuid4
 
-from cancelmark.impl.store import AcceptPrompt, Committed, NewSession, Steps
+from cancelmark.impl.store import AcceptPrompt, CommitRequest, Committed, NewSession
 
 from .frame import Goal, Report, Setting, Table
 from .server import QUEUE, Connection, acceptance, opened, post, prompts, server
 
 CALLERS = (16, 64)
-COMMITS = 1500  # of each kind in a round
+COMMITS = 1500  # of each kind per round
 SLICE = 250  # of one kind at a time
-CANCELS, FAILOVERS = 8, 1  # in a round
+CANCELS, FAILOVERS = 8, 1  # per round
 LEASE, POLL = 2.0, 0.5  # seconds
 START = 60.0  # seconds for PostgreSQL to start
 ABSENT = "There is no PostgreSQL on this machine (Debian: apt install postgresql)."
 
-JOURNAL = "acceptances a second at the journal, a workspace each, beside single-row commits by as many connections"
-HTTP = "accepted prompts a second over HTTP, beside the same server on SQLite"
-POLLED = "from a cancel at one node to the end at another, without wake-ups, in poll intervals"
-WOKEN = "from a cancel at one node to the end at another, with wake-ups, in single-row commits"
-FAILOVER = "from the death of a node to the end of what it ran, less lease and poll"
+JOURNAL = "journaled acceptances per second, one workspace per connection, relative to single-row commits"
+HTTP = "accepted prompts per second over HTTP, relative to the same server on SQLite"
+POLLED = "from a cancel at one node to the terminal event at another, by polling, in poll intervals"
+WOKEN = "from a cancel at one node to the terminal event at another, with notifications, in single-row commits"
+FAILOVER = "from the death of a node to the terminal events of its turns, less lease and poll"
 
 
-PROCESSORS = ("On a quiet machine nobody waits for the disk, and both kinds for the two processors: an acceptance is a "
-              "function of a dozen statements in the database, two to three times the work of an INSERT.")
-WAYS = ("The way has three commits, of the cancel, the wake-up and the end, and two looks at the session: a test "
-        "counts them. Each of the five is a statement of about a millisecond, most of it in Python, where an INSERT "
-        "that hardly waits for the disk takes a third of one. The two calls over HTTP are the rest.")
+PROCESSORS = ("On an idle machine the disk is not the bottleneck; both kinds of commits wait for the two processors. "
+              "An acceptance is a database function of a dozen statements, two to three times the work of an INSERT.")
+WAYS = ("The path consists of three commits (the cancel, the notification and the terminal event) and two reads of the "
+        "session: a test counts them. Each of the five is a statement of about a millisecond, most of it in Python; an "
+        "INSERT that hardly waits for the disk takes a third of that. The two HTTP calls are the rest.")
 
 
 # --- An instance of PostgreSQL with default settings: a commit waits for the disk.
 
 def find_tool(name: str) -> str | None:
-    """A program of PostgreSQL, which Debian does not put on the path."""
+    """The path of a PostgreSQL program; Debian does not put it on PATH."""
     known = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parent.parent.name))
     return shutil.which(name) or (str(known[-1]) if known else None)
 
 
 @contextmanager
 def instance() -> Iterator[str]:
-    """The URL of a new instance, to which the name of a database is added. What was made is removed afterwards."""
+    """The URL of a new instance, without a database name. The instance is removed afterwards."""
     import psycopg
 
-    root = os.geteuid() == 0  # as whom the server refuses to run
+    root = os.geteuid() == 0  # PostgreSQL refuses to run as root
     user = "nobody" if root else getpass.getuser()
     before = ["setpriv", f"--reuid={user}", f"--regid={pwd.getpwnam(user).pw_gid}", "--clear-groups"] if root else []
     with closing(socket.socket()) as free:
@@ -104,10 +104,10 @@ def new_database(url: str) -> str:
     return f"{url}/{name}"
 
 
-# --- What is measured
+# --- Measurements
 
 async def compare_commits(url: str, callers: int) -> tuple[float, float]:
-    """Commits a second: bare rows, and acceptances, each caller in a workspace of its own."""
+    """Commits per second of bare rows and of acceptances, each caller in its own workspace."""
     from cancelmark.impl.store.postgres import Database, PostgresStore
 
     database = Database(url, callers)
@@ -123,7 +123,7 @@ async def compare_commits(url: str, callers: int) -> tuple[float, float]:
         await database.fetch("INSERT INTO public.bare VALUES (%s, %s, %s)", uuid4().hex, "s", "a prompt")
 
     async def accept(caller: int) -> None:
-        steps = Steps(uuid4().hex, "s", versions[caller], [AcceptPrompt(0, "s", "a prompt", uuid4().hex)])
+        steps = CommitRequest(uuid4().hex, "s", versions[caller], [AcceptPrompt(0, "s", "a prompt", uuid4().hex)])
         answer = await stores[caller].commit(steps)
         assert isinstance(answer, Committed)
         versions[caller] = answer.version
@@ -148,12 +148,12 @@ async def compare_commits(url: str, callers: int) -> tuple[float, float]:
 
 
 def node(url: str, *options: str) -> AbstractContextManager[tuple[int, int]]:
-    """A server of the cluster: its port, and its process."""
+    """A node of the cluster: its port and its process id."""
     return server("--database", url, "--lease", str(LEASE), "--poll", str(POLL), *options)
 
 
 async def cancel_elsewhere(here: int, there: int) -> list[float]:
-    """Seconds from cancels at one node to the ends at the node that runs the turns."""
+    """Seconds from cancels at one node to the terminal events at the node that runs the turns."""
     times = []
     async with asyncio.timeout(300), Connection.to(here) as one, Connection.to(there) as runs, \
             Connection.to(there) as watching:
@@ -163,7 +163,7 @@ async def cancel_elsewhere(here: int, there: int) -> list[float]:
         for request in prompts(workspace, sessions, uuid4().hex, "slow: " + "word " * 400, CANCELS):
             await runs.call(request)
         for session in sessions:
-            await asyncio.sleep(POLL / 3)  # at another point between two looks each time
+            await asyncio.sleep(POLL / 3)  # at a different phase of the poll interval each time
             seen = asyncio.ensure_future(anext(ends))
             began = perf_counter()
             await one.call(post(f"/v1/workspaces/{workspace}/agent/sessions/{session}/cancel"))
@@ -174,14 +174,14 @@ async def cancel_elsewhere(here: int, there: int) -> list[float]:
 
 
 async def fail_over(here: int, there: int, process: int) -> float:
-    """Seconds from the death of the node that runs a turn to the end of it at another."""
+    """Seconds from killing the node that runs a turn to its terminal event at another node."""
     async with asyncio.timeout(120), Connection.to(here) as one, Connection.to(there) as runs:
         workspace, sessions = await opened(runs, 1)
         await one.watch(workspace)
         ends = one.ends()
         for request in prompts(workspace, sessions, uuid4().hex, "slow: " + "word " * 400, 1):
             await runs.call(request)
-        await asyncio.sleep(2 * POLL + LEASE)  # whoever buries has to have lived for as long as a lease
+        await asyncio.sleep(2 * POLL + LEASE)  # a node declares another dead only after running for a lease itself
         began = perf_counter()
         os.kill(process, signal.SIGKILL)
         end = await anext(ends)
@@ -190,7 +190,7 @@ async def fail_over(here: int, there: int, process: int) -> float:
 
 
 async def time_commit(url: str) -> float:
-    """Seconds that one bare INSERT takes, at the median."""
+    """Median seconds of one bare INSERT."""
     from cancelmark.impl.store.postgres import Database
 
     database = Database(url, 1)
@@ -205,7 +205,7 @@ async def time_commit(url: str) -> float:
 
 
 def measure_cluster(setting: Setting) -> Report:
-    """Everything that was promised of several servers."""
+    """All goals of a cluster."""
     if find_tool("postgres") is None:
         return Report([], [Goal(JOURNAL, (), "at least", 0.4, why=ABSENT), Goal(HTTP, (), "at least", 0.7, why=ABSENT),
                            Goal(POLLED, (), "at most", 1, why=ABSENT), Goal(WOKEN, (), "at most", 3, why=ABSENT),
@@ -223,9 +223,9 @@ def measure_cluster(setting: Setting) -> Report:
                 journal[callers].append(steps / bare)
                 commits.append((n, callers, bare, steps, steps / bare))
             with server("--max-queue", QUEUE) as (port, _):
-                _, alone = asyncio.run(acceptance(port, "queued", busy=True))
+                _, alone = asyncio.run(acceptance(port))
             with server("--max-queue", QUEUE, "--database", new_database(postgres)) as (port, _):
-                _, shared = asyncio.run(acceptance(port, "queued", busy=True))
+                _, shared = asyncio.run(acceptance(port))
             over_http.append(shared / alone)
             accepted.append((n, alone, shared, shared / alone))
             commit = asyncio.run(time_commit(url))
@@ -237,16 +237,16 @@ def measure_cluster(setting: Setting) -> Report:
             delays.append((n, commit * 1000, polled[-1] * POLL * 1000, woken[-1] * commit * 1000,
                            (failovers[-1] + LEASE + POLL) * 1000))
     return Report(
-        [Table(f"Commits a second, {COMMITS:,} of each kind", ("round", "connections", "bare rows", "acceptances",
+        [Table(f"Commits per second, {COMMITS:,} of each kind", ("round", "connections", "bare rows", "acceptances",
                                                                "ratio"), commits),
-         Table("Prompts accepted a second over HTTP", ("round", "SQLite", "PostgreSQL", "ratio"), accepted),
+         Table("Prompts accepted per second over HTTP", ("round", "SQLite", "PostgreSQL", "ratio"), accepted),
          Table(f"Milliseconds; lease {LEASE:g} s, poll {POLL:g} s", (
-             "round", "one bare commit", "cancel to end, polling (slowest)", "with wake-ups (median)", "failover"),
+             "round", "one bare commit", "cancel to end, polling (slowest)", "with notifications (median)", "failover"),
                delays)],
         [*(Goal(f"{JOURNAL} ({callers})", tuple(ratios), "at least", 0.4, why=PROCESSORS)
            for callers, ratios in journal.items()),
          Goal(HTTP, tuple(over_http), "at least", 0.7, why=(
-             "A prompt takes one step, and steps that gather share a statement; but each statement is a way to another "
-             "process and back, and the database needs a processor too.")),
+             "A prompt takes one step, and concurrent steps share a statement; but each statement is a round trip to "
+             "another process, and the database needs a processor too.")),
          Goal(POLLED, tuple(polled), "at most", 1),
          Goal(WOKEN, tuple(woken), "at most", 3, why=WAYS), Goal(FAILOVER, tuple(failovers), "at most", 1, " s")])

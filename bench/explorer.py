@@ -1,6 +1,6 @@
-"""The explorer's two engines and SPIN side by side, and an earlier version; each search in a process of its own.
+"""Compares the explorer's two engines with SPIN and with an earlier version; each search runs in its own process.
 
-Compared is processor time, which the load of a shared machine disturbs less than it disturbs the clock.
+Figures are processor time, which load on a shared machine distorts less than wall-clock time.
 """
 
 import json
@@ -30,18 +30,19 @@ LARGE = (  # one to ten million states
     Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2),
     Bounds(4, cancels=2, clears=1, requeues=1, crashes=1),
 )
-HUGE = (  # for the fast engine alone
+HUGE = (  # only for the fast engine
     Bounds(4, cancels=2, clears=1, requeues=1, crashes=1, closes=1),
     Bounds(5, cancels=2, clears=1),
 )
 
-DEFAULT, LARGEST = SMALL[-1], HUGE[-1]  # what an earlier version is measured at
+DEFAULT, LARGEST = SMALL[-1], HUGE[-1]  # the bounds for the comparison with an earlier version
 
-ROOMY = "-w25"  # SPIN's hash table has a slot for each state, and more
+ROOMY = "-w25"  # SPIN's hash table has more slots than there are states
 
-NO_BASELINE = "There was no earlier version: give BASELINE=COMMIT."
-TABLES = ("Two fifths of what is left table what sessions can do, in Python, the loop in C is the rest. Three fifths "
-          "of that are the protocol's own actions and properties, run once for each order of a session's prompts.")
+NO_BASELINE = "No baseline: give BASELINE=COMMIT."
+TABLES = ("Two fifths of the remaining time go into tabulating the steps of sessions, in Python; the rest is the loop "
+          "in C. Three fifths of the tabulation are the protocol's own actions and properties, run once for each order "
+          "of a session's prompts.")
 
 CHECK = ("check", "--json", "--max-states", "100000000")
 OURS = (sys.executable, "-m", "cancelmark.impl.cli.main")
@@ -49,13 +50,13 @@ OURS = (sys.executable, "-m", "cancelmark.impl.cli.main")
 T = TypeVar("T")
 
 
-FASTER_PLAIN = ("About half of the fast engine's time at these bounds tables what sessions can do, in Python. Three "
-                "fifths of that are the protocol's own actions and properties, and what makes these faster makes the "
-                "plain engine faster, too.")
+FASTER_PLAIN = ("About half of the fast engine's time at these bounds goes into tabulating the steps of sessions, in "
+                "Python. Three fifths of that are the protocol's own actions and properties; optimizing these speeds "
+                "up the plain engine, too.")
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What the work gives, and the processor time of the processes that it has run."""
+    """The result of the work, and the processor time of its child processes."""
     def spent() -> float:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
@@ -65,7 +66,7 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 class Ours(NamedTuple):
-    """One search of ours: what it reports, and what the whole command cost."""
+    """One search of `cancelmark check`: its report, and the processor time of the whole command."""
 
     report: dict[str, Any]
     command: float
@@ -76,7 +77,7 @@ class Ours(NamedTuple):
 
 
 class Spins(NamedTuple):
-    """One search of SPIN's."""
+    """One search of SPIN."""
 
     found: spin.Search
     building: float
@@ -96,7 +97,7 @@ def bound_options(bounds: Bounds) -> list[str]:
 
 
 def check(command: Sequence[str], bounds: Bounds | None, engine: str | None = None) -> Ours:
-    """What `cancelmark check` reports at these bounds or its own, from a fresh process."""
+    """Runs `cancelmark check` in a new process, within these bounds or its default ones."""
     whole = [*command, *CHECK, *(bound_options(bounds) if bounds else []), *(["--engine", engine] if engine else [])]
     environment = os.environ if command is OURS else {**os.environ, "PYTHONPATH": ""}
     done, spent = timed(lambda: subprocess.run(whole, stdout=subprocess.PIPE, check=True, env=environment))
@@ -108,7 +109,7 @@ def ours(bounds: Bounds, engine: str | None = None) -> Ours:
 
 
 def spins(bounds: Bounds, rounds: int) -> list[Spins]:
-    """As many searches, with a verifier that is compiled once."""
+    """Runs `rounds` searches with a verifier that is compiled once."""
     if spin.missing():
         return []
     with TemporaryDirectory() as directory:
@@ -118,14 +119,14 @@ def spins(bounds: Bounds, rounds: int) -> list[Spins]:
 
 
 def beside_baseline(setting: Setting) -> Report:
-    """What the command, the fast engine and the plain one take beside an earlier version, by turns."""
-    kinds = (  # the row, what is promised, and what is run
+    """Compares the command, the fast engine and the plain engine with an earlier version, alternately."""
+    kinds = (  # the row, the goal, and the run
         ("`check`, processor seconds",
          "`check`: processor time from command to verdict against the baseline", "at most", 0.35, None, None),
         (f"{LARGEST}: processor seconds of the search",
          f"{LARGEST}: processor time of the search against the baseline", "at most", 0.4, LARGEST, None),
         (f"{DEFAULT}: processor seconds of the plain engine",
-         f"{DEFAULT}: states a second of the plain engine against the baseline", "at least", 1.5, DEFAULT, "plain"),
+         f"{DEFAULT}: states per second of the plain engine against the baseline", "at least", 1.5, DEFAULT, "plain"),
     )
     baseline = setting.baseline
     if baseline is None:
@@ -133,7 +134,7 @@ def beside_baseline(setting: Setting) -> Report:
                              for _, what, relation, limit, _, _ in kinds])
     rows, goals = [], []
     for row, what, relation, limit, bounds, engine in kinds:
-        check(baseline.list_command(), bounds, engine)  # the first of all may compile
+        check(baseline.list_command(), bounds, engine)  # the first run may compile the engine
         pairs = [(check(baseline.list_command(), bounds, engine), check(OURS, bounds, engine))
                  for _ in range(setting.rounds)]
         taken = [(a.command, b.command) if bounds is None else
@@ -141,14 +142,14 @@ def beside_baseline(setting: Setting) -> Report:
         rows.append((row, *map(median, zip(*taken))))
         ratios = tuple(a / b if relation == "at least" else b / a for a, b in taken)
         goals.append(Goal(what, ratios, relation, limit, why=TABLES if bounds == LARGEST else ""))
-    return Report([Table(f"Beside {baseline.name}, medians", ("what", baseline.name, "now"), rows)], goals)
+    return Report([Table(f"Compared with {baseline.name}, medians", ("what", baseline.name, "now"), rows)], goals)
 
 
 def measure_explorer(setting: Setting) -> Report:
     rates, commands, memory, goals = [], [], [], []
     curve: list[tuple[float, float]] = []  # the fast engine's seconds by states
     for bounds in (*SMALL, *LARGE):
-        plain = [ours(bounds, "plain")]  # once: it takes longest, and is measured more often at the default bounds
+        plain = [ours(bounds, "plain")]  # once: it is the slowest, and the default bounds measure it more often
         chosen = [ours(bounds) for _ in range(setting.rounds)]
         spun = spins(bounds, setting.rounds)
         engine = chosen[0].report["engine"]
@@ -166,12 +167,12 @@ def measure_explorer(setting: Setting) -> Report:
         memory.append((str(bounds), states, median(o.report["bytes_per_state"] for o in plain),
                        median(o.report["bytes_per_state"] for o in chosen),
                        median(s.found.mebibytes * 2**20 / s.found.states for s in spun) if spun else "–"))
-        goals.append(Goal(f"{bounds}: states a second, fast against plain", tuple(
+        goals.append(Goal(f"{bounds}: states per second, fast against plain", tuple(
             o.rate / plain[0].rate for o in chosen), "at least", 20, why=FASTER_PLAIN))
         if spun:
-            goals.append(Goal(f"{bounds}: states a second, fast against SPIN", tuple(
+            goals.append(Goal(f"{bounds}: states per second, fast against SPIN", tuple(
                 o.rate / s.rate for o, s in zip(chosen, spun)), "at least", 3))
-        goals.append(Goal(f"{bounds}: bytes a state, fast", tuple(
+        goals.append(Goal(f"{bounds}: bytes per state, fast", tuple(
             float(o.report["bytes_per_state"]) for o in chosen), "at most", 48, ""))
         curve.append((states, median(o.report["processor_seconds"] for o in chosen)))
     for bounds in HUGE:
@@ -180,21 +181,21 @@ def measure_explorer(setting: Setting) -> Report:
         curve.append((states, median(o.report["processor_seconds"] for o in taken_alone)))
         memory.append((str(bounds), states, "–", median(o.report["bytes_per_state"] for o in taken_alone), "–"))
         if bounds == LARGEST:
-            goals.append(Goal(f"{bounds}: bytes a state", tuple(
+            goals.append(Goal(f"{bounds}: bytes per state", tuple(
                 float(o.report["bytes_per_state"]) for o in taken_alone), "at most", 28, ""))
     fit = linear_regression(*zip(*((log(x), log(y)) for x, y in curve)))
     goals.append(Goal("exponent of the fast engine's seconds against its states (1: linear)", (fit.slope,), "at most",
                       1.1, ""))
     return Report([
-        Table("States a second of processor time, medians", ("bounds", "states", "plain", "fast", "SPIN"),
+        Table("States per second of processor time, medians", ("bounds", "states", "plain", "fast", "SPIN"),
               rates),
         Table("From the command to the verdict, in seconds of processor time, medians",
-              ("bounds", "states", "engine", "check", "SPIN", "of it, to compile"), commands),
-        Table("Bytes a state, medians", ("bounds", "states", "plain", "fast", "SPIN"), memory),
+              ("bounds", "states", "engine", "check", "SPIN", "of which compiling"), commands),
+        Table("Bytes per state, medians", ("bounds", "states", "plain", "fast", "SPIN"), memory),
         Table("The fast engine's growth, medians", ("states", "seconds"), sorted(curve)),
     ], goals, [
-        "*check* is the command as people give it, which chooses its engine; the engine was compiled before.",
-        "Bytes a state: the growth of the process at its peak over what it had when the engine was loaded, divided by "
-        "the states. SPIN's are its own count.",
+        "*check* is the command without `--engine`: it chooses the engine, which was compiled before.",
+        "Bytes per state: the growth of the process's peak memory after the engine was loaded, divided by the number "
+        "of states. SPIN's figure is its own count.",
         *([f"SPIN was not measured: {reason}"] if (reason := spin.missing()) else []),
     ]) + beside_baseline(setting)

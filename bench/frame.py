@@ -1,13 +1,13 @@
-"""`python -m cancelmark.bench`: every figure that is published, measured again.
+"""`python -m cancelmark.bench`: measures every published figure.
 
-The machines that run this are shared and noisy. A goal is therefore a ratio of two things measured in one run, or a
-count; seconds are for the tables only.
+The machines that run this are shared and noisy. A goal is therefore a ratio of two measurements in one run, or a count;
+seconds appear only in tables.
 
-A report that is written to a file is kept as JSON beside it. Measuring one subject alone replaces that one there, and
-the others stay, each with the commit and the machine that it was measured with.
+A report is also stored as JSON next to its file. Measuring one subject replaces only its part; the other parts keep the
+commit and the machine that they were measured with.
 
-An earlier version to measure beside this one is a commit of this repository. It is checked out into `build/baseline`,
-and installed there once, with what it was pinned to then.
+The baseline is an earlier commit of this repository. It is checked out into `build/baseline` and installed there once,
+with the dependencies that it was pinned to.
 """
 
 import argparse
@@ -33,33 +33,32 @@ from cancelmark.impl.files import UsageError, write
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "baseline"
-EXTRAS = "openai,fast"  # that an earlier version is measured with
+EXTRAS = "openai,serve,wire,fast"  # extras to install with the baseline
 RELATIONS = {"at most": operator.le, "at least": operator.ge}
 
-# Each is a function `measure_SUBJECT(setting)` of a module that is imported when it is asked for.
+# Each subject is a function `measure_SUBJECT(setting)` in a module that is imported on demand.
 SUBJECTS: Mapping[str, str] = {
-    "explorer": "The explorer: two engines and SPIN, states a second, bytes a state, and how they grow",
-    "runtime": "The runtime: what a prompt costs, however long the history and however many sessions",
-    "store": "The store: durable acceptances a second",
-    "server": "The server: what acceptance costs over HTTP, and how soon a cancel is seen",
-    "cluster": "Several servers on one PostgreSQL: acceptance, cancels across nodes, and failover",
-    "beside": "The server beside an earlier version of it: prompts a second, and from a cancel to the end",
+    "explorer": "The explorer: two engines and SPIN, states per second, bytes per state, and growth",
+    "runtime": "The runtime: the cost of a prompt, by length of the history and number of sessions",
+    "store": "The store: durable acceptances per second",
+    "server": "The server: the cost of acceptance over HTTP, and the latency of a cancel",
+    "cluster": "A cluster on one PostgreSQL: acceptance, cancels across nodes, and failover",
+    "beside": "The server compared with an earlier version: prompts per second, and the latency of a cancel",
 }
-MODULES = {"store": "runtime", "beside": "server"}  # others are named as their subject
+MODULES = {"store": "runtime", "beside": "server"}  # the other modules are named like their subject
 
 DESCRIPTION = """\
-Measure, and compare with what was promised. Goals are ratios of two things measured in one run, or counts: seconds
-depend on the machine and on what else it does.
+Run the benchmarks and compare the results with the goals. A goal is a ratio of two measurements in one run, or a count,
+because seconds depend on the machine and its load.
 """
 
 
-# --- What a subject reports
+# --- Reports
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure that was promised: `figure` must be at most, or at least, `limit`. Where it was measured more than once
-    the figure is the median, and `all` has each. Without figures it was not measured. `why` says what holds it back
-    where it is missed, or why it was not measured."""
+    """A performance goal: `figure` must be at most, or at least, `limit`. `figure` is the median of the measurements;
+    without figures the goal was not measured. `why` explains why it is missed or was not measured."""
 
     what: str
     figures: tuple[float, ...]
@@ -70,8 +69,8 @@ class Goal:
 
     def __post_init__(self) -> None:
         if self.relation not in RELATIONS or not (self.figures or self.why):
-            raise ValueError(f"goal {self.what!r}: say {' or '.join(RELATIONS)}, and give at least one figure, or why "
-                             "there is none")
+            raise ValueError(f"goal {self.what!r}: the relation must be {' or '.join(RELATIONS)}, and there must be a "
+                             "figure, or a reason why there is none")
 
     @property
     def figure(self) -> float | None:
@@ -87,7 +86,7 @@ class Goal:
 
     @property
     def shown(self) -> str:
-        """The figure, and how far the rounds are apart."""
+        """The figure, with the range over the rounds."""
         if self.figure is None:
             return "–"
         spread = f" ({min(self.figures):.3g} to {max(self.figures):.3g})" if len(self.figures) > 1 else ""
@@ -99,12 +98,12 @@ class Goal:
 
     @property
     def reason(self) -> str:
-        """What holds it back, or why it was not measured."""
+        """Why the goal is missed or was not measured; empty if it is met."""
         return "" if self.met else self.why
 
     @property
     def line(self) -> str:
-        """For people: what was promised, what was measured, and whether that is enough."""
+        """The goal, the figure and the verdict, on one line."""
         return (f"goal {self.verdict}: {self.what}: {self.shown}, {self.wanted}"
                 + (f". {self.reason}" if self.reason else ""))
 
@@ -120,7 +119,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Table:
-    """Figures side by side. Numbers are shown with thousands separated, everything else as it is."""
+    """A table. Numbers are shown with thousands separators, everything else unchanged."""
 
     title: str
     columns: tuple[str, ...]
@@ -143,7 +142,7 @@ def _shown(cell: object) -> str:
 
 @dataclass(frozen=True)
 class Report:
-    """What one subject has to say."""
+    """The results of one subject."""
 
     tables: Sequence[Table] = ()
     goals: Sequence[Goal] = ()
@@ -164,7 +163,7 @@ class Report:
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> "Report":
-        """The report that was kept so."""
+        """The report from its JSON form."""
         return cls([Table(t["title"], tuple(t["columns"]), t["rows"]) for t in told["tables"]],
                    [Goal.of(goal) for goal in told["goals"]], told["remarks"])
 
@@ -172,11 +171,11 @@ class Report:
         return Report([*self.tables, *other.tables], [*self.goals, *other.goals], [*self.remarks, *other.remarks])
 
 
-# --- How it is measured
+# --- Settings
 
 @dataclass(frozen=True)
 class Baseline:
-    """An earlier version in an environment of its own."""
+    """An earlier version in its own environment."""
 
     commit: str
     version: str
@@ -187,7 +186,7 @@ class Baseline:
         return f"{self.version} ({self.commit})"
 
     def list_command(self, *arguments: str) -> list[str]:
-        """Its `cancelmark`."""
+        """The command line of its `cancelmark`."""
         return [str(self.python.with_name("cancelmark")), *arguments]
 
 
@@ -200,7 +199,7 @@ class Setting:
 
 
 def install_baseline(commit: str, build: Path = BUILD) -> Baseline:
-    """The version of that commit. What was installed before is used again."""
+    """Installs the version of that commit, unless it is already installed."""
     short = _git("rev-parse", "--short=7", f"{commit}^{{commit}}", wanted=commit).strip()
     place = build / short
     checkout, python = place / "checkout", place / "venv/bin/python"
@@ -209,7 +208,7 @@ def install_baseline(commit: str, build: Path = BUILD) -> Baseline:
         archive = subprocess.run(["git", "archive", short], cwd=ROOT, stdout=subprocess.PIPE, check=True)
         subprocess.run(["tar", "-x"], cwd=checkout, input=archive.stdout, check=True)
         venv.create(place / "venv", with_pip=True, clear=True)
-        print(f"installing {short} into {place}, once", file=sys.stderr)
+        print(f"installing {short} into {place} (only the first time)", file=sys.stderr)
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
                         checkout / "constraints.txt", f"{checkout}[{EXTRAS}]"], check=True, stdout=sys.stderr)
         (place / "ready").touch()
@@ -220,7 +219,7 @@ def install_baseline(commit: str, build: Path = BUILD) -> Baseline:
 
 
 def find_commit() -> str:
-    """The commit of this checkout; a plus says that it was changed since."""
+    """The commit of this checkout; a plus marks uncommitted changes."""
     try:
         return _git("describe", "--always", "--dirty=+", "--exclude=*").strip()
     except UsageError:
@@ -231,7 +230,7 @@ def _git(*arguments: str, wanted: str = "") -> str:
     try:
         return subprocess.run(["git", *arguments], cwd=ROOT, text=True, check=True, capture_output=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UsageError(f"BASELINE {wanted}: it is no commit here; give one of a checkout's history") from error
+        raise UsageError(f"BASELINE {wanted}: not a commit of this checkout; give one from git log") from error
 
 
 # --- The command
@@ -241,14 +240,14 @@ def parser() -> argparse.ArgumentParser:
         "python -m cancelmark.bench", description=DESCRIPTION,
         epilog="subjects:\n" + "".join(f"  {name:12}{about}\n" for name, about in SUBJECTS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="what to measure (default: everything)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often (default: 3)")
-    parser.add_argument("--baseline", metavar="COMMIT", help="an earlier version to measure beside this one; it is "
-                                                             "installed into build/baseline")
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="what to measure (default: all subjects)")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of measurements (default: 3)")
+    parser.add_argument("--baseline", metavar="COMMIT", help="an earlier version to compare with; it is installed into "
+                                                             "build/baseline")
     parser.add_argument("--json", action="store_true", help="report as JSON")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE",
-                        help="also write the report to FILE, and as JSON to FILE with the ending .json; what FILE has "
-                             "of other subjects stays")
+                        help="also write the report to FILE, and as JSON to FILE with the extension .json; the parts "
+                             "of other subjects are kept")
     parser.set_defaults(run=run)
     return parser
 
@@ -258,7 +257,7 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in SUBJECTS:
             raise UsageError(f"{name}: no such subject; choose from {', '.join(SUBJECTS)}")
     if arguments.rounds < 1:
-        raise UsageError(f"--rounds {arguments.rounds}: give at least 1")
+        raise UsageError(f"--rounds {arguments.rounds}: must be at least 1")
     setting = Setting(arguments.rounds, install_baseline(arguments.baseline) if arguments.baseline else None)
     console = output()
     measured: dict[str, Any] = {}
@@ -274,7 +273,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
-    """One subject, with what it was measured on."""
+    """Measures one subject, and records the commit and the machine."""
     subject = find_subject(name)
     before, began = load(), perf_counter()
     report = subject(setting)
@@ -291,7 +290,7 @@ def find_subject(name: str) -> Callable[[Setting], Report]:
 
 
 def keep(path: Path, measured: Mapping[str, Any]) -> None:
-    """Puts what was measured into the file, in place of what it has of the same subjects."""
+    """Writes the measurements to the file, replacing the parts of the same subjects."""
     file = path.with_suffix(".json")
     parts = json.loads(file.read_text(encoding="utf-8")).get("subjects", {}) if file.exists() else {}
     known = {name: {**part, "report": Report.of(part["report"])} for name, part in parts.items()
@@ -307,14 +306,14 @@ def _plain(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 def _page(measured: Mapping[str, Any]) -> str:
     return "\n".join([
-        "# Benchmarks\n\nMeasured with `make bench BASELINE=e117825`; `ONLY=server` measures one subject "
-        "alone. Goals are ratios of two things that were measured by turns in one run, or counts. Load is the "
-        "machine's, over one minute, before and after.\n",
+        "# Benchmarks\n\nMeasured with `make bench BASELINE=e117825`; `ONLY=server` measures only one subject. "
+        "Goals are ratios of two figures measured alternately in one run, or counts. Load is the machine's load "
+        "average over one minute, before and after.\n",
         _list_goals(measured), *(_tell(name, part) for name, part in measured.items())])
 
 
 def _list_goals(measured: Mapping[str, Any]) -> str:
-    """Every goal on one table, with what holds back what is missed."""
+    """Every goal in one table, with the reasons for missed goals."""
     rows = [(name, goal.what, goal.shown, goal.wanted, goal.verdict, goal.reason)
             for name, part in measured.items() for goal in part["report"].goals]
     return Table("Goals", ("subject", "what", "figure", "goal", "verdict", "why"), rows).markdown
@@ -322,7 +321,7 @@ def _list_goals(measured: Mapping[str, Any]) -> str:
 
 def _tell(name: str, part: Mapping[str, Any]) -> str:
     told, report = part["measured"], part["report"]
-    beside = f", beside {told['baseline']}" if told["baseline"] else ""
+    beside = f", compared with {told['baseline']}" if told["baseline"] else ""
     return "\n".join([
         f"## {SUBJECTS[name]}\n",
         f"{told['at']} UTC, commit {told['commit']}, {told['machine']}, load {told['load'][0]:.1f} to "
@@ -331,11 +330,11 @@ def _tell(name: str, part: Mapping[str, Any]) -> str:
 
 
 def machine() -> str:
-    """The machine in one line."""
+    """The machine on one line."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{platform.machine()}, {os.cpu_count()} cores, {python}"
 
 
 def load() -> float:
-    """How many processes want a core: what spoils figures."""
+    """The load average of the last minute, which distorts figures."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0

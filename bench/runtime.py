@@ -1,20 +1,20 @@
-"""What a prompt costs, what stays of it, and how fast acceptances become durable.
+"""The cost of a prompt, the memory that it leaves, and the rate of durable acceptances.
 
-**The runtime.** Times are CPU time of the process, and waiting for a disk is no cost here:
-files are put where there is none, if the machine has such a place.
+**The runtime.** Times are the process's CPU time. Waiting for a disk does not count: files are in memory (`/dev/shm`),
+if the machine has it.
 
 **A null prompt** is one whose model ends its step at once. Its whole life is measured as a caller sees it, `await` for
-the acceptance and `await` for the end, one prompt after the other. **The bare worker** does nothing with the same
-calls: a coroutine puts a text and a future into an `asyncio.Queue` and returns the future, one task takes both out and
-sets the text as the result, and the caller awaits that.
+the acceptance and `await` for the outcome, one prompt at a time. **The bare worker** does nothing with the same calls:
+a coroutine puts a text and a future into an `asyncio.Queue` and returns the future, one task gets both and sets the
+text as the result, and the caller awaits it.
 
-**Flat** means that a prompt costs the same whatever came before it. Sessions with short and long histories are measured
-alternately, and so are runtimes with few and many sessions.
+**Flat** means that the cost of a prompt does not depend on earlier prompts. Sessions with short and long histories are
+measured alternately, and so are runtimes with few and many sessions.
 
-**The store** is measured with many callers that accept at the same time, each one prompt after the other, beside SQLite
-alone. **The bare writer** is what one would write without a store: a thread with a connection of its own, the same
-settings (WAL, `synchronous=FULL`), one table with the fields of a prompt, and the same group commit. It checks nothing,
-keeps no history of transitions, and one bad row fails the whole group. Both write to the same disk, alternately.
+**The store** is measured with many concurrent callers, each accepting one prompt at a time, and compared with plain
+SQLite. **The bare writer** is what one would write without a store: a thread with its own connection, the same settings
+(WAL, `synchronous=FULL`), one table with the fields of a prompt, and the same group commit. It validates nothing, keeps
+no history of transitions, and one bad row fails the whole group. Both write to the same disk, alternately.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ from statistics import median
 from time import perf_counter, process_time
 from typing import Any
 
-from cancelmark.impl.models import Delta, Finish, FinishReason, Tool
-from cancelmark.impl.models import Message as Said
+from cancelmark.impl.models import ChatMessage, Delta, Finish, FinishReason, Tool
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.messages import finished, user_message
 from cancelmark.impl.store import (
@@ -40,7 +39,7 @@ from cancelmark.impl.store import (
     AcceptPrompt,
     AppendEvent,
     MemoryStore,
-    Message,
+    MessageRecord,
     MovePrompt,
     NewSession,
     Operation,
@@ -52,24 +51,25 @@ from cancelmark.model.lifecycle import Outcome, State
 
 from .frame import Goal, Report, Setting, Table
 
-CHUNKS = 10  # a round, for each of which the clock is looked at
-PROMPTS = {"memory": 200, "SQLite": 50}  # a chunk
+CHUNKS = 10  # timed chunks per round
+PROMPTS = {"memory": 200, "SQLite": 50}  # per chunk
 HISTORIES = (1, 1_000, 100_000)  # prompts in one session
 SESSIONS = (1, 100, 10_000)
-FINISHED = 10_000  # prompts, for the memory that they leave
+FINISHED = 10_000  # finished prompts, for the measurement of memory
 SHARED_MEMORY = Path("/dev/shm")
-FLAT = ("Three commits to the store in memory, which is an SQLite database, take a third of it. Of the rest no "
-        "function has a twentieth: it is three steps of the session, the turn with its messages, its task, the loop, "
-        "what is published and the garbage collector.")
+FLAT = ("Three commits to the in-memory store, which is an SQLite database, take a third of the time. No other "
+        "function takes a twentieth: the rest is three steps of the session, the turn with its messages, its task, the "
+        "event loop, publishing and the garbage collector.")
 
-CALLERS = (16, 128, 1024)  # of the store, at the same time
-ACCEPTED = 8192  # prompts in all
-IN_PYTHON = ("By profile the store's thread has the interpreter lock for a seventh of the time, and the event loop "
-             "for four fifths: a future and a callback for each caller, as with the bare writer, and besides its "
-             "steps, their statement and their place in the ledger, nine objects where the bare writer makes two.")
+CALLERS = (16, 128, 1024)  # concurrent callers of the store
+ACCEPTED = 8192  # prompts in total
+IN_PYTHON = ("According to a profile, the store's thread holds the interpreter lock for a seventh of the time, and the "
+             "event loop for four fifths: a future and a callback for each caller, as with the bare writer, and also "
+             "its steps, their statement and their entry in the ledger: nine objects where the bare writer creates "
+             "two.")
 
 Row = tuple[int, str, str, str, str]
-Accept = Callable[[int, int], Awaitable[object]]  # of a caller's number and a seq
+Accept = Callable[[int, int], Awaitable[object]]  # takes a caller's number and a seq
 
 STORES: Mapping[str, Callable[[Path], Store]] = {"memory": lambda path: MemoryStore(), "SQLite": SqliteStore}
 
@@ -80,30 +80,22 @@ def files() -> "tempfile.TemporaryDirectory[str]":
 
 
 class Null:
-    """Its step ends at once. It looks at nothing and says nothing."""
+    """A model whose step ends at once without output."""
 
     name, provider = "null", "bench"
     hears: int | None = 0
 
-    async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         yield Finish(FinishReason.END_TURN)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
-
-
-class Endless(Null):
-    """Its step never ends, so that what comes later is queued."""
-
-    async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        await asyncio.Event().wait()
-        yield Finish(FinishReason.END_TURN)
+        """Does nothing: there are no resources."""
 
 
 # --- One prompt -----------------------------------------------------------------------------------------------------
 
 class BareWorker:
-    """A queue, and one task that does nothing with what is in it."""
+    """A queue, and one task that returns each item unchanged."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
@@ -121,7 +113,7 @@ class BareWorker:
 
 
 async def spent(work: Callable[[int], Awaitable[object]], times: int) -> float:
-    """CPU seconds for each of so many times."""
+    """CPU seconds per call, averaged over `times` calls."""
     start = process_time()
     for number in range(times):
         await work(number)
@@ -129,7 +121,7 @@ async def spent(work: Callable[[int], Awaitable[object]], times: int) -> float:
 
 
 async def null_prompts(chunks: int) -> list[tuple[float, float]]:
-    """CPU seconds of a job of the bare worker, and of a null prompt."""
+    """For each chunk: CPU seconds of a job of the bare worker and of a null prompt."""
     worker, numbers, figures = BareWorker(), count(), []
 
     async def job(_: int) -> None:
@@ -163,10 +155,10 @@ def one_prompt(rounds: int) -> Report:
 # --- Many prompts, many sessions ------------------------------------------------------------------------------------
 
 def history(session: str, first: int, last: int) -> list[Operation]:
-    """What prompts that are done have left, as the runtime writes it."""
+    """The journal of finished prompts, as the runtime writes it."""
     operations: list[Operation] = []
     for seq in range(first, last):
-        answer = finished(Message(f"p{seq}-2", session, "assistant", ()), FinishReason.END_TURN)
+        answer = finished(MessageRecord(f"p{seq}-2", session, "assistant", ()), FinishReason.END_TURN)
         operations += [
             AcceptPrompt(seq, session, "hello", f"r{seq}"), MovePrompt(seq, State.ACTIVE),
             PutMessage(user_message(session, seq, "hello")), PutMessage(answer),
@@ -176,7 +168,7 @@ def history(session: str, first: int, last: int) -> list[Operation]:
 
 
 class Subject:
-    """A runtime with a past, whose next prompts are measured."""
+    """A runtime with a history, whose next prompts are measured."""
 
     def __init__(self, runtime: Runtime, sessions: int) -> None:
         self.runtime, self.sessions = runtime, sessions
@@ -218,7 +210,7 @@ async def compared(place: str, pasts: Sequence[tuple[int, int]], chunks: int) ->
 
 
 def flat(title: str, what: str, sizes: Sequence[int], pasts: Sequence[tuple[int, int]], rounds: int) -> Report:
-    """The cost of a prompt for each size, and what it is at the largest against the smallest."""
+    """The cost of a prompt for each size, and the ratio of the largest size to the smallest."""
     rows, goals = [], []
     for place in STORES:
         figures = asyncio.run(compared(place, pasts, rounds * CHUNKS))
@@ -226,13 +218,13 @@ def flat(title: str, what: str, sizes: Sequence[int], pasts: Sequence[tuple[int,
         goals.append(Goal(f"{title}, null model, {place}: {sizes[-1]:,} {what} against {sizes[0]}",
                           tuple(last / first for first, last in zip(figures[0], figures[-1])), "at most", 1.5))
     columns = tuple(f"{size:,}" for size in sizes)
-    return Report([Table(f"{title}: µs a prompt by {what}", ("what", *columns), rows)], goals)
+    return Report([Table(f"{title}: µs per prompt by {what}", ("what", *columns), rows)], goals)
 
 
 # --- Memory ---------------------------------------------------------------------------------------------------------
 
 async def held(path: Path, sessions: int, prompts: int) -> tuple[float, float]:
-    """Bytes of memory for each idle session, and for each prompt that is done. The store is a file."""
+    """Bytes of memory per idle session and per finished prompt. The store is a file."""
     async with Runtime(Null(), SqliteStore(path)) as runtime:
         await runtime.create_session("s")
 
@@ -242,7 +234,7 @@ async def held(path: Path, sessions: int, prompts: int) -> tuple[float, float]:
 
         tracemalloc.start()
         try:
-            await run(0, prompts)  # what is cached is there after this
+            await run(0, prompts)  # fills the caches
             start = traced()
             await run(prompts, prompts)
             done = traced()
@@ -263,13 +255,13 @@ def memory() -> Report:
         session, prompt = asyncio.run(held(Path(directory) / "bench.db", SESSIONS[-1], FINISHED))
     return Report(
         [Table("Memory of a runtime on SQLite", ("what", "bytes"),
-               [("an idle session", session), ("a prompt that is done", prompt)])],
+               [("an idle session", session), ("a finished prompt", prompt)])],
         [Goal("memory of an idle session", (session,), "at most", 1024, " bytes"),
-         Goal("memory of a prompt that is done", (prompt,), "at most", 16, " bytes")])
+         Goal("memory of a finished prompt", (prompt,), "at most", 16, " bytes")])
 
 
 def measure_runtime(setting: Setting) -> Report:
-    """What a prompt costs, and what stays of it."""
+    """The cost of a prompt, and the memory that it leaves."""
     rounds = setting.rounds
     return (one_prompt(rounds)
             + flat("Long history", "prompts in the session", HISTORIES, [(1, n) for n in HISTORIES], rounds)
@@ -330,7 +322,7 @@ def _answer(futures: Iterable["asyncio.Future[None]"]) -> None:
 
 
 async def load(callers: int, prompts: int, accept: Accept) -> float:
-    """Prompts a second, when so many callers share them."""
+    """Prompts per second, distributed over concurrent callers."""
     seqs = iter(range(1, prompts + 1))
 
     async def call(caller: int) -> None:
@@ -362,23 +354,12 @@ async def stored(path: Path, callers: int, prompts: int) -> float:
         store.close()
 
 
-async def accepted(path: Path, callers: int, prompts: int) -> float:
-    """The runtime's acceptance. What it has accepted enters the queue meanwhile: the machine moves it, and that is
-    journaled too."""
-    store = SqliteStore(path)
-    async with Runtime(Endless(), store) as runtime:
-        for caller in range(callers):
-            await runtime.create_session(f"s{caller}")
-            await runtime.accept(f"s{caller}", "first")
-        return await load(callers, prompts, lambda caller, seq: runtime.accept(f"s{caller}", "hello", f"r{seq}"))
-
-
 WRITERS: Mapping[str, Callable[[Path, int, int], Coroutine[Any, Any, float]]] = {
-    "bare writer": bare, "store": stored, "runtime": accepted}
+    "bare writer": bare, "store": stored}
 
 
 def measure_store(setting: Setting) -> Report:
-    """Acceptances a second. The disk is that of the temporary directory."""
+    """Acceptances per second, on the disk of the temporary directory."""
     rows = []
     ratios: dict[int, list[float]] = {}
     for callers in CALLERS:
@@ -390,10 +371,8 @@ def measure_store(setting: Setting) -> Report:
         ratios[callers] = [store / bare for store, bare in zip(speeds["store"], speeds["bare writer"])]
         rows.append((callers, *(median(speeds[name]) for name in WRITERS)))
     return Report(
-        [Table("Durable acceptances a second, each caller waiting for each of its own",
+        [Table("Durable acceptances per second; each caller waits for each of its prompts",
                ("callers", *WRITERS), rows)],
         [Goal(f"durable acceptance by {callers} callers, store against bare writer", tuple(figures), "at least", 0.5,
               why=IN_PYTHON)
-         for callers, figures in ratios.items()],
-        ["The runtime's figure is no goal: each of its acceptances comes with an entry into the queue, that is one"
-         " trigger of the machine and a second journaled transition."])
+         for callers, figures in ratios.items()])

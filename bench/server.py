@@ -1,9 +1,9 @@
-"""The server over HTTP: what accepting a prompt costs beside answering at all, how soon a cancel is seen, and how both
-compare with an earlier version.
+"""The server over HTTP: the cost of accepting a prompt compared with an empty request, the latency of a cancel, and
+both compared with an earlier version.
 
-The server is `cancelmark serve` itself, in a process of its own and durable on a disk. The clients are plain sockets in
-this process that send requests made beforehand, so that it is the server that is measured. What is compared is measured
-by turns in the same minute.
+The server is `cancelmark serve` in its own process, with its data on disk. The clients are plain sockets in this
+process that send prepared requests, so that the server dominates the measurement. Compared figures are measured
+alternately within a minute.
 """
 
 import asyncio
@@ -24,40 +24,40 @@ from uuid import uuid4
 from .frame import Goal, Report, Setting, Table
 
 CONNECTIONS = 32
-REQUESTS = 3000  # of each kind in a round
+REQUESTS = 3000  # of each kind per round
 SLICE = 500  # of one kind at a time
 BUSY = 100  # sessions
-SAMPLES = 5  # round trips for each cancel
-QUEUE = "1000000"  # prompts that may wait
+SAMPLES = 5  # empty round trips per cancel
+QUEUE = "1000000"  # maximum length of the queue
 
-WORKSPACES = 16  # beside an earlier version
-CANCELS = 36  # a round: what else the machine does reaches a few of them
-SECONDS = 3.0  # for each rate
+WORKSPACES = 16  # for the comparison with an earlier version
+CANCELS = 36  # per round: other load on the machine disturbs a few of them
+SECONDS = 3.0  # duration of each rate measurement
 HOLD = b"HOLD"
-LAST = 400  # bytes of a request to the model that its last message is looked for in
+LAST = 400  # bytes at the end of a request to the model in which to search for its last message
 
-ACCEPTING = ("An accepted prompt is two commits, of its acceptance and of its entry into the queue: the second is "
-             "under way when the next prompt comes, which waits for it. The empty handler reads nothing and answers "
-             "at once.")
-CANCELING = ("An end is published once it is durable: one commit, which the end shares with the cancel, and for which "
-             "an empty round trip does not wait. The entry of a prompt that was accepted just before is waited for "
-             "too.")
+ACCEPTING = ("An accepted prompt takes two commits, for its acceptance and for its entry into the queue: the second is "
+             "in progress when the next prompt arrives, which waits for it. The empty handler reads nothing and "
+             "responds at once.")
+CANCELING = ("A terminal event is published once it is durable: this takes one commit, shared with the cancel, for "
+             "which an empty round trip does not wait. The cancel also waits for the entry of the prompt accepted just "
+             "before it.")
 
 
-IN_MEMORY = ("The store in memory is an SQLite database. A commit takes about 25 µs there, and the turns of all busy "
-             "sessions commit what they say meanwhile.")
-COMPUTING = ("Two thirds of a prompt's processor time are the event loop's, where by profile no function has a "
-             "twentieth: the model's client and the event streams have a sixth each, h11 an eighth and JSON a "
-             "twentieth. One third are the stores' threads: three commits that no other prompt shares, and a dozen "
-             "waits for the interpreter lock in each.")
-WAITING = ("The end is in the commit of the cancel, and is sent at once. Of the time that passes inside the server a "
-           "bare writer on the same disk takes about half.")
-KINDS = ("one session: prompts/s", "one session: processor ms a prompt", "workspaces: prompts/s",
-         "workspaces: processor ms a prompt", "cancel to end, ms")
-GOALS = (  # what, which figure, relation, limit, why it is missed if it is
-    ("completed prompts a second, one session", KINDS[0], "at least", 3.5, COMPUTING),
-    (f"completed prompts a second, {WORKSPACES} workspaces", KINDS[2], "at least", 3.3, COMPUTING),
-    ("cancel to the end at another client", KINDS[4], "at most", 0.7, WAITING),
+IN_MEMORY = ("The in-memory store is an SQLite database. A commit takes about 25 µs, and the turns of all busy "
+             "sessions commit their output at the same time.")
+COMPUTING = ("Two thirds of a prompt's processor time are the event loop's, where no function takes a twentieth "
+             "according to a profile: the model's client and the event streams take a sixth each, h11 an eighth and "
+             "JSON a twentieth. One third is the stores' threads: three commits that no other prompt shares, with a "
+             "dozen waits for the interpreter lock in each.")
+WAITING = ("The terminal event is in the commit of the cancel, and is sent at once. A bare writer on the same disk "
+           "takes about half of the time spent inside the server.")
+KINDS = ("one session: prompts/s", "one session: processor ms per prompt", "workspaces: prompts/s",
+         "workspaces: processor ms per prompt", "cancel to end, ms")
+GOALS = (  # the goal, its figure, relation, limit, and why it is missed if it is
+    ("completed prompts per second, one session", KINDS[0], "at least", 3.5, COMPUTING),
+    (f"completed prompts per second, {WORKSPACES} workspaces", KINDS[2], "at least", 3.3, COMPUTING),
+    ("from a cancel to the terminal event at another client", KINDS[4], "at most", 0.7, WAITING),
 )
 
 OURS = (sys.executable, "-m", "cancelmark.impl.cli.main")
@@ -65,7 +65,7 @@ OURS = (sys.executable, "-m", "cancelmark.impl.cli.main")
 
 @contextmanager
 def server(*options: str, command: Sequence[str] = OURS) -> Iterator[tuple[int, int]]:
-    """A server with a data directory of its own; its port, and its process."""
+    """A server with its own data directory: its port and its process id."""
     with tempfile.TemporaryDirectory(prefix="cancelmark-bench-") as own:
         whole = [*command, "serve", "--port", "0", "--data-dir", own, "--log-level", "error", *options]
         environment = {**os.environ, "OPENAI_API_KEY": "none", **({} if command is OURS else {"PYTHONPATH": ""})}
@@ -78,7 +78,7 @@ def server(*options: str, command: Sequence[str] = OURS) -> Iterator[tuple[int, 
 
 
 class Connection:
-    """One connection that is used for one request after the other."""
+    """One connection, used for one request at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -94,7 +94,7 @@ class Connection:
             await writer.wait_closed()
 
     async def send(self, request: bytes) -> tuple[int, bytes]:
-        """The status and the body of the answer."""
+        """The status and the body of the response."""
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -107,13 +107,13 @@ class Connection:
         return json.loads(body)
 
     async def ends(self) -> AsyncIterator[Any]:
-        """The terminal events of a stream that has been asked for."""
+        """The terminal events of the stream that `watch` opened."""
         async for line in self._reader:
             if line.startswith(b'data: {"type":"run_complete"'):
                 yield json.loads(line[6:])["payload"]["payload"]
 
     async def watch(self, workspace: str) -> None:
-        """Asks for the events from now on."""
+        """Subscribes to the events from now on."""
         self._writer.write(get(f"/v1/workspaces/{workspace}/events?client_id={uuid4()}"))
         await self._reader.readuntil(b"id: ")
 
@@ -131,7 +131,7 @@ EMPTY = get("/v1/health")
 
 
 async def opened(connection: Connection, sessions: int, path: str = "/bench") -> tuple[str, list[str]]:
-    """A workspace with so many sessions."""
+    """A workspace with this many sessions."""
     told = await connection.call(post("/v1/workspaces", {"path": path}))
     await connection.call(post(f"/v1/workspaces/{told['id']}/agent/init"))
     return str(told["id"]), [await make_session(connection, told["id"]) for _ in range(sessions)]
@@ -148,7 +148,7 @@ def prompts(workspace: str, sessions: Sequence[str], name: str, text: str, count
 
 
 async def seconds(connections: Sequence[Connection], requests: Sequence[bytes]) -> float:
-    """How long the requests take, each connection sending the next as soon as it has its answer."""
+    """The duration of all requests; each connection sends the next one as soon as it has a response."""
     waiting = iter(requests)
 
     async def work(connection: Connection) -> None:
@@ -160,14 +160,13 @@ async def seconds(connections: Sequence[Connection], requests: Sequence[bytes]) 
     return perf_counter() - began
 
 
-async def acceptance(port: int, text: str, busy: bool) -> tuple[float, float]:
-    """Requests a second: empty ones, and prompts. In busy sessions they are queued; otherwise they run."""
+async def acceptance(port: int) -> tuple[float, float]:
+    """Requests per second: empty ones, and prompts that are queued in busy sessions."""
     async with asyncio.timeout(600), AsyncExitStack() as stack:
         connections = [await stack.enter_async_context(Connection.to(port)) for _ in range(CONNECTIONS)]
         workspace, sessions = await opened(connections[0], CONNECTIONS)
-        if busy:
-            await seconds(connections, prompts(workspace, sessions, "hold", "slow: hold", CONNECTIONS))
-        accepting = prompts(workspace, sessions, uuid4().hex, text, REQUESTS)
+        await seconds(connections, prompts(workspace, sessions, "hold", "slow: hold", CONNECTIONS))
+        accepting = prompts(workspace, sessions, uuid4().hex, "queued", REQUESTS)
         empty = accepted = 0.0
         for start in range(0, REQUESTS, SLICE):
             empty += await seconds(connections, [EMPTY] * SLICE)
@@ -176,8 +175,8 @@ async def acceptance(port: int, text: str, busy: bool) -> tuple[float, float]:
 
 
 async def canceling(port: int) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of empty round trips, of round trips that accept a prompt, and from cancel calls to ends at another
-    client, while all sessions are busy."""
+    """Seconds of empty round trips, of round trips that accept a prompt, and from cancel calls to the terminal events
+    at another client, while all sessions are busy."""
     async with asyncio.timeout(600), Connection.to(port) as one, Connection.to(port) as other:
         workspace, (queueing, *sessions) = await opened(one, BUSY)
         await other.watch(workspace)
@@ -206,18 +205,14 @@ async def canceling(port: int) -> tuple[list[float], list[float], list[float]]:
 
 
 def measure_server(setting: Setting) -> Report:
-    """Prompts that are accepted and queued, prompts that are accepted and run, and cancels."""
+    """The cost of acceptance and the latency of cancels."""
     rows: list[tuple[object, ...]] = []
     ratios: list[float] = []
     for n in range(setting.rounds):
         with server("--max-queue", QUEUE) as (port, _):
-            empty, accepted = asyncio.run(acceptance(port, "queued", busy=True))
+            empty, accepted = asyncio.run(acceptance(port))
         ratios.append(accepted / empty)
-        rows.append((n + 1, "accepted and queued", empty, accepted, accepted / empty))
-    for n in range(setting.rounds):
-        with server("--max-queue", QUEUE, "--pace", "0") as (port, _):
-            empty, accepted = asyncio.run(acceptance(port, "run", busy=False))
-        rows.append((n + 1, "accepted while others run", empty, accepted, accepted / empty))
+        rows.append((n + 1, empty, accepted, accepted / empty))
     delays: list[tuple[object, ...]] = []
     quotients: dict[str, list[float]] = {"memory": [], "disk": [], "durable": []}
     for n in range(setting.rounds):
@@ -228,27 +223,28 @@ def measure_server(setting: Setting) -> Report:
             if kept == "disk":
                 quotients["durable"].append(cancel / accept)
             delays.append((n + 1, kept, trip * 1000, accept * 1000, cancel * 1000, cancel / trip, cancel / accept))
-    what = "from a cancel call to RunComplete at another client"
+    what = "from a cancel call to the terminal event at another client"
     return Report(
-        [Table(f"Requests a second, {CONNECTIONS} connections, {REQUESTS:,} requests of each kind, kept on disk",
-               ("round", "prompts are", "empty handler", "prompts", "ratio"), rows),
-         Table(f"From a cancel call to the end at another client, {BUSY} busy sessions, medians in milliseconds",
+        [Table(f"Requests per second, {CONNECTIONS} connections, {REQUESTS:,} requests of each kind, kept on disk",
+               ("round", "empty handler", "prompts", "ratio"), rows),
+         Table(f"From a cancel call to the terminal event at another client, {BUSY} busy sessions, medians in "
+               "milliseconds",
                ("round", "kept in", "empty round trip", "accepting round trip", "cancel to end", "to empty",
                 "to accepting"), delays)],
-        [Goal("accepted prompts a second over HTTP, beside the same server's empty handler", tuple(ratios), "at least",
+        [Goal("accepted prompts per second over HTTP, relative to an empty handler", tuple(ratios), "at least",
               0.4, why=ACCEPTING),
-         Goal(f"{what}, beside an empty round trip, kept in memory", tuple(quotients["memory"]), "at most", 3,
+         Goal(f"{what}, relative to an empty round trip, in memory", tuple(quotients["memory"]), "at most", 3,
               why=IN_MEMORY),
-         Goal(f"{what}, beside a round trip that waits for the disk too, kept on disk", tuple(quotients["durable"]),
+         Goal(f"{what}, relative to a durable round trip, on disk", tuple(quotients["durable"]),
               "at most", 3),
-         Goal(f"{what}, beside an empty round trip, kept on disk", tuple(quotients["disk"]), "at most", 3,
+         Goal(f"{what}, relative to an empty round trip, on disk", tuple(quotients["disk"]), "at most", 3,
               why=CANCELING)],
-        [f"An end is published once it is durable, which an empty round trip need not wait for: one commit with what a "
-         f"cancel writes. One fsync of this disk takes {fsync() * 1000:.2g} ms, at the median."])
+        ["A terminal event is published once it is durable, for which an empty round trip does not wait: one commit, "
+         f"shared with the cancel. The median fsync of this disk takes {fsync() * 1000:.2g} ms."])
 
 
 def fsync() -> float:
-    """Seconds that this disk takes to keep a few bytes, at the median."""
+    """Median seconds to write a few bytes durably to this disk."""
     times = []
     with tempfile.TemporaryDirectory() as directory, (Path(directory) / "x").open("wb", buffering=0) as file:
         for _ in range(50):
@@ -259,10 +255,10 @@ def fsync() -> float:
     return median(times)
 
 
-# --- Beside an earlier version --------------------------------------------------------------------------------------
+# --- Comparison with an earlier version -------------------------------------------------------------------------------
 
 class Lane:
-    """A session in a workspace of its own, and two clients that watch the workspace."""
+    """A session in its own workspace, and two subscribers of the workspace."""
 
     def __init__(self, calling: Connection, watching: Sequence[Connection], workspace: str) -> None:
         self._calling, self._ends = calling, [each.ends() for each in watching]
@@ -277,16 +273,16 @@ class Lane:
         return cls(calling, watching, workspace)
 
     async def begin(self) -> None:
-        """Goes on with a new session: what a prompt costs may depend on those before it."""
+        """Creates a new session, since the cost of a prompt may depend on earlier ones."""
         self._session = await make_session(self._calling, self._workspace)
 
     async def run(self) -> None:
-        """Runs a prompt until both clients have heard of its end."""
+        """Runs a prompt until both subscribers have received its terminal event."""
         await self._accept("hello")
         await self._hear()
 
     async def cancel(self) -> float:
-        """Seconds from the cancel of a prompt that runs to its end at both clients."""
+        """Seconds from the cancel of a running prompt to its terminal event at both subscribers."""
         await self._accept(HOLD.decode())
         await asyncio.sleep(0.1)
         began = perf_counter()
@@ -305,7 +301,7 @@ class Lane:
 
 
 async def rate(lanes: Sequence[Lane], pid: int) -> tuple[float, float]:
-    """Prompts that are completed in a second, and milliseconds that the server has computed for each."""
+    """Completed prompts per second, and the server's processor time per prompt in milliseconds."""
     for lane in lanes:
         await lane.begin()
         await lane.run()
@@ -322,13 +318,13 @@ async def rate(lanes: Sequence[Lane], pid: int) -> tuple[float, float]:
 
 
 def read_processor_time(pid: int) -> float:
-    """Seconds that a process has computed so far."""
+    """The processor time of a process so far, in seconds."""
     threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text(encoding="ascii").split()[0]) for thread in threads) / 1e9
 
 
 async def compare(servers: Mapping[str, tuple[int, int]], rounds: int) -> dict[str, dict[str, list[float]]]:
-    """What was found of each server in each round, by what was measured. They are measured by turns."""
+    """The figures of each server in each round, by kind. The servers are measured alternately."""
     found: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in KINDS} for name in servers}
     async with asyncio.timeout(600), AsyncExitStack() as stack:
         lanes = {name: [await Lane.to(port, f"/bench/{number}", stack) for number in range(WORKSPACES)]
@@ -345,7 +341,7 @@ async def compare(servers: Mapping[str, tuple[int, int]], rounds: int) -> dict[s
 
 
 def measure_beside(setting: Setting) -> Report:
-    """This version, and the earlier one if there is one: a model that answers at once, kept on disk."""
+    """Compares this version with the baseline, if given: with a model that responds at once, and data on disk."""
     baseline = setting.baseline
     commands = {**({baseline.version: baseline.list_command()} if baseline else {}), "now": OURS}
     with ExitStack() as stack:
@@ -355,16 +351,16 @@ def measure_beside(setting: Setting) -> Report:
     (first, *_), ours = found.items(), found["now"]
     rows = [(kind, name, median(kinds[kind]), median(kinds[kind]) / median(first[1][kind]))
             for kind in KINDS for name, kinds in found.items()]
-    goals = [Goal(f"{what}, beside {first[0]}", tuple(a / b for a, b in zip(ours[kind], first[1][kind])), relation,
+    goals = [Goal(f"{what}, relative to {first[0]}", tuple(a / b for a, b in zip(ours[kind], first[1][kind])), relation,
                   limit, why=why) if baseline else
-             Goal(f"{what}, beside 0.1.0", (), relation, limit, why="No earlier version was given: BASELINE=e117825.")
+             Goal(f"{what}, relative to 0.1.0", (), relation, limit, why="No baseline: give BASELINE=e117825.")
              for what, kind, relation, limit, why in GOALS]
     return Report([Table(f"Servers side by side ({WORKSPACES} workspaces), medians of the rounds",
                          ("what", "server", "figure", f"× {first[0]}"), rows)], goals)
 
 
-# A language model that answers at once, behind an OpenAI-compatible endpoint in a process of its own. A prompt with the
-# word HOLD gets no answer until its connection is dropped.
+# A language model that responds at once, behind an OpenAI-compatible endpoint in its own process. A prompt with the
+# word HOLD gets no response until its connection is closed.
 
 def _make_chunk(choices: list[Any], **more: Any) -> bytes:
     told = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "turn", "choices": choices, **more}
@@ -380,13 +376,13 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length:
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers one request after the other on a connection."""
+    """Responds to one request after the other on a connection."""
     with suppress(asyncio.IncompleteReadError, ConnectionError), closing(writer):
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
             body = await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
             if HOLD in body[-LAST:]:
-                await reader.read(1)  # until the connection is dropped
+                await reader.read(1)  # until the connection is closed
                 return
             writer.write(ANSWER)
 

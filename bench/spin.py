@@ -1,4 +1,4 @@
-"""SPIN on the model in Promela: how to build a verifier, run it, and read what it found."""
+"""SPIN on the Promela model: builds a verifier, runs it, and parses its output."""
 
 import re
 import shutil
@@ -11,16 +11,16 @@ from cancelmark.model.properties import Bounds
 
 SPEC = Path(__file__).resolve().parents[1] / "specs" / "cancelmark.pml"
 
-HASH_TABLE = "-w22"  # 2^22 slots, 32 MiB; SPIN's own choice is four times that
-CYCLE = "<<<<<START OF CYCLE>>>>>"  # in a trail
-SAFETY = ("-DSAFETY", "-DNOCLAIM", "-DNOREDUCE")  # every state is stored, and no claim runs beside the model
+HASH_TABLE = "-w22"  # 2^22 slots, 32 MiB; SPIN's default is four times that
+CYCLE = "<<<<<START OF CYCLE>>>>>"  # marks a cycle in a trail
+SAFETY = ("-DSAFETY", "-DNOCLAIM", "-DNOREDUCE")  # store every state, and run no never claim
 FAST = (*SAFETY, "-O2")
 
 
 def missing() -> str | None:
-    """What a run of SPIN lacks on this machine, and the remedy."""
+    """What SPIN needs and this machine lacks, with the remedy; None if nothing is missing."""
     if not SPEC.exists():
-        return f"{SPEC.name} is not there: run this from a checkout, the package does not carry it"
+        return f"{SPEC.name} is missing: run this from a checkout; the package does not contain it"
     for tool in ("spin", "gcc"):
         if not shutil.which(tool):
             return f"{tool} is not installed (Debian: apt-get install spin gcc)"
@@ -29,17 +29,17 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Verifier:
-    """The program that SPIN makes of the model at some bounds."""
+    """The verifier that SPIN generates from the model for some bounds."""
 
     directory: Path
     defines: tuple[str, ...]
 
     def run(self, *options: str) -> str:
-        """What a search prints."""
+        """Runs a search and returns its output."""
         return _run(self.directory, "./pan", HASH_TABLE, "-m100000", *options)
 
     def trail(self) -> list[str]:
-        """The calls of the counterexample that a search left, then the properties that the last of them breaks."""
+        """The calls of the counterexample that a search found, then the properties that the last call violates."""
         told = _run(self.directory, "spin", "-t", "-T", *self.defines, SPEC.name)
         return re.findall(rf"^(?:[a-z_]+(?:\(.*\))?(?:@\d)?|violated: .+|{CYCLE})$", told, re.MULTILINE)
 
@@ -48,9 +48,10 @@ def build(
     directory: Path, bounds: Bounds, options: tuple[str, ...], bug: str | None = None,
     features: frozenset[Feature] = frozenset(), *more: str,
 ) -> Verifier:
-    """Generates and compiles. -o2 keeps variables that are only written: to SPIN, history may look like that.
+    """Generates and compiles a verifier. -o2 keeps write-only variables, which history variables seem to be to SPIN.
 
-    Without optimization tcc compiles, if it is there: sixty times as fast as gcc, which is most of a small search.
+    Without optimization, tcc is used if available: it compiles sixty times as fast as gcc, and compiling takes most of
+    the time of a small search.
     """
     shutil.copy(SPEC, directory)
     defines = (*(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()),
@@ -73,7 +74,7 @@ def _run(directory: Path, *command: str) -> str:
 
 @dataclass(frozen=True)
 class Search:
-    """What SPIN reports of a search that ran to its end."""
+    """SPIN's report of a complete search."""
 
     states: int
     edges: int
@@ -83,14 +84,14 @@ class Search:
     @classmethod
     def of(cls, told: str) -> "Search":
         if "Search not completed" in told or "max search depth too small" in told:
-            raise RuntimeError(f"SPIN did not search to the end:\n{told}")
+            raise RuntimeError(f"SPIN did not complete the search; raise its limits (-m, -w):\n{told}")
 
         def figure(pattern: str) -> str:
             found = re.search(pattern, told)
             if not found:
-                raise RuntimeError(f"SPIN did not say {pattern!r}:\n{told}")
+                raise RuntimeError(f"SPIN's output does not match {pattern!r}:\n{told}")
             return found[1]
 
-        # The first state is counted among the transitions: it was stored, but nothing led to it.
+        # SPIN counts the initial state as a transition.
         return cls(int(figure(r"(\d+) states, stored")), int(figure(r"(\d+) transitions")) - 1,
                    int(figure(r"errors: (\d+)")), float(figure(r"([\d.]+)\s+total actual memory usage")))

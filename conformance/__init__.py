@@ -1,13 +1,13 @@
-"""The conformance kit: `judge(MyAdapter)` says which guarantees a server keeps, with a history for each that it breaks.
+"""The conformance kit: `judge(MyAdapter)` reports which guarantees a server keeps, with a history for each broken one.
 
-adapter     what a server needs to be judged: an adapter, a process, a language model that the kit steers
-playing     what clients do in one history, as data; who plays it, and who writes down what is seen
-judging     which guarantees the history breaks, and which it puts to the test
-report      what is said of a server, with pictures
-kit         tries scenarios and random histories, makes what it finds smaller, and makes a report
-suite       the same as a test class for pytest
-samples     servers to try the kit on: our own models, servers with a bug put in, innocent ones that look guilty
-schedule    a deterministic event loop, for any asyncio code    trace     whether a log is a behaviour of the model
+adapter     the interface to a server under test: the adapter, a server process, a language model that the kit controls
+playing     scripts of client actions, the driver that runs them, and the observer that records a history
+judging     which guarantees a history breaks, and which it tests
+report      the report on a server, with diagrams
+kit         runs scenarios and random scripts, shrinks its findings, and makes a report
+suite       the kit as a test class for pytest
+schedule    a deterministic event loop, for any asyncio code
+trace       whether a log is a behaviour of the model
 """
 
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The kit comes with a server, which is slow to import: only for those who judge."""
+    """Import `judge` on first use, because the kit is slow to import."""
     if name != "judge":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .kit import judge

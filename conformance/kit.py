@@ -1,14 +1,14 @@
-"""Judge a server: play histories on it, find those that break a guarantee, make each as small as it gets, and report.
+"""Judge a server: run scripts on it, find the histories that break a guarantee, shrink them, and report.
 
     report = judge(NaiveAdapter)
-    print(report)                       a table of the guarantees, and for each that is broken the shortest history
+    print(report)                       a table of the guarantees, and the shortest history for each broken one
     assert report.broken == ["no-lost-cancel", …]
 
-First scenarios are tried: known flaws, each as a directed test. Then random histories are drawn by Hypothesis. Every
-history is judged by all guarantees at once. A guarantee is called kept only if enough histories could have shown that
-it is broken (`decisive`). A server in this process runs under schedules that the kit chooses, and each history can be
-played again exactly. One outside runs in real time: a silence has to show twice to be believed, and what there was no
-time for is said.
+The kit first runs scenarios, which are directed tests for known flaws, then random scripts drawn by Hypothesis. It
+checks every history against all guarantees. It reports a guarantee as kept only if enough histories could have broken
+it (`decisive`). A server in this process runs under schedules that the kit chooses, so each history can be replayed
+exactly. An external server runs in real time: a timeout counts only if it shows twice, and the report says what was
+left out for lack of time.
 """
 
 import asyncio
@@ -27,9 +27,8 @@ from cancelmark.model.family import Feature
 
 from .adapter import GUARANTEES, OPTIONAL, MakeAdapter
 from .adapter.fake_llm import FakeModel
-from .adapter.patience import CONFIRM, FIRST
-from .adapter.patience import PLAIN as PLAIN_PROMPTS
-from .judging.guarantees import GUARANTEES_BY_ID, NEEDS, NO_PLACE, NO_STEERING, find_tested
+from .adapter.patience import CONFIRM, FIRST, PLAIN_PROMPTS
+from .judging.guarantees import GUARANTEES_BY_ID, NEEDS, NO_OFFSET, NO_STEERING, find_tested
 from .judging.history import History
 from .playing.family import FAMILY_SCENARIOS, Scenario
 from .playing.scenarios import SCENARIOS, check_names
@@ -41,19 +40,19 @@ from .profile import PROFILES, Profile
 from .report import Finding, Replay, Report, Status, Verdict, counted
 from .shrinking import Budget, shrink
 
-HANGS = 3  # histories in which the server did not answer or rest, until it is given up
-DEATHS = 10  # histories in which it has stopped
-RACES = 3  # plays of a race, before it is said that it does not show
-TIMES = 5  # that a script is played which was asked for
-UNTIL = 60  # seconds for a race of a server outside, which shows now and then
-PLAIN = parse("accept A")
+HANGS = 3  # histories in which the server did not respond or become quiet, before the judgement stops
+DEATHS = 10  # histories in which the server was gone, before the judgement stops
+RACES = 3  # runs of a race, before it counts as not reproduced
+TIMES = 5  # runs of each script that the caller asks for
+UNTIL = 60  # seconds for which a race on an external server is repeated, since it shows only sometimes
+PLAIN_SCRIPT = parse("accept A")
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 
 
 class JudgementStopped(AdapterError):
-    """The adapter raised something in the middle of a judgement. `report` has what was found until then."""
+    """The adapter raised an error during a judgement. `report` has the findings up to then."""
 
     def __init__(self, why: str, report: Report) -> None:
         super().__init__(why)
@@ -61,7 +60,7 @@ class JudgementStopped(AdapterError):
 
 
 class JudgementInterrupted(KeyboardInterrupt):
-    """Ctrl-C, or SIGTERM, came in the middle of a judgement. `report` has what was found until then."""
+    """Ctrl-C or SIGTERM interrupted a judgement. `report` has the findings up to then."""
 
     def __init__(self, report: Report) -> None:
         super().__init__("the judgement was interrupted")
@@ -70,7 +69,7 @@ class JudgementInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def _term_as_interrupt() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, so that the judged server is stopped and its files are removed."""
+    """Let SIGTERM interrupt as Ctrl-C does, so that the kit stops the server and removes its files."""
     if threading.current_thread() is not threading.main_thread() or (
             signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL):
         yield
@@ -94,40 +93,45 @@ def judge(
     scenarios: Collection[str] | None = None, scripts: Sequence[str | Script] | None = None, times: int = TIMES,
     reproduce: Callable[[Script], str] | None = None, require: Collection[str] = (), until: float | None = None,
 ) -> Report:
-    """Judges the server behind an adapter.
+    """Judge the server behind an adapter, and return the report.
 
-    A server outside is steered if it uses the fake language model that is served at `llm_port` while this runs, or the
-    one that `fake` makes. `only` names guarantees. `scenarios` names those to try, and `scripts` are played so many
-    `times`, or, of a server outside, `until` so many seconds are over: then nothing else is. With `until`, races are
-    played with other gaps and in other orders, as the search does. `reproduce` says how a script is played again, if
-    not by this function. A server conforms only if it is known to keep each guarantee that `require` names. Works in a
-    notebook too.
+    - `profile`: `quick` or `deep`, or a `Profile`.
+    - `only`: judge only these guarantees. `require`: the verdict is `unknown` unless each of these is tested.
+    - `scenarios`: run only these scenarios.
+    - `scripts`: run only these scripts, `times` times each. On an external server, `until` repeats each script for that
+      many seconds instead, and varies the order and the gaps of its races.
+    - `llm_port`: the port where the kit serves its fake language model while this runs. `fake` makes another one. The
+      kit can control the turns of an external server only if the server uses it.
+    - `reproduce`: returns the text that tells how to replay a script, instead of a call of this function.
+
+    Works in a notebook too.
     """
     if not callable(adapter):
         kind = type(adapter).__name__
-        raise TypeError(f"judge({kind}()): give the class itself, judge({kind}); the kit makes one for each history")
+        raise TypeError(f"judge({kind}()): pass the class itself, judge({kind}); the kit makes an instance for each "
+                        "history")
     if isinstance(profile, str):
         if profile not in PROFILES:
-            raise ValueError(f"profile {profile!r}: choose one of {', '.join(PROFILES)}")
+            raise ValueError(f"unknown profile {profile!r}; choose one of {', '.join(PROFILES)}")
         profile = PROFILES[profile]
     if unknown := {*(only or ()), *require} - GUARANTEES:
-        raise ValueError(f"there is no guarantee {', '.join(sorted(unknown))}; choose from "
+        raise ValueError(f"unknown guarantee {', '.join(sorted(unknown))}; choose from "
                          f"{', '.join(GUARANTEES_BY_ID)}")
     check_names(scenarios or ())
     played = None if scripts is None else read_scripts(scripts)
     if played is not None and scenarios is not None:
-        raise ValueError("give scripts or scenarios, not both")
+        raise ValueError("scripts and scenarios are mutually exclusive")
     if until is not None and (scripts is None or not 0 < until < inf):
-        raise ValueError(f"until={until}: give the seconds for which each of `scripts` is played")
+        raise ValueError(f"until={until}: give `scripts` and the number of seconds for which to run each of them")
     if times < 1:
-        raise ValueError(f"times={times}: play a script at least once")
+        raise ValueError(f"times={times}: must be at least 1")
     if llm_port is not None and fake is None:
         def fake() -> FakeModel:
             return FakeModel(port=llm_port)
 
     chosen = profile
     if only is not None and (unasked := set(require) - set(only)):
-        raise ValueError(f"{', '.join(sorted(unasked))}: required, and not among the guarantees that are judged")
+        raise ValueError(f"require={', '.join(sorted(unasked))}: not in `only`; add it there, or drop the requirement")
     port = "" if llm_port is None else f", llm_port={llm_port}"
     races = getattr(adapter, "outside", False)
     again = reproduce or (lambda script: (
@@ -140,7 +144,7 @@ def judge(
 
 
 def _without_a_loop(work: Callable[[], T]) -> T:
-    """Does the work where no event loop runs: here, or in a thread if one runs here, as in a notebook."""
+    """Call `work` in this thread, or in another one if this thread has a running event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -163,12 +167,12 @@ def _without_a_loop(work: Callable[[], T]) -> T:
 
 
 class _Enough(BaseException):
-    """No more histories: no `Exception`, which Hypothesis would take for a failure, and look for another one."""
+    """Ends the random search. Not an `Exception`, which Hypothesis would treat as a failure and try to shrink."""
 
 
 @dataclass
 class Judge:
-    """One judgement in the making."""
+    """The state of one judgement."""
 
     make: MakeAdapter
     profile: Profile
@@ -176,12 +180,12 @@ class Judge:
     fake: MakeFake | None
     progress: Progress
     seed: int
-    tried: Collection[str] | None = None  # the scenarios; None: all
-    scripts: list[Script] | None = None  # to play, and nothing else
+    tried: Collection[str] | None = None  # the scenarios to run; None: all
+    scripts: list[Script] | None = None  # the only scripts to run; None: search
     times: int = TIMES
     reproduce: Callable[[Script], str] = str
     required: frozenset[str] = frozenset()
-    until: float | None = None  # seconds for each of the scripts, in place of `times`
+    until: float | None = None  # seconds for each of the scripts, instead of `times`
     played: int = 0
     unplayed: int = 0
     found: dict[str, Finding] = field(default_factory=dict)
@@ -192,16 +196,16 @@ class Judge:
     notes: list[str] = field(default_factory=list)
     hangs: int = 0
     deaths: int = 0
-    placeless: bool = False  # a subscriber could not leave, because there was no place to come back to
-    stopped: str = ""  # why nothing more is played
+    placeless: bool = False  # a subscriber could not leave, because it had no offset to resume from
+    stopped: str = ""  # why the judgement stopped early
 
     def __post_init__(self) -> None:
         self.adapter = self.make()
         self.outside = self.adapter.outside
         self.claims = frozenset(self.adapter.claims)
         if unknown := self.claims - GUARANTEES:
-            raise ValueError(f"{type(self.adapter).__name__} claims {', '.join(sorted(unknown))}; there is no such "
-                             "guarantee")
+            raise ValueError(f"{type(self.adapter).__name__}.claims: unknown guarantee {', '.join(sorted(unknown))}; "
+                             f"choose from {', '.join(GUARANTEES_BY_ID)}")
         if self.outside and self.fake is None and (port := self.adapter.llm_port) is not None:
             self.fake = lambda: FakeModel(port=port)
         self.steered = not self.outside or self.fake is not None
@@ -221,10 +225,10 @@ class Judge:
         except NotSteered:
             raise
         except AdapterError as error:
-            report = self.make_report(monotonic() - begin, f"the judgement has stopped: {error}")
+            report = self.make_report(monotonic() - begin, f"the judgement stopped: {error}")
             raise JudgementStopped(str(error), report) from error.__cause__
         except KeyboardInterrupt as interrupt:
-            report = self.make_report(monotonic() - begin, "the judgement has stopped: it was interrupted")
+            report = self.make_report(monotonic() - begin, "the judgement stopped: it was interrupted")
             raise JudgementInterrupted(report) from interrupt
         return self.make_report(monotonic() - begin, self.stopped)
 
@@ -239,17 +243,17 @@ class Judge:
         finally:
             try:
                 self.venue.close()
-            except AdapterError as error:  # what was seen is no less true
+            except AdapterError as error:  # the findings remain valid
                 self.notes.append(f"after the judgement: {error}")
 
     def learn_patience(self) -> None:
-        """How long the server takes for a few plain prompts, which are not judged: if it cannot do even those, what
-        follows will show it."""
+        """Measure how long the server takes for a few plain prompts. These are not judged: if the server cannot handle
+        even them, the histories that follow will show it."""
         for n in range(PLAIN_PROMPTS):
             self.progress("plain prompts", n, PLAIN_PROMPTS)
-            history = self.venue.play(PLAIN, FIRST)
+            history = self.venue.play(PLAIN_SCRIPT, FIRST)
             if n == 0 and history.gone and not any(p.accepted < inf for p in history.prompts):
-                raise AdapterError(f"{type(self.adapter).__name__}: no prompt was accepted: {history.gone}")
+                raise AdapterError(f"{type(self.adapter).__name__}: the server accepted no prompt: {history.gone}")
             if history.broken:
                 break
 
@@ -264,20 +268,20 @@ class Judge:
                       tuple(self.notes), tuple(self.replays), self.unplayed, stopped, self.required)
 
     def search(self) -> None:
-        """Tries all that there is, and makes what is found as small as it gets."""
+        """Run scenarios and random scripts, and shrink the findings."""
         self.try_scenarios()
         if self.tried is None:
             self.try_histories()
         self.test_more()
         for guarantee in sorted(self.found):
             if self.given_up:
-                note = "not made smaller: the server does not answer or rest"
+                note = "not shrunk: the server does not respond or become quiet"
                 self.found[guarantee] = replace(self.found[guarantee], note=note)
             elif guarantee in self.wanted:
                 self.shrink(guarantee)
 
     def play_scripts(self, scripts: list[Script]) -> None:
-        """Plays what was asked for, and counts what shows."""
+        """Run the scripts that the caller asked for, and count what they break."""
         for n, each in enumerate(scripts):
             showed, ends, found = Counter[str](), Counter[str](), dict[str, Finding]()
             until, time = self.until if self.outside else None, 0
@@ -301,7 +305,7 @@ class Judge:
 
     @property
     def given_up(self) -> bool:
-        """There is no server any more, or it hangs again and again and would take for ever."""
+        """Whether the server is gone, or hangs so often that the judgement would take forever."""
         return bool(self.stopped)
 
     def play(self, script: Script, times: float = 1.0) -> History:
@@ -314,7 +318,8 @@ class Judge:
         elif "progress" in history.broken:
             self.hangs += 1
             if self.hangs == HANGS:
-                self.stopped = f"the judgement has stopped: in {HANGS} histories the server did not answer or rest"
+                self.stopped = (f"the judgement stopped: in {HANGS} histories the server did not respond or become "
+                                "quiet")
         tested = find_tested(history)
         for guarantee in tested:
             self.shown[guarantee] = self.shown.get(guarantee, 0) + 1
@@ -322,24 +327,25 @@ class Judge:
         return history
 
     def look_for_server(self) -> None:
-        """A server that is gone may be back: in this process each history has one of its own, outside the adapter, or
-        somebody else, may have brought it back."""
+        """Stop the judgement unless the server is back. In this process each history has its own server. An external
+        server may have been restarted by the adapter, or by a supervisor."""
         self.deaths += 1
         if not self.outside:
             return
         if self.deaths == DEATHS:
-            self.stopped = f"the judgement has stopped: in {DEATHS} histories the server was gone"
-        elif self.venue.play(PLAIN).gone:
-            self.stopped = "the judgement has stopped: the server is gone, and nobody brings it back (`revive`)"
+            self.stopped = f"the judgement stopped: in {DEATHS} histories the server was gone"
+        elif self.venue.play(PLAIN_SCRIPT).gone:
+            self.stopped = ("the judgement stopped: the server is gone; give the adapter a `revive` method that "
+                            "restarts it")
 
     def share_time(self, seconds: float, tested: Collection[str]) -> None:
-        """What a history has cost is shared by the guarantees that it has tested, of those that are judged."""
+        """Divide the time of a history among the judged guarantees that it tested."""
         judged = [g for g in tested if g in self.wanted] or self.wanted
         for guarantee in judged:
             self.spent[guarantee] = self.spent.get(guarantee, 0) + seconds / len(judged)
 
     def try_script(self, script: Script) -> History:
-        """Plays the script, and keeps what it breaks if it is the smallest so far that does."""
+        """Run the script, and keep each break for which it is the smallest script so far."""
         history = self.play(script)
         for complaint in history.complaints:
             guarantee = complaint.guarantee
@@ -349,7 +355,7 @@ class Judge:
             elif confirmed := self.confirm(guarantee, script, history):
                 self.found[guarantee] = Finding(script, confirmed)
             else:
-                self.notes.append(f"not believed, because it did not show again: {guarantee}: {complaint.says}")
+                self.notes.append(f"ignored, because it did not show again: {guarantee}: {complaint.says}")
         return history
 
     def try_scenarios(self) -> None:
@@ -368,22 +374,22 @@ class Judge:
             if self.given_up or late:
                 left_out += 1
                 if not times[name]:
-                    self.scenarios[name] = f"it was not tried: {self.stopped}"
+                    self.scenarios[name] = f"not run: {self.stopped}"
                 continue
             script = self.vary(scenario.script) if times[name] else scenario.script
             times[name] += 1
             history = self.try_script(script)
-            if scenario.guarantee in history.broken & self.found.keys():  # and believed
+            if scenario.guarantee in history.broken & self.found.keys():  # and confirmed
                 self.scenarios[name] = Finding(script, history)
         self.unplayed += left_out
         if late:
             least = min(times.values())
-            self.notes.append(f"{left_out:,} of {len(plan):,} plays of scenarios were left out, because the "
-                              f"{self.profile.again:g} s for them were over; each was played at least "
+            self.notes.append(f"{left_out:,} of {len(plan):,} scenario runs were left out, because their time limit of "
+                              f"{self.profile.again:g} s was reached; each scenario ran at least "
                               f"{'once' if least == 1 else f'{least:,} times'}")
 
     def plan_plays(self, scenarios: Sequence[Scenario]) -> list[Scenario]:
-        """Each scenario as often as it is to be tried. Outside in rounds: if the time runs out, none was left out."""
+        """Each scenario as often as it is to run. On an external server in rounds, so that a time limit skips none."""
         if not self.outside:
             return [s for s in scenarios for _ in range(self.count_plays(s))]
         rounds = max(map(self.count_plays, scenarios), default=0)
@@ -401,19 +407,19 @@ class Judge:
         return f"the server does not offer {', '.join(missing)}" if missing else ""
 
     def vary(self, script: Script) -> Script:
-        """The script in another order, with other gaps; in this process under another schedule."""
+        """The script with another order and other gaps; in this process, with another schedule."""
         return script.vary(self.random) if self.outside else self.reschedule(script)
 
     def count_plays(self, scenario: Scenario) -> int:
-        """How often a scenario is tried. Outside, those of the family half as often: who offers all has twice as many.
-        """
+        """How often a scenario runs. On an external server, those of optional calls run half as often: a server that
+        offers all of them has twice as many scenarios."""
         if not self.outside:
             return 1 + self.profile.schedules
         repeats = max(self.profile.repeats, self.profile.races if scenario.script.is_race else 0)
         return 1 if not self.steered else (repeats + 1) // 2 if scenario in FAMILY_SCENARIOS else repeats
 
     def reschedule(self, script: Script) -> Script:
-        """The script under some other schedule."""
+        """The script with another random schedule."""
         draw = self.random
         late = draw.sample(range(TASKS), draw.randint(0, TASKS // 2))
         return Script(script.batches, tuple(late), tuple(
@@ -450,12 +456,13 @@ class Judge:
             if isinstance(enough.__cause__, AdapterError):
                 raise enough.__cause__ from enough.__cause__.__cause__
             self.unplayed += total - done
-            why = self.stopped or f"the {self.profile.limit:g} s for them were over"
-            self.notes.append(f"{total - done:,} of {total:,} random histories were not played: {why}")
+            why = self.stopped or f"their time limit of {self.profile.limit:g} s was reached"
+            self.notes.append(f"{total - done:,} of {total:,} random histories did not run: {why}")
 
     def test_more(self) -> None:
-        """Plays the scenarios of guarantees that were put to the test too seldom, or else a plain prompt, until it was
-        often enough or the time is over. In rounds, so that no guarantee takes the time of the others."""
+        """Run more scenarios for the guarantees that were tested too rarely, or a plain prompt if a guarantee has none,
+        until each was tested often enough or the time limit is reached. In rounds, so that no guarantee takes the
+        time of the others."""
         until = monotonic() + (self.profile.limit if self.outside else inf)
         scripts = {g: self.list_scripts(g) for g in sorted(self.wanted) if not self.why_hidden(g)}
         for n in range(2 * self.decisive):
@@ -463,46 +470,46 @@ class Judge:
                 if self.given_up:
                     return
                 if monotonic() > until:
-                    self.notes.append(f"the {self.profile.limit:g} s to test more often what was tested too seldom "
-                                      f"were over: {', '.join(g for g in wanting if self.wants_more(g))}")
+                    self.notes.append(f"the time limit of {self.profile.limit:g} s for guarantees that were tested too "
+                                      f"rarely was reached: {', '.join(g for g in wanting if self.wants_more(g))}")
                     return
                 if self.wants_more(guarantee):
                     self.progress(f"testing {guarantee}", self.shown.get(guarantee, 0), self.decisive)
                     self.try_script(self.vary(scripts[guarantee][n % len(scripts[guarantee])]))
 
     def wants_more(self, guarantee: str) -> bool:
-        """Whether too few histories have put it to the test, and none has broken it."""
+        """Whether too few histories have tested it, and none has broken it."""
         return self.shown.get(guarantee, 0) < self.decisive and guarantee not in self.found
 
     def list_scripts(self, guarantee: str) -> list[Script]:
-        """What puts a guarantee to the test."""
+        """The scripts that test a guarantee."""
         scripts = [s.script for s in SCENARIOS if s.guarantee == guarantee and not self.why_untried(s)
                    and (self.tried is None or s.name in self.tried)]
-        return scripts or ([PLAIN] if self.tried is None else [])
+        return scripts or ([PLAIN_SCRIPT] if self.tried is None else [])
 
     def shrink(self, guarantee: str) -> None:
-        """Makes what was found as small as it gets within the budget."""
+        """Shrink the finding as far as the budget allows."""
         budget = Budget(self.profile.shrinks, self.profile.seconds if self.outside else inf)
 
         def shows(attempt: Script) -> Finding | None:
-            self.progress(f"making {guarantee} smaller", budget.used, budget.plays)
+            self.progress(f"shrinking {guarantee}", budget.used, budget.plays)
             confirmed = self.confirm(guarantee, attempt, self.play(attempt))
             return Finding(attempt, confirmed) if confirmed else None
 
         self.found[guarantee] = shrink(self.found[guarantee], shows, self.retries, budget)
 
     def confirm(self, guarantee: str, script: Script, history: History) -> History | None:
-        """The history that shows that the guarantee is broken. A silence of a server outside may be a busy machine: it
-        has to show again, when the kit waits longer, and longer still if a plain prompt takes long now. A contradiction
-        is one."""
+        """The history that shows the break, if it is confirmed. A contradiction needs no confirmation. A timeout on an
+        external server may be due to a busy machine: it must show again with a longer timeout, which is longer still if
+        a plain prompt is slow now."""
         if guarantee in history.broken and guarantee in history.silences and self.outside and not self.given_up:
-            self.play(PLAIN)
+            self.play(PLAIN_SCRIPT)
             history = self.play(script, CONFIRM)
         return history if guarantee in history.broken else None
 
     def retries(self, script: Script) -> Iterable[Script]:
-        """What is tried of a script that is smaller. Outside, a race may go either way. In this process, the schedule
-        does not fit any more when there are fewer steps: others are tried too."""
+        """The attempts for a smaller script. On an external server a race may go either way, so it runs several times.
+        In this process the schedule no longer fits a script with fewer steps, so other schedules are tried too."""
         if self.outside:
             return [script] * (RACES if script.is_race else 1)
         others = [self.reschedule(script) for _ in range(4)] if script.departures or script.late else []
@@ -528,29 +535,29 @@ class Judge:
             elif p.id == "progress" and stopped:
                 yield Verdict(p.id, Status.NOT_TESTED, stopped, shown)
             elif p.id == "attribution" and "fail" not in self.offers:
-                yield Verdict(p.id, Status.KEPT, f"{counted(shown)} could have broken it; what the end says after the "
-                              "language model has failed was not judged", shown)
+                yield Verdict(p.id, Status.KEPT, f"{counted(shown)} could have broken it; outcomes after a failure of "
+                              "the language model were not checked", shown)
             else:
                 yield Verdict(p.id, Status.KEPT, shown=shown)
 
     @property
     def decisive(self) -> int:
-        """How many histories must have been able to break a guarantee before it is called kept."""
+        """The number of decisive histories that a guarantee needs to be reported as kept."""
         if self.scripts is not None:
-            return 1  # a count was asked for, and is given
+            return 1  # the caller chose the histories
         return self.profile.decisive if self.steered else self.profile.unsteered
 
     def why_untested(self, guarantee: str, shown: int) -> str:
         few = "no history" if not shown else "only one history" if shown == 1 else f"only {shown:,} histories"
-        unplayed = f", and {self.unplayed:,} histories were not played" if self.unplayed else ""
+        unplayed = f", and {self.unplayed:,} histories did not run" if self.unplayed else ""
         blind = guarantee in ("fifo", "queue-dropped") and self.outside and "queued" not in self.offers
-        offer = ". The adapter does not offer `queued`, which shows who waits" if blind else ""
-        return f"{few} could have broken it; {self.decisive:,} are wanted{unplayed}{offer}"
+        offer = ". The adapter does not offer `queued`, which shows the waiting prompts" if blind else ""
+        return f"{few} could have broken it; {self.decisive:,} are needed{unplayed}{offer}"
 
     def why_hidden(self, guarantee: str) -> str:
-        """Why nobody outside can tell, or nothing."""
+        """Why the guarantee is not observable; empty if it is."""
         needs = GUARANTEES_BY_ID[guarantee].needs
         missing = [what for what in needs if what not in self.offers]
         if not missing and "leave" in needs and self.placeless and not self.shown.get(guarantee):
-            return NO_PLACE
+            return NO_OFFSET
         return NEEDS[missing[0]].missing if missing else ""

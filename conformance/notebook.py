@@ -1,4 +1,4 @@
-"""Notebooks: how the kit's reports look (`%load_ext cancelmark.conformance.notebook`), and stories that are played."""
+"""Notebooks: rendering of the kit's reports (`%load_ext cancelmark.conformance.notebook`), and running of stories."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,13 +18,13 @@ CSS = {Status.KEPT: "good", Status.BROKEN: "bad"}
 
 
 def verdict_picture(verdict: Verdict) -> str | None:
-    """The shortest history that breaks a guarantee, if one does."""
+    """The diagram of the shortest history that breaks the guarantee, if one does."""
     return on_paper(verdict.svg, verdict.story) if verdict.finding else None
 
 
 def report_sheet(report: Report) -> str:
-    """What the kit says of a server."""
-    return table(f"{report.name}, judged in {counted(report.histories)}", ("guarantee", "verdict", "why"), (
+    """The table of verdicts."""
+    return table(f"{report.name}, judged in {counted(report.histories)}", ("guarantee", "verdict", "reason"), (
         (v.guarantee, Word(CSS.get(v.status, ""), v.status.value), v.about) for v in report.rows)).html
 
 
@@ -37,13 +37,13 @@ def load_ipython_extension(shell: Any) -> None:
 # --- stories
 
 def aside(function: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> T:
-    """Calls the function in a thread of its own: a notebook has an event loop already."""
+    """Call the function in another thread, since a notebook already has an event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(function, *arguments, **more).result()
 
 
 def play(kind: Callable[[Recording], Any], story: Callable[[Any], Awaitable[None]]) -> Recording:
-    """What happens when the story is told to a new server of that kind. The clock jumps, so that nobody waits."""
+    """The recording of a story on a new server of that kind. Time is virtual, so waiting costs nothing."""
     async def main() -> Recording:
         history = Recording(asyncio.get_running_loop().time)
         server = kind(history)

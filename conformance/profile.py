@@ -1,4 +1,4 @@
-"""How much of a server is tried, and how long that may take."""
+"""Profiles: how many histories the kit runs, and for how long."""
 
 from dataclasses import dataclass
 from math import inf
@@ -6,20 +6,20 @@ from math import inf
 
 @dataclass(frozen=True)
 class Profile:
-    """How much is tried."""
+    """The limits of a judgement. Those marked (external) apply to external servers only."""
 
     name: str
-    histories: int  # drawn at random, outside
+    histories: int  # random histories (external)
     schedules: int  # of each scenario, in this process
-    inside: int  # histories drawn at random, in this process
-    repeats: int  # of each scenario, outside
-    shrinks: int  # histories played to make a failure smaller
-    seconds: float  # for making a failure smaller, outside
-    again: float = inf  # seconds for scenarios, outside: each is played once, and then as often as the time allows
-    limit: float = inf  # seconds for random histories, outside, and for what they have tested too seldom
-    races: int = 1  # of each scenario in which it matters who comes first, outside: in other orders, with other gaps
-    decisive: int = 10  # histories that could have broken a guarantee, before it is called kept
-    unsteered: int = 3  # the same, outside, where turns last as long as they last
+    inside: int  # random histories, in this process
+    repeats: int  # of each scenario (external)
+    shrinks: int  # runs to shrink a finding
+    seconds: float  # to shrink a finding (external)
+    again: float = inf  # seconds for scenarios (external): each runs once, then as often as the time allows
+    limit: float = inf  # seconds for random histories, and again for guarantees that they tested too rarely (external)
+    races: int = 1  # runs of each scenario with a race, with varying orders and gaps (external)
+    decisive: int = 10  # histories that could have broken a guarantee, before it is reported as kept
+    unsteered: int = 3  # the same where the kit does not control the turns (external)
 
 
 PROFILES = {

@@ -1,4 +1,4 @@
-"""Making what was found smaller: fewer steps, fewer sessions, less hurry, a simpler schedule, while it still shows."""
+"""Shrinking of findings: fewer actions, sessions and races, and a simpler schedule, that still show the break."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ Shows = Callable[[Script], Finding | None]
 
 @dataclass
 class Budget:
-    """How much may be played to make one finding smaller, and what of it has run out."""
+    """The limits on the runs that shrink one finding, and which of them was reached."""
 
     plays: int
     seconds: float = inf
@@ -26,9 +26,9 @@ class Budget:
         self.until = monotonic() + self.seconds
 
     def take(self) -> bool:
-        """Whether one more play is allowed, which is counted."""
+        """Count one more run, and return whether it is allowed."""
         if self.used >= self.plays:
-            self.ran_out = f"{self.plays} plays"
+            self.ran_out = f"{self.plays} runs"
         elif monotonic() > self.until:
             self.ran_out = f"{self.seconds:g} s"
         else:
@@ -37,13 +37,13 @@ class Budget:
 
 
 def shrink(found: Finding, shows: Shows, retries: Callable[[Script], Iterable[Script]], budget: Budget) -> Finding:
-    """The smallest script that was seen to show the same: none of its candidates does, or the budget ran out, and then
-    the finding says so. `retries` are the plays that a candidate gets."""
+    """The finding with the smallest script that was observed to show the same break. Either no simpler script shows it,
+    or the budget ran out, and the finding's note says so. `retries` returns the attempts for a simpler script."""
     tried: set[Script] = set()
     while smaller := _find_smaller(found, shows, retries, budget, tried):
         found = smaller
     if budget.ran_out:
-        found = replace(found, note=f"not made smaller further: the budget of {budget.ran_out} ran out")
+        found = replace(found, note=f"not shrunk further: the budget of {budget.ran_out} ran out")
     return found
 
 
@@ -63,7 +63,7 @@ def _find_smaller(
 
 
 def list_candidates(script: Script) -> Iterator[Script]:
-    """Scripts that are simpler than this one, the greatest leaps first, and none twice."""
+    """Scripts that are simpler than this one, the largest reductions first, without duplicates."""
     seen = {script}
     for candidate in _list_simpler(script):
         if candidate is not None and candidate.batches and candidate.size < script.size and candidate not in seen:
@@ -78,12 +78,12 @@ def _list_simpler(script: Script) -> Iterator[Script | None]:
             yield drop_steps(script, range(at, at + size))
     yield from _merge_sessions(script)
     yield from script.smaller()
-    for pair in combinations(range(n), 2):  # such as a prompt and what is done to it
+    for pair in combinations(range(n), 2):  # such as a prompt and the call that names it
         yield drop_steps(script, pair)
 
 
 def drop_steps(script: Script, dropped: Collection[int]) -> Script | None:
-    """The script without these steps, by their numbers; None if another step speaks of a prompt that is gone."""
+    """The script without the actions with these numbers; None if another action names a prompt that was dropped."""
     batches: list[Batch] = []
     sent: list[bool] = []  # for each prompt so far, whether it is still there
     n = 0
@@ -109,7 +109,7 @@ def drop_steps(script: Script, dropped: Collection[int]) -> Script | None:
 
 
 def _merge_sessions(script: Script) -> Iterator[Script]:
-    """Everything in the first session; then any two sessions in one, and no number left out."""
+    """The script in one session; then with any two sessions merged; then with session numbers without gaps."""
     used = sorted({do.session for do in script.everything})
     yield _renumber(script, dict.fromkeys(used, 0))
     for first, second in combinations(used, 2):

@@ -1,13 +1,16 @@
-"""The conformance kit as a test class for pytest. With an adapter in mine.py, this is a whole test file:
+"""The conformance kit as a test class for pytest. With an adapter in mine.py, this is a complete test file:
 
     from cancelmark.conformance.suite import ConformanceSuite
     class TestMine(ConformanceSuite): adapter = "mine:MyAdapter"
 
-It has a test for each guarantee, one for each scenario, and one for each script in `histories`. A guarantee that is
-broken fails, with the shortest history that was found; one of which nobody can tell whether it is kept is skipped, with
-the reason. All but `histories` is played once for the class, when the first of its tests begins. What that costs is
-reported with the guarantees: each carries its share, because one history tests several. It needs pytest, 8 or newer,
-which Cancelmark does not bring along.
+The class has a test for each guarantee, for each scenario, and for each script in `histories`. The test of a broken
+guarantee fails with the shortest history found. The test of a guarantee that could not be tested is skipped, with the
+reason.
+
+The judgement runs once for the class, when its first test starts. Each guarantee's test reports its share of that time,
+because one history tests several guarantees. The scripts in `histories` run in their own tests.
+
+Needs pytest 8 or newer, which is not a dependency of Cancelmark.
 """
 
 from collections.abc import Callable, Collection, Generator, Sequence
@@ -28,30 +31,31 @@ from .report import LEGEND, Finding, Report, Status
 
 
 class ConformanceSuite:
-    """Inherit from it under a name that pytest collects, and say which adapter."""
+    """Base class: inherit from it under a name that pytest collects, and set `adapter`."""
 
     adapter: ClassVar[MakeAdapter | Callable[..., Any] | str]
     """The adapter's class, a function that makes one, or the name of either: `module:Class` or `file.py:Class`."""
     histories: ClassVar[Sequence[str]] = ()
-    """Scripts to play besides, each as a test of its own: what a finding says after `reproduce with`."""
+    """Additional scripts, each run in a test of its own: copy them from the `reproduce with` line of a finding."""
     times: ClassVar[int] = TIMES
-    """How often each of `histories` is played."""
+    """How often each of `histories` runs."""
     until: ClassVar[float] = 10.0
-    """For a server outside: the seconds for which each of `histories` in which it matters who comes first is played,
-    with other gaps and in other orders."""
+    """For an external server: the seconds for which each race in `histories` is repeated, with varying gaps and orders.
+    """
     profile: ClassVar[str | Profile] = "quick"
-    """Or `deep`."""
+    """`quick` or `deep`, or a `Profile`."""
     llm_port: ClassVar[int | None] = None
-    """For a server outside: where it expects the kit's language model."""
+    """For an external server: the port where it expects the kit's language model."""
     fake: ClassVar[MakeFake | None] = None
-    """Or what makes that language model."""
+    """Makes the language model, instead of `llm_port`."""
     require: ClassVar[Collection[str]] = ()
-    """Guarantees whose tests fail, where others are skipped, if it is not known whether the server keeps them."""
+    """Guarantees whose tests fail instead of being skipped if they could not be tested."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if unknown := set(cls.require) - GUARANTEES:
-            raise ValueError(f"{cls.__name__}.require: there is no guarantee {', '.join(sorted(unknown))}")
+            raise ValueError(f"{cls.__name__}.require: unknown guarantee {', '.join(sorted(unknown))}; choose from "
+                             f"{', '.join(p.id for p in ORDER)}")
         if cls.histories:
             read_scripts(cls.histories)
             cls.test_history = pytest.mark.parametrize("script", cls.histories)(_test_history)  # type: ignore[attr-defined]
@@ -66,13 +70,13 @@ class ConformanceSuite:
         except JudgementStopped as stopped:
             if not stopped.report.broken:
                 raise
-            report = stopped.report  # what was found is no less true
+            report = stopped.report  # the findings remain valid
         times.shared += monotonic() - begin
         return report
 
     @classmethod
     def play(cls, **options: Any) -> Report:
-        """The adapter judged, as this class says."""
+        """Judge the adapter with the settings of this class."""
         make = load_adapter(cls.adapter) if isinstance(cls.adapter, str) else cls.adapter
         return judge(make, profile=cls.profile, llm_port=cls.llm_port, fake=cls.fake, reproduce=cls._reproduce,
                      **options)
@@ -88,7 +92,7 @@ class ConformanceSuite:
         if verdict.status is Status.BROKEN:
             pytest.fail(f"{verdict.story}\n{LEGEND}", pytrace=False)
         if verdict.status is not Status.KEPT and guarantee in self.require:
-            pytest.fail(f"{guarantee} is required, and {verdict.status.value}: {verdict.why}", pytrace=False)
+            pytest.fail(f"{guarantee} is required, but {verdict.status.value}: {verdict.why}", pytrace=False)
         if verdict.status is not Status.KEPT:
             pytest.skip(verdict.why or verdict.status.value)
 
@@ -114,10 +118,10 @@ SECONDS = pytest.StashKey[float]()
 
 
 class _Times:
-    """Reports the time of the histories with the guarantees that they tested, and not with whoever came first."""
+    """Moves the time of the judgement from the setup of the first test to the guarantees that it tested."""
 
     def __init__(self) -> None:
-        self.shared = 0.0  # seconds of the histories that were played in the setup that goes on now
+        self.shared = 0.0  # seconds that the judgement took in the current setup
 
     @classmethod
     def of(cls, config: pytest.Config) -> "_Times":

@@ -1,1 +1,1 @@
-"""What runs: the command line, and everything that touches the world."""
+"""The runtime, the server, the clients and the command line: everything that does I/O."""

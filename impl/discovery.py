@@ -1,7 +1,7 @@
-"""How clients find a running server: it leaves a file in its data directory that says where it listens.
+"""How clients find a running server: a file in its data directory says where it listens.
 
-The data directory is the server's identity: who uses the same one finds the same server. It is the one of the user,
-unless the environment's CANCELMARK_DATA_DIR or an option names another.
+The data directory is the server's identity: clients that use the same directory find the same server. The default is
+the user's data directory; the environment variable CANCELMARK_DATA_DIR or an option names another.
 """
 
 import json
@@ -20,17 +20,17 @@ NAME = "server.json"
 
 @dataclass(frozen=True)
 class Running:
-    """A server that runs. Only its user can read this file; the token itself is in a file of its own."""
+    """A running server. Only its user can read the file; the token itself is in a file of its own."""
 
-    url: str  # such as http://127.0.0.1:4343; over a socket only the host and scheme of a request, http://localhost
+    url: str  # such as http://127.0.0.1:4343; with a Unix socket, http://localhost
     pid: int
-    unix: str | None = None  # the path of the socket that it listens on, instead of a port
-    token_file: str | None = None  # where the token is that it wants, if it wants one
+    unix: str | None = None  # the path of the Unix socket that it listens on instead of a port
+    token_file: str | None = None  # the file with its bearer token, if it requires one
     version: str = ""
 
 
 def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
-    """The data directory: the one given, that of the environment, or the user's."""
+    """The data directory: the given one, the environment's, or the user's default."""
     if not (given := given or os.environ.get(ENVIRONMENT)):
         from platformdirs import user_data_path
 
@@ -39,8 +39,8 @@ def data_directory(given: str | os.PathLike[str] | None = None) -> Path:
 
 
 def announce(directory: Path, running: Running) -> Path:
-    """Says that this server runs. Returns the file that says so, which nobody else can read. It takes the place of
-    whatever was there: a link is not followed."""
+    """Write the announcement of this server, readable by its user alone, and return its path. It replaces whatever was
+    there; a symbolic link is not followed."""
     path = directory / NAME
     try:
         handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{NAME}.")
@@ -57,7 +57,8 @@ def announce(directory: Path, running: Running) -> Path:
 
 
 def find(directory: Path) -> Running | None:
-    """The server that runs on this data directory. None if there is none, or if it died without saying so."""
+    """The server that runs on this data directory. None if there is none, or if it died without withdrawing its
+    announcement."""
     try:
         running = Running(**_read(directory / NAME))
     except (OSError, ValueError, TypeError):
@@ -66,7 +67,7 @@ def find(directory: Path) -> Running | None:
 
 
 def withdraw(directory: Path, pid: int | None = None) -> None:
-    """Takes the announcement back, unless another server has made one since."""
+    """Delete the announcement, unless another server has written one since."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         path = directory / NAME
         if _read(path)["pid"] == (pid or os.getpid()):
@@ -74,7 +75,7 @@ def withdraw(directory: Path, pid: int | None = None) -> None:
 
 
 def _read(path: Path) -> Any:
-    """What the file says. A link is not followed: an announcement is a file."""
+    """The content of the file. A symbolic link is not followed."""
     with open(path, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         return json.load(file)
 

@@ -1,4 +1,4 @@
-"""Files and directories: a failed write leaves either the old file or the new one, and others cannot replace ours."""
+"""Safe writes: a failed write leaves the old file or the new one, and other users cannot replace ours."""
 
 import errno
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 class UsageError(Exception):
-    """Something the user asked for that cannot be done; the message says what, and what to do instead."""
+    """A user's request that cannot be done. The message says what is wrong, and what to do instead."""
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Replaces a file by `content` in one step, through a link to it, and with the mode it had. What is no file, such
-    as a device or a pipe, is written to as it is."""
+    """Replace a file by `content` atomically, following a symbolic link and keeping the file's mode. A device or a pipe
+    is written to directly."""
     data = content.encode() if isinstance(content, str) else content
     try:
         target = path.resolve()
@@ -43,8 +43,8 @@ def _umask() -> int:
 
 
 def make_directory(directory: Path, option: str) -> None:
-    """Makes the directory if it is not there, and takes the right to write from others, who could replace our files. A
-    directory with the sticky bit, such as /tmp, protects each user's files itself and is left alone. Raises
+    """Create the directory if it does not exist, and take the write permission from other users, who could replace our
+    files. A directory with the sticky bit, such as /tmp, protects each user's files itself and is left alone. Raises
     `UsageError` that names the option."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def make_directory(directory: Path, option: str) -> None:
         if mode & 0o022 and not mode & stat.S_ISVTX:
             directory.chmod(stat.S_IMODE(mode) & ~0o022)
     except PermissionError as error:
-        problem = "others can write to it" if directory.is_dir() else error.strerror
+        problem = "other users can write to it" if directory.is_dir() else error.strerror
         raise UsageError(f"cannot use {directory}: {problem}; choose another {option}") from error
     except OSError as error:
-        raise UsageError(f"cannot make {directory}: {error.strerror}; choose another {option}") from error
+        raise UsageError(f"cannot create {directory}: {error.strerror}; choose another {option}") from error

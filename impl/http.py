@@ -1,12 +1,12 @@
-"""An HTTP/1.1 client with as few steps as possible: a model is asked with each prompt, and in a race of the conformance
-kit microseconds decide.
+"""An HTTP/1.1 client with minimal overhead: every prompt calls a model, and in the conformance kit's races microseconds
+decide.
 
-A request is one write, on a connection that is kept from an earlier one or opened in advance (`warm`). A connection is
-kept once its answer is complete. Nothing is retried, and no redirect is followed. Closing an answer before its end
-closes the connection.
+A request is one write, on a connection that is kept from an earlier request or opened in advance (`warm`). A connection
+is kept once its response is complete. There are no retries, and redirects are not followed. Closing a response early
+closes its connection.
 
-Rejected: httpx2. A request takes 0.8 ms of processor time instead of 0.3, a third of a whole prompt over HTTP, and its
-head and its body are written apart.
+**Rejected:** httpx2. A request takes 0.8 ms of processor time instead of 0.3, which is a third of a whole prompt over
+HTTP, and it writes head and body separately.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ import h11
 
 from .trouble import Garbled, Lost, Silent, Trouble, Unreachable
 
-IDLE = 5.0  # seconds that a connection is kept for the next request
-KEPT = 100  # connections that are
-LAST = 0.05  # seconds for the end of an answer of which everything is known
-UNREAD = 262_144  # bytes that may wait to be read
+IDLE = 5.0  # seconds that an idle connection is kept
+KEPT = 100  # idle connections kept
+LAST = 0.05  # seconds to read the rest of a response that is not needed
+UNREAD = 262_144  # bytes received and not read, before the transport is paused
 
-PIECE = 65_536  # bytes that are unpacked at a time: others have their turn before the next
-LARGEST = 128 * 1024 * 1024  # bytes of an answer, unpacked
+PIECE = 65_536  # bytes decompressed at a time: other tasks run in between
+LARGEST = 128 * 1024 * 1024  # bytes of a response, decompressed
 
 BROKEN = "the connection ended before the answer"
-COMPRESSED = "the answer is compressed in a way that cannot be undone"
+COMPRESSED = "the answer is compressed in an unsupported or corrupt way"
 PORTS = {"http": 80, "https": 443}
 
 
@@ -41,7 +41,7 @@ class Line(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.http = h11.Connection(h11.CLIENT)
-        self.ended = False  # nothing more will come
+        self.ended = False  # the peer has closed it
         self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
 
@@ -64,7 +64,7 @@ class Line(asyncio.Protocol):
     def _end(self) -> None:
         if not self.ended:
             self.ended = True
-            with suppress(RuntimeError):  # it has ended as HTTP already
+            with suppress(RuntimeError):  # the HTTP connection has ended already
                 self.http.receive_data(b"")
             self._wake()
 
@@ -73,7 +73,7 @@ class Line(asyncio.Protocol):
             self._waiter.set_result(None)
 
     async def read(self, patience: float | None) -> Any:
-        """The next event of HTTP."""
+        """The next HTTP event."""
         try:
             while (event := self.http.next_event()) is h11.NEED_DATA:
                 if self.ended:
@@ -92,7 +92,7 @@ class Line(asyncio.Protocol):
 
 
 class Answer:
-    """What a request is answered with: its head, and then its body in pieces. Close it, at its end or before."""
+    """The response to a request: its head, and its body in pieces. Close it, at its end or before."""
 
     def __init__(self, endpoint: "Endpoint", line: Line, status: int, headers: Mapping[str, str]) -> None:
         self.status, self.headers = status, headers
@@ -102,7 +102,7 @@ class Answer:
         self._unpack = None if coding in ("identity", "") else _unpacker(coding)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body as it comes, up to a size that no answer has."""
+        """The body as it arrives. Raises `Garbled` beyond a size that no response has."""
         size = 0
         while (data := await self._next(self._endpoint.timeout)) is not None:
             while data:
@@ -115,7 +115,7 @@ class Answer:
                     await asyncio.sleep(0)
 
     def _unpack_some(self, data: bytes) -> tuple[bytes, bytes]:
-        """A piece of the body, and what is left to unpack."""
+        """A decompressed piece of the body, and what is left to decompress."""
         if self._unpack is None:
             return data, b""
         try:
@@ -133,23 +133,23 @@ class Answer:
         return None
 
     async def finish(self) -> None:
-        """The rest of the body is of no interest; if it is short, the connection can be used again."""
+        """Discard the rest of the body. If it is short, the connection can be used again."""
         with suppress(Trouble, TimeoutError):
             async with asyncio.timeout(LAST):
                 while not self._complete:
                     await self._next(LAST)
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Release the connection."""
         self._endpoint.take_back(self._line, self._complete)
 
 
 class Endpoint:
     """Requests to one URL, or below it. For one event loop.
 
-    `timeout` is for connecting, and for each wait for more of an answer. `keep` is how long a connection is kept for
-    the next request. With `proxy`, the one that the environment names is used (`HTTP_PROXY`, `HTTPS_PROXY`,
-    `NO_PROXY`). `unix` is the path of a socket to connect to instead of the URL's host.
+    `timeout` applies to connecting, and to each wait for more of a response. `keep` is how long an idle connection is
+    kept. With `proxy`, the environment's proxy is used (`HTTP_PROXY`, `HTTPS_PROXY`, `NO_PROXY`). `unix` is the path of
+    a socket to connect to instead of the URL's host.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout: float | None = None, *,
@@ -176,12 +176,12 @@ class Endpoint:
         self._open = True
 
     async def warm(self, n: int) -> None:
-        """Sees to it that so many connections are open and idle."""
+        """Open connections until so many are idle."""
         while len(self._idle) < n:
             self._put_aside(await self._connect_in_time())
 
     async def send_and_leave(self, method: str, path: str = "", body: bytes = b"") -> None:
-        """Sends a request, and closes the connection without waiting for the answer."""
+        """Send a request, and close the connection without waiting for the response."""
         line = await self._send(method, path, body)
         self._busy.discard(line)
         line.transport.close()
@@ -196,7 +196,7 @@ class Endpoint:
         return line
 
     async def request(self, method: str, path: str = "", body: bytes = b"") -> Answer:
-        """The answer, once its head has come."""
+        """The response, once its head has arrived."""
         line = await self._send(method, path, body)
         try:
             while isinstance(event := await line.read(self.timeout), h11.InformationalResponse):
@@ -210,7 +210,7 @@ class Endpoint:
             name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers})
 
     def _take_idle(self) -> Line | None:
-        """One that the server has not closed meanwhile."""
+        """An idle connection that the server has not closed, or None."""
         while self._idle:
             line, timer = self._idle.popitem()
             timer.cancel()
@@ -226,7 +226,7 @@ class Endpoint:
         except TimeoutError:
             raise Silent from None
         except (OSError, ssl.SSLError, Trouble):
-            raise Unreachable("there is no connection") from None
+            raise Unreachable("could not connect") from None
 
     async def _connect(self) -> Line:
         loop = asyncio.get_running_loop()
@@ -252,7 +252,7 @@ class Endpoint:
         return line
 
     async def _tunnel(self, line: Line, proxy: SplitResult) -> None:
-        """Has the proxy pass everything on."""
+        """Ask the proxy for a tunnel."""
         through = f"{self._host}:{self._port}"
         headers = {"host": through, **_authorize_proxy(proxy)}
         asking = h11.Request(method="CONNECT", target=through, headers=list(headers.items()))
@@ -263,7 +263,7 @@ class Endpoint:
         line.http = h11.Connection(h11.CLIENT)
 
     def take_back(self, line: Line, complete: bool) -> None:
-        """A request has got its answer, if it is complete; otherwise the connection is of no more use."""
+        """Keep the connection for another request if its response is complete; otherwise abort it."""
         if line not in self._busy:
             return
         self._busy.discard(line)
@@ -282,7 +282,7 @@ class Endpoint:
         line.transport.abort()
 
     def close(self) -> None:
-        """Lets go of all connections."""
+        """Close all idle connections."""
         self._open = False
         for line, timer in self._idle.items():
             timer.cancel()
@@ -293,7 +293,7 @@ class Endpoint:
 def _unpacker(coding: str) -> Any:
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise Garbled(COMPRESSED)
-    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # which is known by its head
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # detects gzip or zlib by its header
 
 
 def _find_proxy(where: SplitResult) -> SplitResult | None:

@@ -1,21 +1,21 @@
-"""Why a request over HTTP has no answer, or no more of it."""
+"""Why an HTTP request has no response, or only a part of it."""
 
 
 class Trouble(Exception):
-    """There is no answer, or no more of it."""
+    """There is no response, or only a part of it."""
 
 
 class Unreachable(Trouble):
-    """There is no connection."""
+    """The connection could not be established."""
 
 
 class Silent(Trouble):
-    """Nothing has come for too long."""
+    """The server has sent nothing for too long."""
 
 
 class Lost(Trouble, ConnectionError):
-    """The connection has ended before the answer."""
+    """The connection ended before the response was complete."""
 
 
 class Garbled(Trouble):
-    """The answer cannot be read; the text says why."""
+    """The response cannot be read; the message says why."""

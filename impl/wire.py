@@ -1,8 +1,8 @@
 """What goes over the wire (specs/wire.md), as plain data: the one definition.
 
-The server judges requests by these types and answers with them, the OpenAPI document is made from them, and clients
-read answers into them. A field without a default is always there. One with a default may be left out, and then means
-that default; if the default is `said`, our own server does not leave it out, and others may.
+The server validates requests against these types and answers with them, the OpenAPI document is generated from them,
+and clients read responses into them. A field without a default is always present. A field with a default may be
+omitted, and then means that default; if the default is `said`, our own server never omits it, and other servers may.
 """
 
 import re
@@ -21,46 +21,46 @@ Json: TypeAlias = Mapping[str, Any]
 ID = 200  # characters of a run id, a title or the like
 PATH = 4096  # characters of a path
 ATTACHMENTS = 100  # of one prompt
-CLIENT = "client-id"  # a header: who calls
+CLIENT = "client-id"  # the header with the client's id
 IF_BUSY = ("queue", "reject", "interrupt")
 PROTOCOL = 1
-ROLES = ("user", "assistant", "system", "tool")  # those of `models.Role`
+ROLES = ("user", "assistant", "system", "tool")  # as in `models.Role`
 
 
-# --- rules for what is sent
+# --- validation rules
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What a field must be beyond its type, and what a schema says of that."""
+    """A constraint on a field beyond its type, and its JSON schema."""
 
     least: int | None = None
     most: int | None = None
     check: Callable[[Any], Any] | None = None
-    """Returns the value in the form in which it is used, or raises a ValueError that says what is wrong."""
+    """Returns the normalized value, or raises a ValueError that says what is wrong."""
     schema: Json | None = None
 
 
 def check_text(text: str) -> str:
-    """The text, if it is whole: so must be every text that is sent."""
+    """The text, if it is valid Unicode without NUL, as every text must be."""
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise ValueError("it has half a character in it (a lone surrogate); send whole ones") from None
+            raise ValueError("it contains half a character (a lone surrogate); send valid Unicode") from None
     if "\0" in text:
-        raise ValueError("it has a null character in it; leave it out")
+        raise ValueError("it contains a null character; remove it")
     return text
 
 
 def check_client_id(text: str) -> str:
-    """The client's id in the form in which ids are compared."""
+    """The client's id, normalized for comparison."""
     if not re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text):
-        raise ValueError(f"{text!r:.80} is not a UUID; make one up and keep it")
+        raise ValueError(f"{text!r:.80} is not a UUID; generate one and keep it")
     return text.lower()
 
 
 def refuse(wrong: Callable[[Any], bool], why: str) -> Callable[[Any], Any]:
-    """A check that refuses what is wrong, and lets the rest pass as it is."""
+    """A check that refuses wrong values with `why`, and passes others unchanged."""
     def check(value: Any) -> Any:
         if wrong(value):
             raise ValueError(why)
@@ -69,12 +69,13 @@ def refuse(wrong: Callable[[Any], bool], why: str) -> Callable[[Any], Any]:
 
 
 def one_of(names: type[Enum] | Sequence[str]) -> Rule:
-    """One of these names, as far as this version knows: a client may hear of others."""
+    """A rule that lists the names which this version knows. A client may receive others."""
     return Rule(schema={"enum": [name.value if isinstance(name, Enum) else name for name in names]})
 
 
 def said(default: T, *, needed: bool = True) -> T:
-    """A default for what our own server always says. Clients do not insist on the kind of what they do not need."""
+    """A default for a field that our own server always sends. With `needed=False`, clients ignore a value of the wrong
+    type."""
     made: T = field(default=default, metadata={"said": True, "needed": needed})
     return made
 
@@ -82,22 +83,22 @@ def said(default: T, *, needed: bool = True) -> T:
 # --- requests
 
 class Request:
-    """What a client sends. Fields that a server does not know are left alone: the original's clients send more."""
+    """What a client sends. A server ignores fields that it does not know: the original's clients send more."""
 
 
 @dataclass(frozen=True)
 class OpenWorkspace(Request):
-    """The directory to work in, and who claims it."""
+    """The directory to work in, and the client that claims it."""
 
     path: Annotated[str, Rule(1, PATH, refuse(
         lambda path: not path.startswith("/"),
-        "it is relative, and the server does not know to what; give an absolute path"), {"pattern": "^/"})]
+        "it is a relative path; give an absolute one"), {"pattern": "^/"})]
     client_id: Annotated[str, Rule(check=check_client_id, schema={"format": "uuid"})] | None = None
 
 
 @dataclass(frozen=True)
 class CreateSession(Request):
-    """What the session is to be called."""
+    """The title of the new session."""
 
     title: Annotated[str, Rule(most=ID)] = ""
 
@@ -110,15 +111,15 @@ class InitAgent(Request):
 
 
 def check_kind(mime_type: str) -> str:
-    """The kind of an attachment, if it is text."""
+    """The MIME type of an attachment, if it is text."""
     if not mime_type.lower().startswith("text/"):
-        raise ValueError(f"{mime_type!r:.80} is no text, and this server takes text alone; send what it says as "
+        raise ValueError(f"{mime_type!r:.80} is not supported, only text/* is; send the content as "
                          "text/plain")
     return mime_type
 
 
 def check_content(content: str) -> str:
-    """The content of an attachment, if it is base64 of text."""
+    """The content of an attachment, if it is base64 of valid text."""
     check_text(decode_content(content))
     return content
 
@@ -127,9 +128,9 @@ def decode_content(content: str) -> str:
     try:
         return b64decode(content, validate=True).decode()
     except UnicodeDecodeError as error:
-        raise ValueError(f"it is not UTF-8 at byte {error.start}; send text") from None
+        raise ValueError(f"it is not valid UTF-8 at byte {error.start}; send text") from None
     except ValueError:
-        raise ValueError("it is not base64; encode it") from None
+        raise ValueError("it is not valid base64; encode it") from None
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Attachment(Request):
 
 @dataclass(frozen=True)
 class SendPrompt(Request):
-    """A prompt: a text, or text attachments, or both. The same again under the same run id is accepted once."""
+    """A prompt: a text, or text attachments, or both. Idempotent under a run id."""
 
     session_id: Annotated[str, Rule(1, ID)]
     prompt: Annotated[str, Rule()]
@@ -165,12 +166,12 @@ class SendPrompt(Request):
     run_id: Annotated[str, Rule(most=ID)] | None = None
     attachments: Annotated[list[Attachment], Rule(most=ATTACHMENTS)] | None = None
     if_busy: Annotated[str, one_of(IF_BUSY)] | None = None
-    """What to do in a session that is busy; `queue` if nothing is said."""
+    """What to do if the session is busy; `queue` by default."""
 
 
 @dataclass(frozen=True)
 class StopPrompt(Request):
-    """Whom to stop: whoever is in front, or only that prompt if it is; and whether to hold the session too."""
+    """Stops the prompt in front; with `seq`, only if it is that prompt. With `hold`, also holds the session."""
 
     hold: bool = False
     seq: int | None = None
@@ -178,7 +179,7 @@ class StopPrompt(Request):
 
 @dataclass(frozen=True)
 class ReplaceText(Request):
-    """Another text for a prompt that has not begun. With `if_version`, only in place of that version."""
+    """A new text for a prompt that has not started. With `if_version`, only if its text is at that version."""
 
     prompt: Annotated[str, Rule()]
     if_version: int | None = None
@@ -188,7 +189,7 @@ class ReplaceText(Request):
 
 @dataclass(frozen=True)
 class Problem:
-    """Why nothing was done. A call that comes too late for its prompt is told where the prompt is."""
+    """Why the call was refused. A late caller also gets the present state of its prompt."""
 
     message: str
     code: Annotated[str, one_of(("busy", "too_late", "other_version"))] = ""
@@ -199,27 +200,27 @@ class Problem:
 
 @dataclass(frozen=True)
 class Health:
-    """Whether the server takes new work."""
+    """Whether the server accepts new work."""
 
     status: Annotated[str, one_of(("ok", "closing"))]
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Whether the server can take work now."""
+    """Whether the server can do work now."""
 
     status: Annotated[str, one_of(("ok", "away", "closing"))]
 
 
 @dataclass(frozen=True)
 class Version:
-    """Which server it is. One that does not say its name and protocol may be the original."""
+    """The server's name and version. A server without a name and protocol may be the original."""
 
     version: str
     name: str = said("")
     protocol: int = said(0)
     directory: str = said("", needed=False)
-    """Where the server was started: a workspace to begin with."""
+    """Where the server was started: the default workspace."""
 
 
 @dataclass(frozen=True)
@@ -234,8 +235,8 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Session:
-    """A conversation. It is busy while it has a prompt that is not done, and its mark is the seq up to which a cancel
-    has reached; not every answer says so."""
+    """A conversation. It is busy while it has a prompt that is not done; its mark is the seq up to which a cancel has
+    reached. Some answers omit these."""
 
     id: str
     title: str = said("")
@@ -247,7 +248,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Message:
-    """A message of a session as it is now. Not every server says which prompt it belongs to."""
+    """A message of a session as it is now. Some servers omit the prompt that it belongs to."""
 
     id: str
     role: Annotated[str, one_of(ROLES)]
@@ -263,7 +264,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Agent:
-    """Whether prompts can be sent, and whether any is not done."""
+    """Whether prompts can be sent, and whether any prompt is not done."""
 
     is_busy: bool
     is_ready: bool
@@ -273,7 +274,7 @@ class Agent:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A prompt that is accepted: how it ends is told by the events. In a session that is held it waits."""
+    """An accepted prompt. Events report its end. In a held session it waits."""
 
     session_id: str
     seq: int
@@ -283,7 +284,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt has come to this state; `outcome` says how it ended, once it is done."""
+    """A prompt in its present state; `outcome` says how it ended, once it is done."""
 
     seq: int
     session_id: str
@@ -292,15 +293,15 @@ class Prompt:
     run_id: str = ""
     outcome: Annotated[str, one_of(Outcome)] = ""
     attachments: tuple[str, ...] = ()
-    """What its attachments are called."""
+    """The names of its attachments."""
     stopping: bool = False
-    """It was asked to stop; only updates say so."""
+    """It was asked to stop; only in updates."""
     version: int = 0
     """How often its text was replaced."""
     front: int = 0
-    """Its place: of two that are queued the higher front is ahead; of the same front, the lower seq."""
+    """Its position: of two queued prompts the higher front is ahead; with the same front, the lower seq."""
     node: str = ""
-    """Of one that is active in a cluster: the node that runs it."""
+    """In a cluster, the node that runs an active prompt."""
 
 
 EFFECTS = ("canceled", "asked", "none")
@@ -308,7 +309,7 @@ EFFECTS = ("canceled", "asked", "none")
 
 @dataclass(frozen=True)
 class Revoked:
-    """What a revoke has come to: the prompt is or will be `canceled`; it was `asked` to stop, and may still end
+    """The outcome of a revoke: the prompt is or will be `canceled`; it was `asked` to stop, and may still end
     otherwise; or `none`, because it had ended before."""
 
     seq: int
@@ -317,12 +318,12 @@ class Revoked:
     text: str = said("")
     outcome: Annotated[str, one_of(Outcome)] = ""
     into: int = 0
-    """Of a prompt that was folded: whose turn has taken it in."""
+    """Of a folded prompt: the prompt into whose turn it was folded."""
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Who was in front, and was asked to stop or will be canceled; 0: nobody."""
+    """The prompt in front, which was asked to stop or will be canceled; 0 if there was none."""
 
     stopped: int
     held: bool
@@ -337,7 +338,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Replaced:
-    """The version of the text that the prompt has now."""
+    """The version of the prompt's text now."""
 
     seq: int
     version: int
@@ -345,28 +346,28 @@ class Replaced:
 
 @dataclass(frozen=True)
 class Placed:
-    """How many prompts are ahead."""
+    """How many prompts are ahead of it."""
 
     ahead: int
 
 
 @dataclass(frozen=True)
 class Released:
-    """How many claims were given up."""
+    """How many claims were released."""
 
     released: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """It is done, and there is nothing else to say."""
+    """Success, without further information."""
 
 
 # --- events
 
 @dataclass(frozen=True)
 class AgentEvent:
-    """Something that the agent has to say; with an error, that something failed."""
+    """A notice of the agent; with an error, that something failed."""
 
     type: str = ""
     session_id: str = ""
@@ -376,13 +377,13 @@ class AgentEvent:
 
 @dataclass(frozen=True)
 class Called:
-    """Somebody has called, and something was done: what, to which prompt, and by which client, if it has said so."""
+    """A call that had an effect: what, on which prompt, and by which client, if it has identified itself."""
 
     session_id: str
     call: str
     """Its name in `model.calls`, such as cancel."""
     mark: int = said(0)
-    """The session's, as it is then."""
+    """The session's mark after the call."""
     seq: int = 0
     held: bool = False
     """The call has held the session."""
@@ -391,8 +392,8 @@ class Called:
 
 @dataclass(frozen=True)
 class TakenOver:
-    """A node of a cluster has taken a session over from one that is gone: what was active there has ended with an
-    error, and what waits goes on here."""
+    """A node of a cluster has taken a session over from a dead one: what was active there has ended with an error, and
+    what waits goes on here."""
 
     session_id: str
     node: str
@@ -401,7 +402,7 @@ class TakenOver:
 
 @dataclass(frozen=True)
 class Gap:
-    """Events between the last place and this one are not kept any more."""
+    """How many events between the last offset and this one have been deleted from the log."""
 
     missed: int
 
@@ -409,7 +410,7 @@ class Gap:
 # --- as JSON
 
 def to_json(value: Any) -> dict[str, Any]:
-    """The fields that are there. A request leaves out what is None, an answer what means its default."""
+    """The fields to send. A request omits None, an answer omits defaults."""
     return {name: told for name, left_out in _left_out(value.__class__) if (told := getattr(value, name)) != left_out}
 
 

@@ -1,19 +1,22 @@
-"""The actions: everything that can happen to a session, each written once, in a few lines.
+"""The actions: everything that can happen to a session, each as a short function.
 
-An action speaks to a *port* and to nothing else. Two sessions offer one: the model's, made of immutable values, which
-the explorer searches, and the runtime's, whose prompts are moved by `transitions`. So what runs is what was checked.
+An action reads and changes a session only through a *port*. Two kinds of session implement the port: the model's, made
+of immutable values, which the explorer model-checks, and the runtime's, whose prompts are `transitions` state machines.
+The code that runs is therefore the code that was checked.
 
-An action fires rows of the lifecycle and notes effects: what the world must be asked to do (`effects`). A row into
-`active` always means "start its turn", a row into `done` always means "publish its terminal event": the port notes
-those itself, by `effects_of`. A step is atomic: no other step and no crash comes in between, and nothing of it is seen
-before all of it is journaled (R16b, R16c, R19a, R19b, R25a, R25b).
+An action fires rows of the lifecycle and appends *effects*: requests to the outside world (`effects`). Every row into
+`active` implies "start the turn", and every row into `done` implies "publish the terminal event"; the port appends
+those two itself (`effects_of`). One application of an action is a *step*. A step is atomic: no other step and no crash
+interleaves with it, and none of its results is visible before the whole step is journaled (R16b, R16c, R19a, R19b,
+R25a, R25b).
 
-- A prompt gets its **seq** when it is accepted, from one counter for all sessions of the server.
-- A session's **mark** is the seq up to which a cancel has reached: 0 at first, and it only rises. A prompt is *covered*
-  if its seq is at or below the mark. One that waits then ends canceled. One that runs is asked to stop; it ends
-  canceled, or as it was just about to end.
-- **A crash** loses `memory` and the running turns. Prompts, their states and the mark are journaled, and stay.
-- The server takes `enter`, `settle` and `recover` by itself, as soon as they are possible.
+- **turn**: the language model's work on one prompt, from its start to its outcome.
+- **seq**: the number that a prompt gets when it is accepted, from one counter shared by all sessions of the server.
+- **mark**: per session, the highest seq that a cancel has covered. It starts at 0 and only rises. A prompt is *covered*
+  if its seq is at or below the mark. A covered prompt that has not started ends canceled. A covered active prompt is
+  asked to stop; it ends canceled, or with whatever outcome it was about to produce.
+- **crash**: loses `memory` and the running turns. Prompts, their states and the mark are journaled and survive.
+- The server performs `enter`, `settle` and `recover` on its own, as soon as they are enabled.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +32,7 @@ from .lifecycle import Guard, Outcome, Row, State, Symbol, Trigger
 
 
 class Subject(Interface):
-    """A prompt as an action sees it."""
+    """An action's view of a prompt."""
 
     @property
     def seq(self) -> int: ...
@@ -40,37 +43,37 @@ class Subject(Interface):
 
 
 class Port(Interface):
-    """A session in the middle of one step, as an action sees it. `Any` prompt of it is a `Subject`."""
+    """An action's view of a session during one step. Its prompts, typed `Any`, are `Subject`s."""
 
-    mark: int  # the seq up to which a cancel has reached
-    down: bool  # crashed and not yet recovered; then it takes no action but `recover`
+    mark: int  # the highest seq that a cancel has covered
+    down: bool  # crashed and not yet recovered; the only action that a session then allows is `recover`
     effects: list[Effect]
-    memory: Any  # what a protocol keeps for itself until the next crash: an immutable value
+    memory: Any  # an immutable value for the protocol's own use, lost in a crash
 
     @property
     def queue(self) -> Sequence[Any]:
-        """The queued prompts, the next one first: by seq."""
+        """The queued prompts in seq order, the next to start first."""
     @property
     def active(self) -> Sequence[Any]:
-        """The active prompts: at most one, which is a property to check and not an assumption to build on."""
+        """The active prompts. There is at most one, but that is a property to check, not an assumption to rely on."""
     @property
     def accepted(self) -> Sequence[Any]:
-        """The accepted prompts, by seq."""
+        """The prompts in state `accepted`, in seq order."""
     @property
     def live(self) -> Sequence[Any]:
-        """The prompts that are not done, by seq."""
+        """The unfinished prompts, in seq order."""
 
     def holds(self, prompt: Any, guard: Symbol) -> bool:
-        """The answer to a question about the prompt."""
+        """Whether the guard is true of the prompt."""
     def may(self, prompt: Any, trigger: Trigger) -> bool:
-        """Whether a row lets the trigger happen to the prompt."""
+        """Whether a row allows the trigger for the prompt."""
     def admit(self, seq: int, run_id: bool) -> Any:
-        """A new prompt, accepted."""
+        """Add a new prompt in state `accepted`, and return it."""
     def fire(self, prompt: Any, trigger: Trigger) -> None:
-        """Moves the prompt along the row that applies, and notes the effects of that row."""
+        """Apply the matching row to the prompt, and append that row's effects."""
 
 
-# --- Guards: the questions that rows ask, answered from the port --------------------------------------------------
+# --- Guards: the predicates that rows name, evaluated on the port -------------------------------------------------
 
 Answer: TypeAlias = Callable[[Any, Any], bool]  # (Port, Subject)
 
@@ -101,11 +104,11 @@ Variant: TypeAlias = Outcome | bool | str | None
 
 
 class Argument(NamedTuple):
-    """What an action is applied to: a prompt, a variant, the latest seq of the server; whichever it needs."""
+    """The arguments of an action. Each action uses those it needs."""
 
-    prompt: Any  # of the port, or None
+    prompt: Any  # one of the port's prompts; None if the action applies to the session
     variant: Variant
-    seq: int
+    seq: int  # the latest seq that the server has assigned
 
     @property
     def subject(self) -> Any:
@@ -114,7 +117,7 @@ class Argument(NamedTuple):
 
 
 def effects_of(row: Row, seq: int) -> Iterable[Effect]:
-    """What a row means to the world, whichever action fires it."""
+    """The effects that a row implies, whichever action fires it."""
     if row.dest is State.ACTIVE:
         return (Start(seq),)
     if row.outcome is not None:
@@ -123,29 +126,29 @@ def effects_of(row: Row, seq: int) -> Iterable[Effect]:
 
 
 def accept(step: Port, arg: Argument) -> None:
-    """The prompt is accepted with the next seq, and journaled before the caller is told."""
+    """Accepts the prompt with the next seq, and acknowledges it once it is journaled."""
     prompt = step.admit(arg.seq + 1, arg.variant is True)
     step.effects.append(Acknowledge(prompt.seq))
 
 
 def enter(step: Port, arg: Argument) -> None:
-    """Canceled on entry if the mark covers it, queued if the session is busy, active otherwise."""
+    """Cancels the prompt on entry if the mark covers it, queues it if the session is busy, and starts it otherwise."""
     step.fire(arg.subject, Trigger.ENTER)
 
 
 def fail(step: Port, arg: Argument) -> None:
-    """The prompt could not start: done with an error, or canceled on entry if the mark covers it."""
+    """Ends a prompt that cannot start: with an error, or canceled on entry if the mark covers it."""
     step.fire(arg.subject, Trigger.FAIL)
 
 
 def settle(step: Port, arg: Argument) -> None:
-    """The messages of a prompt canceled on entry, which has no turn to write them, are written, and it is done."""
+    """Writes the messages of a prompt canceled on entry, since no turn will write them, and ends it as canceled."""
     step.effects.append(Record(arg.subject.seq))
     step.fire(arg.subject, Trigger.SETTLE)
 
 
-def take_in(step: Port, arg: Argument) -> None:
-    """Queued prompts without a run id fold into the running turn."""
+def fold_queue(step: Port, arg: Argument) -> None:
+    """Folds every queued prompt without a run id into the running turn: its text joins that turn."""
     for prompt in foldable(step):
         step.effects.append(Fold(prompt.seq, into=arg.subject.seq))
         step.fire(prompt, Trigger.FOLD)
@@ -156,7 +159,8 @@ def foldable(port: Port) -> list[Any]:
 
 
 def requeue(step: Port, arg: Argument) -> None:
-    """The turn must go on after a summary: back to the queue by its seq, and the first in the queue becomes active."""
+    """Puts a prompt that must resume after compaction back into the queue in seq order, then starts the first queued
+    prompt."""
     step.fire(arg.subject, Trigger.REQUEUE)
     hand_off(step)
 
@@ -169,20 +173,24 @@ FINISH: Mapping[Variant, Trigger] = {
 
 
 def finish(step: Port, arg: Argument) -> None:
-    """The turn is over, and in the same step the first in the queue becomes active, however the turn ended."""
+    """Ends the turn's prompt and, in the same step, starts the first queued prompt, whatever the outcome."""
     step.fire(arg.subject, FINISH[arg.variant])
     hand_off(step)
 
 
 def hand_off(step: Port) -> None:
-    """Follows in every step that ends a turn. So a session that is not busy has no queue, and `enter` passes nobody."""
+    """Start the first queued prompt, if the session is not busy.
+
+    Every step that ends a turn also hands off. A session that is not busy therefore has an empty queue, and a prompt
+    that enters and starts at once overtakes no queued prompt.
+    """
     if (queue := step.queue) and not step.holds(queue[0], Guard.BUSY):
         step.fire(queue[0], Trigger.START)
 
 
 def cancel(step: Port, arg: Argument) -> None:
-    """The active prompt is asked to stop, everything accepted so far is covered, and the queue is dropped."""
-    stop_active(step)  # before the mark rises, and covers the active prompt
+    """Asks the active prompt to stop, raises the mark over every prompt accepted so far, and drops the queue."""
+    stop_active(step)  # first: it skips covered prompts, and the raised mark covers the active one
     step.mark = max(step.mark, arg.seq)
     clear_queue(step, arg)
 
@@ -194,26 +202,26 @@ def stop_active(step: Port) -> None:
 
 
 def close(step: Port, arg: Argument) -> None:
-    """Every session is canceled, and nothing is accepted until the server is started again."""
+    """Cancels every session, and stops accepting prompts until the server restarts."""
     cancel(step, arg)
 
 
 def clear_queue(step: Port, arg: Argument) -> None:
-    """The queue is dropped; the mark and the active prompt stay as they are."""
+    """Drops the queue. The mark and the active prompt are unchanged."""
     for prompt in list(step.queue):
         step.fire(prompt, Trigger.DROP)
 
 
 def crash(step: Port, arg: Argument) -> None:
-    """The server stops, and its turns with it."""
+    """Kills the server and every running turn."""
     step.down, step.memory = True, None
 
 
 def recover(step: Port, arg: Argument) -> None:
-    """After the restart: what was active ends with an error, what had not started goes on in order of seq."""
+    """After the restart, ends the active prompt with an error and resumes the waiting prompts in seq order."""
     for prompt in list(step.active):
         step.fire(prompt, Trigger.INTERRUPT)
-    for prompt in list(step.accepted):  # the session is still down, and so busy: they queue, and the first is started
+    for prompt in list(step.accepted):  # a session that is down counts as busy: they queue, then the first one starts
         step.fire(prompt, Trigger.ENTER)
     step.down = False
     hand_off(step)
@@ -222,7 +230,7 @@ def recover(step: Port, arg: Argument) -> None:
 # --- The table of actions -----------------------------------------------------------------------------------------
 
 class Actor(Enum):
-    """Who decides that an action happens."""
+    """The party that initiates an action."""
 
     CLIENT = "client"
     OPERATOR = "operator"
@@ -232,52 +240,53 @@ class Actor(Enum):
 
 
 class Reach(Enum):
-    """The prompts that a call is meant for. Of a prompt: the strongest call that reached it before its end."""
+    """The prompts that a call targets. On a prompt: the strongest call that targeted it before it finished."""
 
     NOTHING = "nothing"
-    CLEAR = "clear_queue"  # what is queued
-    CANCEL = "cancel"  # everything that is not done
+    CLEAR = "clear_queue"  # queued prompts
+    CANCEL = "cancel"  # all unfinished prompts
 
     __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, eq=False)
 class Action:
-    """An atomic action: who takes it, on what, and what it does."""
+    """An atomic action: who initiates it, what it applies to, and what it does."""
 
     name: str
     actor: Actor
-    apply: Callable[..., None]  # of the reference: (Port, Argument)
+    apply: Callable[..., None]  # in the reference: (Port, Argument)
     guard: str
-    rule: str  # of specs/protocol.md, the one that defines it
-    subject: Callable[[Any, Any, Variant], bool] | None = None  # (Port, prompt, variant): whether it can be applied to
-    # that prompt; None: it is applied to a session
+    rule: str  # the rule of specs/protocol.md that defines it
+    # (Port, prompt, variant): whether it applies to that prompt. None: it applies to a session, not to a prompt.
+    subject: Callable[[Any, Any, Variant], bool] | None = None
     variants: tuple[Variant, ...] = (None,)
-    allowed: Callable[[Any, Variant], bool] | None = None  # (Port, variant): whether a session takes it; None: always
+    allowed: Callable[[Any, Variant], bool] | None = None  # (Port, variant): whether a session allows it; None: always
     reaches: Reach = Reach.NOTHING
-    whom: Callable[[Any, Any, Variant], Iterable[Any]] | None = None  # (session, prompt, variant): whom it reaches
+    targets: Callable[[Any, Any, Variant], Iterable[Any]] | None = None  # (session, prompt, variant): its prompts
     bound: str | None = None  # the field of `Bounds` that limits how often it happens
-    everywhere: bool = False  # applied to all sessions in one step
-    while_closing: bool = True  # whether a server that is closing still takes it
-    while_down: bool = False  # taken by a session that has crashed, and by no other
+    everywhere: bool = False  # applies to all sessions in one step
+    while_closing: bool = True  # still allowed while the server is closing
+    while_down: bool = False  # allowed in a crashed session, and in no other
     sets_closing: bool | None = None
-    clauses: tuple[str, ...] = ()  # of specs/protocol.md, that it carries; its rows carry theirs
+    clauses: tuple[str, ...] = ()  # clauses of specs/protocol.md that it implements, besides those of its rows
 
     @cached_property
     def system(self) -> bool:
-        """Whether the system takes it by itself, without a caller, a fault or a turn that wants to go on."""
+        """Whether the system performs it unprompted: no caller, no fault, and no turn that asks to be requeued."""
         return self.actor in (Actor.SERVER, Actor.TURN) and self.bound is None
 
     @property
     def effect(self) -> str:
-        return " ".join((self.apply.__doc__ or "").split())  # it is a cell of tables: one line
+        """The docstring of `apply` on one line, for a table cell."""
+        return " ".join((self.apply.__doc__ or "").split())
 
 
 def _by(trigger: Trigger) -> Callable[[Port, Any, Variant], bool]:
     return lambda port, prompt, _: port.may(prompt, trigger)
 
 
-def can_take_in(port: Port, prompt: Subject, _: Variant) -> bool:
+def can_fold(port: Port, prompt: Subject, _: Variant) -> bool:
     return prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED) and bool(foldable(port))
 
 
@@ -287,17 +296,17 @@ ACTIONS: tuple[Action, ...] = (
     Action("enter", Actor.SERVER, enter, "p accepted", "R3", _by(Trigger.ENTER), clauses=("R3a", "R3b")),
     Action("fail", Actor.SERVER, fail, "p accepted", "R8", _by(Trigger.FAIL), clauses=("R3a",)),
     Action("settle", Actor.SERVER, settle, "p canceled on entry", "R7", _by(Trigger.SETTLE), clauses=("R7a",)),
-    Action("step", Actor.TURN, take_in, "p active, not covered", "R9", can_take_in, clauses=("R9a", "R9c")),
+    Action("step", Actor.TURN, fold_queue, "p active, not covered", "R9", can_fold, clauses=("R9a", "R9c")),
     Action("requeue", Actor.TURN, requeue, "p active, not covered", "R10", _by(Trigger.REQUEUE), bound="requeues",
            clauses=("R10a", "R10b", "R10c", "R10d")),
     Action("finish", Actor.TURN, finish, "p active; canceled only if covered", "R11",
            lambda port, prompt, how: port.may(prompt, FINISH[how]), variants=tuple(FINISH),
            clauses=("R11a", "R24a", "R24b")),
-    Action("cancel", Actor.CLIENT, cancel, "any", "R12", reaches=Reach.CANCEL, whom=observer.everyone,
+    Action("cancel", Actor.CLIENT, cancel, "any", "R12", reaches=Reach.CANCEL, targets=observer.everyone,
            bound="cancels", clauses=("R2", "R12a", "R12b", "R12c")),
-    Action("clear_queue", Actor.CLIENT, clear_queue, "any", "R13", reaches=Reach.CLEAR, whom=observer.waiting,
+    Action("clear_queue", Actor.CLIENT, clear_queue, "any", "R13", reaches=Reach.CLEAR, targets=observer.waiting,
            bound="clears", clauses=("R13a", "R13b")),
-    Action("close", Actor.OPERATOR, close, "not closing", "R15", reaches=Reach.CANCEL, whom=observer.everyone,
+    Action("close", Actor.OPERATOR, close, "not closing", "R15", reaches=Reach.CANCEL, targets=observer.everyone,
            bound="closes", everywhere=True, while_closing=False, sets_closing=True, clauses=("R15a", "R15b")),
     Action("crash", Actor.FAULT, crash, "any", "R16", bound="crashes", everywhere=True, clauses=("R16a",)),
     Action("recover", Actor.SERVER, recover, "after a crash", "R17", everywhere=True, while_down=True,

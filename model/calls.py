@@ -1,9 +1,13 @@
-"""The calls that clients make on a session or on one of its prompts, as one table.
+"""The client calls on a session or on one of its prompts, as one table.
 
-An action says what a call does. Everything else is said by a row of `CALLS`: its method and path, what is sent and
-answered, and what people are told. Made from the rows: the server's routes and its OpenAPI document, the requests of
-the client and of specs/protocol.md, the words of the kit's scripts, and the kit's adapters of our own server. `accept`
-and `close` are not here: one makes its prompt, the other is about all sessions.
+An action defines the behaviour of a call. Its entry in `CALLS` defines everything else: HTTP method and path, request
+and response, and help texts. The following are generated from the table:
+
+- the server's routes and its OpenAPI document,
+- the client's requests, and the table of requests in specs/protocol.md,
+- the keywords of the kit's scripts, and the kit's adapters for our own server.
+
+`accept` and `close` are not in the table: `accept` creates its prompt, and `close` applies to all sessions.
 """
 
 from collections.abc import Mapping
@@ -16,22 +20,22 @@ _ACTIONS: Mapping[str, Action] = {action.name: action for action in ALL_ACTIONS}
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call. Its name is that of its action, of the runtime's method, and of the client's."""
+class ClientCall:
+    """A client call. Its action, the runtime's method and the client's method have the same name."""
 
     name: str
     method: str
-    path: str  # behind the session's, or behind the prompt's if it names one
-    says: str  # what it does, for those who call it
-    answers: str = "when it is journaled"  # what is answered, for readers
+    path: str  # appended to the session's path, or to the prompt's if the call names one
+    says: str  # description for callers
+    answers: str = "when it is journaled"  # description of the response
     rules: tuple[str, ...] = ()
-    answer: str = "Done"  # the type of the answer, in impl/wire.py
-    sent: str = ""  # the type of what is sent, if anything is
-    takes: Mapping[str, str] = field(default_factory=dict)  # what is sent, by field: the runtime's argument
-    refusals: tuple[int, ...] = (404, 503)  # the statuses of what goes wrong
-    word: str = ""  # in scripts and adapters of the kit, if that is another
-    done: str = ""  # what has happened to the prompt or the session, for people, if the name does not say
-    queue: tuple[str, str] = ("", "")  # of a call on a prompt: the word behind `cancelmark queue`, and its help
+    answer: str = "Done"  # the response type, in impl/wire.py
+    sent: str = ""  # the request type, if there is a body
+    takes: Mapping[str, str] = field(default_factory=dict)  # by field of the request: the runtime's argument
+    refusals: tuple[int, ...] = (404, 503)  # error statuses
+    word: str = ""  # its keyword in the kit's scripts and adapters, if different from the name
+    done: str = ""  # display text for the completed call, if different from the name
+    queue: tuple[str, str] = ("", "")  # for a call on a prompt: its `cancelmark queue` subcommand, and the help text
 
     @property
     def names_prompt(self) -> bool:
@@ -43,47 +47,47 @@ class Call:
 
     @property
     def feature(self) -> Feature | None:
-        """The feature of the family that brings it, if it is not a call of the reference."""
+        """The feature that enables it, or None for a call of the reference."""
         return FEATURE_OF.get(self.name)
 
     @property
     def does(self) -> str:
-        """In the words of the protocol."""
+        """The call described as an action of the protocol."""
         sent = ", ".join(f"{name}?" if name != "prompt" else name for name in self.takes)
         return f"the action `{self.name}`" + (f", with `{{{sent}}}`" if sent else "")
 
 
 CALLS = (
-    Call("cancel", "POST", "/cancel",
-         "Cancel everything that the session has accepted so far. An idle session is left as it is",
-         "when it is journaled; also when idle", ("R27a", "R27c")),
-    Call("clear_queue", "POST", "/prompts/clear", "Drop what is queued; the active prompt goes on",
+    ClientCall("cancel", "POST", "/cancel",
+         "Cancel every prompt that the session has accepted so far. Has no effect on an idle session",
+         "when it is journaled, even if the session is idle", ("R27a", "R27c")),
+    ClientCall("clear_queue", "POST", "/prompts/clear", "Drop the queued prompts. The active prompt continues",
          rules=("R27a", "R27c"), word="clear", done="queue cleared"),
-    Call("revoke", "DELETE", "",
-         "Cancel one prompt and no other. It is named by its seq or `run:RUN_ID`; the same again is answered the same",
-         "`{seq, effect, state, outcome?, into?, text}`; the same again: effect `none`", ("R27d", "R30a"),
-         answer="Revoked", done="dropped", queue=("drop", "cancel this prompt alone")),
-    Call("stop", "POST", "/stop",
-         "Cancel the prompt in front, and keep the queue; with `hold`, hold it too. With `seq` it can be repeated",
-         "`{stopped, held}`; only with `seq`, of that prompt alone, may it be repeated",
+    ClientCall("revoke", "DELETE", "",
+         "Cancel a single prompt, identified by its seq or by `run:RUN_ID`. The call is idempotent",
+         "`{seq, effect, state, outcome?, into?, text}`; a repeated call has effect `none`", ("R27d", "R30a"),
+         answer="Revoked", done="dropped", queue=("drop", "cancel only this prompt")),
+    ClientCall("stop", "POST", "/stop",
+         "Cancel the prompt in front, and keep the queue. With `hold`, also hold the session. With `seq`, idempotent",
+         "`{stopped, held}`; retry it only with `seq`, which limits it to that prompt",
          ("R27d", "R31a", "R31c"), answer="Stopped", sent="StopPrompt", takes={"hold": "hold", "seq": "seq"}),
-    Call("hold", "POST", "/hold",
-         "Hold the session: what waits is kept, and nothing of it starts; a running turn goes on to its end",
+    ClientCall("hold", "POST", "/hold",
+         "Hold the session: waiting prompts stay in the queue and do not start. A running turn continues",
          "`{held}`", ("R27d", "R32a"), answer="Held"),
-    Call("resume", "POST", "/resume", "End the hold: the queue goes on",
+    ClientCall("resume", "POST", "/resume", "End the hold: queued prompts start again",
          "`{held}`", ("R27d", "R32d"), answer="Held"),
-    Call("replace", "PUT", "/text",
-         "Give a prompt that has not begun another text. The text that it has already is taken in every state",
-         "`{seq, version}`, also for the text that it has already; 409 too late, 412 another version",
+    ClientCall("replace", "PUT", "/text",
+         "Replace the text of a prompt that has not started. A call with the prompt's current text always succeeds",
+         "`{seq, version}`, even if the text is unchanged; 409 too late, 412 version mismatch",
          ("R27d", "R33a", "R33b"), answer="Replaced", sent="ReplaceText",
          takes={"prompt": "text", "if_version": "if_version"}, refusals=(404, 409, 412, 503), done="edited",
          queue=("edit", "edit its text in $EDITOR; the session is held meanwhile, so that the prompt does not start")),
-    Call("next", "POST", "/next", "Move a prompt that waits ahead of all others",
+    ClientCall("next", "POST", "/next", "Move a waiting prompt ahead of all others",
          "`{ahead: 0}`; 409 too late", ("R27d", "R34a"), answer="Placed", refusals=(404, 409, 503),
          done="moved to the front", queue=("up", "move it ahead of all others")),
 )
 
-CALLS_BY_NAME: Mapping[str, Call] = {call.name: call for call in CALLS}
-CALLS_BY_WORD: Mapping[str, Call] = {call.word or call.name: call for call in CALLS}
-NAMED = tuple(word for word, call in CALLS_BY_WORD.items() if call.names_prompt)  # calls on one prompt
+CALLS_BY_NAME: Mapping[str, ClientCall] = {call.name: call for call in CALLS}
+CALLS_BY_WORD: Mapping[str, ClientCall] = {call.word or call.name: call for call in CALLS}
+NAMED = tuple(word for word, call in CALLS_BY_WORD.items() if call.names_prompt)  # calls on a single prompt
 FAMILY = tuple(word for word, call in CALLS_BY_WORD.items() if call.feature)

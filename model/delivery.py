@@ -1,10 +1,10 @@
-"""Delivery, apart from publication: what one subscriber gets to see of the terminal events.
+"""A model of delivery, separate from publication: which terminal events one subscriber receives.
 
-Dispatch publishes each event once; a subscriber must see each once, however slow it is and however often it goes away
-and comes back. The original hands an event to each subscriber's buffer and drops it for a subscriber whose buffer
-stays full. The reference appends it to a log that a subscriber reads at its own pace, from its own place.
+The protocol publishes each event once. A subscriber must receive each event once, however slow it is and however often
+it disconnects and reconnects. The original puts an event into each subscriber's buffer, and drops it if that buffer
+stays full. The reference appends the event to a log, which each subscriber reads at its own pace from its own offset.
 
-Here `Prompt.ends` counts what the subscriber has seen of a prompt's terminal event, not what was published.
+In this model `Prompt.ends` counts how often the subscriber received the terminal event, not how often it was published.
 """
 
 from collections.abc import Iterator
@@ -18,15 +18,15 @@ from .properties import Property
 from .protocol import REFERENCE, Move
 from .session import AnySession, Prompt
 
-BUFFER = 1  # events that fit into a subscriber's buffer: the smallest that shows everything
+BUFFER = 1  # capacity of a subscriber's buffer: the smallest that shows every behaviour
 
 
 class _Fields(NamedTuple):
     prompts: tuple[Prompt, ...] = ()
     attached: bool = True
-    buffer: tuple[int, ...] = ()  # events on their way to the subscriber
-    log: tuple[int, ...] = ()  # the reference's: all events, in order
-    place: int = 0  # how much of the log the subscriber has seen (Last-Event-ID)
+    buffer: tuple[int, ...] = ()  # the original: events on their way to the subscriber
+    log: tuple[int, ...] = ()  # the reference: all events, in order
+    place: int = 0  # the subscriber's offset in the log (Last-Event-ID)
     mark: int = 0
     down: bool = False
 
@@ -45,7 +45,7 @@ class Stream(_Fields, AnySession):
 
 
 def _none(*_: object) -> None:
-    """Delivery applies its actions itself."""
+    """Does nothing: `Delivery.moves` applies the actions."""
 
 
 ACCEPT = Action("accept", Actor.CLIENT, _none, "", "", bound="prompts")
@@ -57,7 +57,7 @@ RETURN = Action("reconnect", Actor.SERVER, _none, "", "")
 
 @dataclass(frozen=True)
 class Delivery:
-    """A way to deliver events: with a log that is read, or by buffers that overflow."""
+    """A delivery mechanism: a log that subscribers read, or buffers that can overflow."""
 
     name: str
     logged: bool
@@ -87,12 +87,12 @@ class Delivery:
             yield self.move(RETURN, None, stream._replace(attached=True))
 
     def published(self, stream: Stream, seq: int) -> Stream:
-        """The stream with one more event, at once, whatever the subscriber is doing (R18b)."""
+        """The stream after publishing an event. Publishing never waits for the subscriber (R18b)."""
         if self.logged:
             return stream._replace(log=(*stream.log, seq))
         if stream.attached and len(stream.buffer) < BUFFER:
             return stream._replace(buffer=(*stream.buffer, seq))
-        return stream  # dropped, for this subscriber, for ever
+        return stream  # this subscriber permanently misses the event
 
     def move(self, action: Action, seq: int | None, after: Stream, *effects: Effect) -> Move:
         return Move(action, seq, None, after, effects, (), after, ())
@@ -103,10 +103,11 @@ LOGGED = Delivery("log", logged=True)
 
 
 def delivery_of(protocol: str) -> Delivery:
-    """How the protocol of that name delivers: the reference by a log, all revisions of the original by buffers."""
+    """The delivery mechanism of a protocol: a log for the reference, buffers for all revisions of the original."""
     return LOGGED if protocol == REFERENCE.name else LOSSY
 
 
 DELIVERY = Property(
-    "delivery", "A subscriber that stays, or comes back to its place, sees each terminal event exactly once.",
+    "delivery",
+    "A subscriber that stays connected, or resumes from its offset, receives each terminal event exactly once.",
     at_rest=lambda prompt: prompt.ends == 1, clauses=("R18a",))

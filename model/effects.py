@@ -1,7 +1,7 @@
-"""Effects: what an action asks the world to do. They are carried out in the order in which they were noted.
+"""Effects: what an action asks the outside world to do. They are carried out in the order in which they are appended.
 
-Each says its `kind`, whose it is (`seq`), what people read of that prompt (`words`), and which more a trace tells
-(`details`). Traces, diagrams and tables are made from this.
+Each effect has a `kind`, the `seq` of its prompt, display text (`words`), and the extra fields that a trace shows
+(`details`). Traces, diagrams and tables are generated from these.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from .lifecycle import Outcome
 
 
 class _OnPrompt:
-    """An effect on one prompt. Its kind is the name of its class."""
+    """An effect on one prompt. Its kind is the lower-case name of its class."""
 
     __slots__ = ()
     kind: ClassVar[str]
@@ -24,7 +24,7 @@ class _OnPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge(_OnPrompt):
-    """Tell the caller that the prompt is accepted, once that is journaled."""
+    """Tell the caller that the prompt is accepted, once the acceptance is journaled."""
 
     words = "acknowledged"
     seq: int
@@ -32,7 +32,7 @@ class Acknowledge(_OnPrompt):
 
 @dataclass(frozen=True, slots=True)
 class Start(_OnPrompt):
-    """Begin the prompt's turn, or go on with it after a summary."""
+    """Start the prompt's turn, or resume it after compaction."""
 
     words = "starts"
     seq: int
@@ -48,7 +48,7 @@ class Stop(_OnPrompt):
 
 @dataclass(frozen=True, slots=True)
 class Fold(_OnPrompt):
-    """Write the prompt's user message, and hand its text to the running turn of another."""
+    """Write the prompt's user message, and pass its text to another prompt's running turn."""
 
     words, details = "folds into {into}", ("into",)
     seq: int
@@ -65,8 +65,8 @@ class Record(_OnPrompt):
 
 @dataclass(frozen=True, slots=True)
 class End(_OnPrompt):
-    """Journal the prompt's terminal event, with its outcome, and publish it unless that is `folded`. `of` is the prompt
-    whose text and error it carries."""
+    """Journal the prompt's terminal event, with its outcome, and publish it unless the outcome is `folded`. `of` is the
+    seq of the prompt whose text and error the event carries."""
 
     words, details = "ends: {outcome}", ("outcome",)
     seq: int
@@ -76,9 +76,10 @@ class End(_OnPrompt):
 
 @dataclass(frozen=True, slots=True)
 class Report(_OnPrompt):
-    """Publish an error notice under the prompt's run id, apart from its terminal event. `of`: whose error it is.
+    """Publish an error notice under the prompt's run id, in addition to its terminal event. `of` is the seq of the
+    prompt that failed.
 
-    The original has these; the reference says everything in the terminal event and never asks for one.
+    Only the original uses it. In the reference the terminal event carries the error.
     """
 
     words = "reports an error"
@@ -92,7 +93,7 @@ EFFECTS: tuple[type[Effect], ...] = (Acknowledge, Start, Stop, Fold, Record, End
 
 
 def encode_effect(effect: Effect) -> dict[str, Any]:
-    """The effect as data, as a trace tells it."""
+    """The effect as JSON-compatible data, as a trace stores it."""
     details = {name: getattr(effect, name) for name in effect.details}
     return {"effect": effect.kind, "seq": effect.seq,
             **{name: value.value if isinstance(value, Outcome) else value for name, value in details.items()}}

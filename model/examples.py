@@ -1,7 +1,7 @@
-"""The guarantees by example: for each a history that the model is run through, with the ends that it must come to.
+"""Examples of the guarantees: histories that the model replays, each with the expected outcomes.
 
-They are drawn in specs/diagrams and shown beside the rules. A call that the protocol does not allow, or an end that
-differs from what is said here, is an error: nobody can draw what does not happen.
+specs/diagrams has a diagram of each, and the specification shows them with the rules. A call that the protocol does not
+allow, or an unexpected outcome, raises an error, so that no diagram can show an impossible history.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from .trace import Trace, replay
 
 @dataclass(frozen=True)
 class Example:
-    """A history, the rule that it is an example of, and the outcome of each of its prompts."""
+    """A history, the rule that it illustrates, and the expected outcome of each prompt."""
 
     name: str
     title: str
@@ -29,7 +29,7 @@ class Example:
 
     @cached_property
     def trace(self) -> Trace:
-        """The history, run."""
+        """The trace of the replayed history."""
         trace = replay(self.protocol, self.calls, self.sessions)
         ends = {label(p.seq): p.outcome for p in trace.states[-1].prompts}
         if ends != self.ends:
@@ -42,52 +42,52 @@ _CANCELED, _ERROR, _END_TURN, _FOLDED = Outcome.CANCELED, Outcome.ERROR, Outcome
 EXAMPLES = (
     Example(
         "cancel-on-entry", "Cancel on entry", "R4",
-        "A cancel that comes before the prompt has entered is not lost: the mark waits for it.",
+        "A cancel that arrives before the prompt has entered is not lost: the mark still covers the prompt on entry.",
         ("accept(A, run id)", "cancel", "enter(A)", "settle(A)"),
         {"A": _CANCELED}),
     Example(
         "cancel-with-siblings", "One cancel, three prompts", "R12",
-        "One cancel reaches the active, the queued and the accepted prompt, and nobody uses it up.",
+        "One cancel covers the active, the queued and the accepted prompt; none of them consumes it.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, run id)", "cancel",
          "finish(A, canceled)", "enter(C)", "settle(C)"),
         {"A": _CANCELED, "B": _CANCELED, "C": _CANCELED}),
     Example(
         "follow-up-after-cancel", "A follow-up after a cancel", "R2",
-        "B is accepted after the cancel, so the mark does not cover it: it waits until A has stopped, and runs.",
+        "B is accepted after the cancel, so the mark does not cover it: it waits until A has stopped, then runs.",
         ("accept(A, run id)", "enter(A)", "cancel", "accept(B, run id)", "enter(B)", "finish(A, canceled)",
          "finish(B, end_turn)"),
         {"A": _CANCELED, "B": _END_TURN}),
     Example(
         "fold", "Folding", "R9",
-        "B has no run id, so nobody waits for B by name. The running turn takes B in, and A's end is the end of both.",
+        "B has no run id, so no client waits on it. It folds into the running turn and ends when A does.",
         ("accept(A, run id)", "enter(A)", "accept(B)", "enter(B)", "step(A)", "finish(A, end_turn)"),
         {"A": _END_TURN, "B": _FOLDED}),
     Example(
-        "run-id-kept", "A run id is kept", "R9b",
-        "C is folded. B has a run id that somebody waits for: it stays in the queue and gets a turn of its own.",
+        "run-id-kept", "A prompt with a run id is not folded", "R9b",
+        "C is folded. B has a run id that a client waits on, so it stays in the queue and gets a turn of its own.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C)", "enter(C)", "step(A)",
          "finish(A, end_turn)", "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN, "C": _FOLDED}),
     Example(
-        "requeue", "A turn that goes on after a summary", "R10",
-        "A was accepted first and entered last. B, back in the queue at its seq, lets it go first and has no end yet.",
+        "requeue", "A turn that resumes after compaction", "R10",
+        "A was accepted first and entered last. B is requeued in seq order, so A runs first; B has not finished yet.",
         ("accept(A, run id)", "accept(B, run id)", "enter(B)", "enter(A)", "requeue(B)", "finish(A, end_turn)",
          "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN}),
     Example(
         "handoff-after-error", "The handoff after an error", "R11",
-        "A's turn fails. In the same atomic step its end is published and B becomes active: nothing is stranded.",
+        "A's turn fails. The same atomic step publishes its terminal event and starts B: no prompt is stranded.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "finish(A, error)", "finish(B, end_turn)"),
         {"A": _ERROR, "B": _END_TURN}),
     Example(
         "shutdown", "Shutdown", "R15",
-        "A close is a cancel of every session. The server stops when all are done, and every caller was told.",
+        "A close cancels every session. The server stops once every prompt is done and its caller has been notified.",
         ("accept(A, run id)@1", "enter(A)@1", "accept(B, run id)@1", "enter(B)@1", "accept(C, run id)@2", "close",
          "finish(A, canceled)@1", "enter(C)@2", "settle(C)@2"),
         {"A": _CANCELED, "B": _CANCELED, "C": _CANCELED}, sessions=2),
     Example(
         "crash-and-recovery", "Crash and recovery", "R17",
-        "After the restart the cancel still holds for A, what B did is not done again, and C goes on.",
+        "After the restart A is still canceled, B ends with an error instead of running again, and C runs.",
         ("accept(A, run id)", "cancel", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "crash",
          "recover", "settle(A)", "finish(C, end_turn)"),
         {"A": _CANCELED, "B": _ERROR, "C": _END_TURN}),
@@ -97,37 +97,37 @@ EXAMPLES = (
 FAMILY_EXAMPLES = (
     Example(
         "revoke", "A revoke", "R30",
-        "The call names B. B is dropped, and nobody else is touched: A runs on, C follows.",
+        "The call names B. B is dropped, and no other prompt is affected: A keeps running, then C runs.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "revoke(B)",
          "finish(A, end_turn)", "finish(C, end_turn)"),
         {"A": _END_TURN, "B": _CANCELED, "C": _END_TURN}, protocol=FAMILY),
     Example(
         "stop-and-hold", "A stop that holds", "R31",
-        "A is asked to stop and the queue is held, in one step: B waits for the resume, however soon A ends.",
+        "One step asks A to stop and holds the queue: B waits for the resume, however soon A ends.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "stop(hold)", "finish(A, canceled)",
          "resume", "finish(B, end_turn)"),
         {"A": _CANCELED, "B": _END_TURN}, protocol=FAMILY),
     Example(
         "hold", "A hold and its resume", "R32",
-        "A's turn goes on, also after a summary. B waits although the session is idle, until somebody resumes.",
+        "A's turn continues, even across compaction. B waits until the resume, although the session is idle.",
         ("accept(A, run id)", "enter(A)", "hold", "accept(B, run id)", "enter(B)", "requeue(A)", "finish(A, end_turn)",
          "resume", "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN}, protocol=FAMILY),
     Example(
-        "replace", "Another text", "R33",
-        "B keeps its place, and its turn hears the new text. From its start on B takes no other.",
+        "replace", "Replacing a prompt's text", "R33",
+        "B keeps its position, and its turn gets the new text. Once B has started, its text cannot be replaced.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "replace(B)", "finish(A, end_turn)",
          "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN}, protocol=FAMILY),
     Example(
-        "next", "To the front", "R34",
-        "C goes ahead of B, and starts when A has ended. Nobody stops A for it.",
+        "next", "Moving a prompt to the front", "R34",
+        "C moves ahead of B, and starts when A has ended. A is not stopped.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, run id)", "enter(C)", "next(C)",
          "finish(A, end_turn)", "finish(C, end_turn)", "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN, "C": _END_TURN}, protocol=FAMILY),
     Example(
         "interrupt", "An interrupt", "R35",
-        "C stops A where it enters, and runs next. B was there before and is kept.",
+        "C stops A when it enters, and runs next. B was queued before C, and stays queued.",
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, interrupt)", "enter(C)",
          "finish(A, canceled)", "finish(C, end_turn)", "finish(B, end_turn)"),
         {"A": _CANCELED, "B": _END_TURN, "C": _END_TURN}, protocol=FAMILY),

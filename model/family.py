@@ -1,11 +1,11 @@
-"""The family: the calls that a protocol may have besides the reference's. `Protocol(name, features=…)` has them.
+"""The family: optional calls that extend the reference protocol. `Protocol(name, features=…)` enables them.
 
-The family stands beside the reference and changes it as any other protocol does: it gives guards other answers, rows
-and actions other fields, and adds actions of its own. With no feature at all it is the reference, state for state.
+The family modifies the reference as any other variant does: it overrides guards, replaces fields of rows and actions,
+and adds actions of its own. With no feature enabled it is the reference, state for state.
 
-Four of its calls are primitive: `revoke` (cancel one prompt), `hold` with `resume`, `replace`, `next`. A stop is the
-revoke of the prompt in front. An interrupt is an acceptance at the front that revokes what it finds running when it
-enters.
+Four of its calls are primitive: `revoke` (cancel one prompt), `hold` with `resume`, `replace` and `next`. The other two
+build on them. A stop revokes the prompt in front. An interrupt accepts a prompt at the front of the queue and, when
+that prompt enters, revokes the running one.
 """
 
 import dataclasses
@@ -33,19 +33,19 @@ from .lifecycle import GUARD_MEANING, ROWS, Guard, Row, State, Symbol, Trigger
 
 
 class Feature(Symbol):
-    """A call that a protocol of the family may have. `FAMILY` has all, the reference none."""
+    """An optional call. `FAMILY` has all of them, the reference none."""
 
     REVOKE = "revoke"  # cancel one prompt
-    STOP = "stop"  # stop what is in front, and keep the queue
-    HOLD = "hold"  # park the queue, and resume
-    REPLACE = "replace"  # another text for a prompt that has not begun
-    NEXT = "next"  # to the front of the queue
-    REJECT = "reject"  # accept only if the session is idle
-    INTERRUPT = "interrupt"  # accept, and stop what runs
+    STOP = "stop"  # cancel the prompt in front, and keep the queue
+    HOLD = "hold"  # pause the queue, and resume it
+    REPLACE = "replace"  # replace the text of a prompt that has not started
+    NEXT = "next"  # move a prompt to the front of the queue
+    REJECT = "reject"  # accept a prompt only if the session is idle
+    INTERRUPT = "interrupt"  # accept a prompt at the front, and stop the running turn
 
 
 class FamilyGuard(Symbol):
-    """A question that rows of the family ask besides."""
+    """A guard that only rows of the family use."""
 
     HELD = "held"
 
@@ -54,38 +54,38 @@ HELD = FamilyGuard.HELD
 
 
 class FamilySubject(Subject, Interface):
-    """A prompt as an action of the family sees it."""
+    """A family action's view of a prompt."""
 
     @property
     def revoked(self) -> bool:
-        """A call that names the prompt has canceled it."""
+        """Whether a call that targets this one prompt has canceled it."""
     @property
     def front(self) -> int:
-        """How far it was moved to the front of the queue; 0: its position is given by its seq."""
+        """0, or a counter set when the prompt was moved to the front. The highest comes first; 0 orders by seq."""
     @property
     def version(self) -> int:
         """How often its text was replaced."""
     @property
     def begun(self) -> bool:
-        """It has been active: noted where texts can be replaced."""
+        """Whether it has ever been active. Tracked only if texts can be replaced."""
     @property
     def urgent(self) -> bool:
-        """On entry it stops what runs."""
+        """Whether it is an interrupt, which stops the running turn when it enters."""
 
 
 class FamilyPort(Port, Interface):
-    """A session in the middle of one step, as an action of the family sees it."""
+    """A family action's view of a session during one step."""
 
-    held: bool  # nothing that waits starts or folds
+    held: bool  # no waiting prompt may start or fold
 
     def change(self, prompt: Any, **fields: Any) -> None:
-        """Gives the prompt other values of `revoked`, `front`, `version`, `begun` or `urgent`."""
+        """Set `revoked`, `front`, `version`, `begun` or `urgent` of the prompt."""
 
 
-# --- Guards, and the rows that ask them ---------------------------------------------------------------------------
+# --- Guards, and the rows that use them ---------------------------------------------------------------------------
 
 def place(prompt: FamilySubject) -> tuple[int, int]:
-    """Where the prompt stands among others: the lower is ahead."""
+    """The prompt's position in the queue, as a sort key: the lowest is next."""
     return -prompt.front, prompt.seq
 
 
@@ -111,8 +111,8 @@ FAMILY_GUARDS: Mapping[Symbol, Answer] = {
 FAMILY_GUARD_MEANING: Mapping[Symbol, str] = {
     **GUARD_MEANING,
     Guard.COVERED: f"{GUARD_MEANING[Guard.COVERED]}, or the prompt is revoked",
-    Guard.BUSY: "the session has an active prompt, or is held, or is down (as it still is inside `recover`)",
-    Guard.FIRST: "no queued prompt of the session is ahead: a higher front, or the same and a lower seq",
+    Guard.BUSY: "the session has an active prompt, is held, or is down (it is still down while `recover` runs)",
+    Guard.FIRST: "no queued prompt of the session is ahead of it: moved to the front later, or else with a lower seq",
     HELD: "the session is held",
 }
 
@@ -121,8 +121,7 @@ GOES_ON = Row(Trigger.REQUEUE, State.ACTIVE, State.ACTIVE, when=(HELD,), unless=
 
 @cache
 def rows_of(features: frozenset[Feature]) -> tuple[Row, ...]:
-    """The rows of the protocol with these features. Where sessions can be held, a turn that must go on stays active in
-    one that is."""
+    """The rows of a protocol with these features. With hold, a turn that must resume stays active in a held session."""
     if Feature.HOLD not in features:
         return ROWS
     rows: list[Row] = []
@@ -132,13 +131,13 @@ def rows_of(features: frozenset[Feature]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-# --- Actions of the reference, as the family has them -------------------------------------------------------------
+# --- Actions of the reference, overridden -------------------------------------------------------------------------
 
-RUN_ID = ", run id"  # in the variant of an acceptance that has a run id and is not the plain one
+RUN_ID = ", run id"  # suffix of the variant of a reject or an interrupt that has a run id
 
 
 def accept(step: FamilyPort, arg: Argument) -> None:
-    """The prompt is accepted with the next seq, and journaled before the caller is told."""
+    """Accepts the prompt with the next seq, and acknowledges it once it is journaled."""
     named = arg.variant is True or str(arg.variant).endswith(RUN_ID)
     actions.accept(step, arg._replace(variant=named))
     if accepted_as(arg.variant, Feature.INTERRUPT):
@@ -155,13 +154,13 @@ def in_front_of_all(step: FamilyPort) -> int:
 
 
 def may_accept(step: FamilyPort, variant: Variant) -> bool:
-    """Only an acceptance that wants an idle session is ever refused for what the session does."""
+    """A session's state can only rule out a prompt sent with reject, which requires an idle session."""
     return not accepted_as(variant, Feature.REJECT) or not (step.held or step.live)
 
 
 def enter(step: FamilyPort, arg: Argument) -> None:
-    """Canceled on entry if the mark covers it, queued if the session is busy, active otherwise. An interrupt stops the
-    running turn of an earlier prompt first, if it can follow."""
+    """Cancels the prompt on entry if the mark covers it, queues it if the session is busy, and starts it otherwise. An
+    interrupt that is neither covered nor held first asks the running turn of an earlier prompt to stop."""
     prompt = arg.subject
     if prompt.urgent and not step.held and not step.holds(prompt, Guard.COVERED):
         for running in step.active:
@@ -171,7 +170,7 @@ def enter(step: FamilyPort, arg: Argument) -> None:
 
 
 def cancel_one(step: FamilyPort, prompt: Any) -> None:
-    """What waits in the queue is dropped, what runs is asked to stop, what is still to enter will end there."""
+    """Drop the prompt if it is queued, ask it to stop if it is active, and otherwise let it be canceled on entry."""
     if prompt.state is State.CANCELED_ON_ENTRY or step.holds(prompt, Guard.COVERED):
         return
     if prompt.state is State.QUEUED:
@@ -182,33 +181,33 @@ def cancel_one(step: FamilyPort, prompt: Any) -> None:
     step.change(prompt, revoked=True)
 
 
-def can_take_in(port: FamilyPort, prompt: FamilySubject, variant: Variant) -> bool:
-    """Nothing folds past an interrupt: a prompt that was accepted after it would be stopped with the turn."""
-    return (actions.can_take_in(port, prompt, variant) and not port.held
+def can_fold(port: FamilyPort, prompt: FamilySubject, variant: Variant) -> bool:
+    """No folding while an interrupt is pending: the interrupt would stop the turn, and with it the folded prompt."""
+    return (actions.can_fold(port, prompt, variant) and not port.held
             and not any(p.urgent and not port.holds(p, Guard.COVERED) for p in port.accepted))
 
 
-CHANGED: Mapping[str, Mapping[str, Any]] = {  # fields of these actions
+CHANGED: Mapping[str, Mapping[str, Any]] = {  # the overridden fields, by action
     "accept": {"apply": accept, "allowed": may_accept,
                "variants": (False, True, Feature.REJECT.value, Feature.INTERRUPT.value)},
-    "enter": {"apply": enter, "reaches": Reach.CANCEL, "whom": observer.interrupted},
-    "step": {"subject": can_take_in, "clauses": ("R9a", "R9c", "R35c")},
+    "enter": {"apply": enter, "reaches": Reach.CANCEL, "targets": observer.interrupted},
+    "step": {"subject": can_fold, "clauses": ("R9a", "R9c", "R35c")},
 }
 
 
-# --- Actions of its own -------------------------------------------------------------------------------------------
+# --- Actions of the family ----------------------------------------------------------------------------------------
 
 def revoke(step: FamilyPort, arg: Argument) -> None:
-    """The prompt is canceled, and nobody else: dropped from the queue, asked to stop, or canceled on entry."""
+    """Cancels this prompt and no other: drops it from the queue, asks it to stop, or lets it be canceled on entry."""
     cancel_one(step, arg.subject)
 
 
-HOLD = "hold"  # the variant of a stop that holds too
+HOLD = "hold"  # the variant of a stop that also holds the session
 
 
 def stop(step: FamilyPort, arg: Argument) -> None:
-    """The prompt in front is canceled: the active one or, in a session that is not held, the first that is still to
-    enter. The queue stays. With `hold` the session is held too, and only the active prompt is canceled."""
+    """Cancels the prompt in front: the active one or, if none is active and the session is not held, the first one that
+    has not entered yet. Keeps the queue. With `hold`, also holds the session and cancels only the active prompt."""
     if arg.variant == HOLD:
         step.held = True
     for prompt in list(step.active) or ([] if step.held else sorted(step.accepted, key=place)[:1]):
@@ -216,23 +215,23 @@ def stop(step: FamilyPort, arg: Argument) -> None:
 
 
 def hold(step: FamilyPort, arg: Argument) -> None:
-    """Nothing that waits starts or folds any more; a running turn goes on to its end."""
+    """Keeps waiting prompts from starting or folding. A running turn continues."""
     step.held = True
 
 
 def resume(step: FamilyPort, arg: Argument) -> None:
-    """The hold is over: if nothing is active, the first in the queue becomes active."""
+    """Ends the hold and, if no prompt is active, starts the first queued prompt."""
     step.held = False
     hand_off(step)
 
 
 def replace(step: FamilyPort, arg: Argument) -> None:
-    """The prompt has another text, and keeps its place."""
+    """Replaces the prompt's text. The prompt keeps its position."""
     step.change(arg.subject, version=arg.subject.version + 1)
 
 
 def move_to_front(step: FamilyPort, arg: Argument) -> None:
-    """The prompt goes ahead of all that are not done, unless it is there already."""
+    """Moves the prompt ahead of all unfinished prompts. Does nothing if it is already there."""
     prompt = arg.subject
     if any(place(other) < place(prompt) for other in step.live):
         step.change(prompt, front=in_front_of_all(step))
@@ -247,20 +246,20 @@ def _is_live(port: Port, prompt: Subject, _: Variant) -> bool:
 
 
 FAMILY_ACTIONS: tuple[Action, ...] = (
-    Action("revoke", Actor.CLIENT, revoke, "p not done", "R30", _is_live, reaches=Reach.CANCEL, whom=observer.named,
+    Action("revoke", Actor.CLIENT, revoke, "p not done", "R30", _is_live, reaches=Reach.CANCEL, targets=observer.named,
            bound="revokes", clauses=("R30a", "R30b")),
     Action("stop", Actor.CLIENT, stop, "any", "R31", variants=(None, HOLD), reaches=Reach.CANCEL,
-           whom=observer.in_front, bound="stops", clauses=("R31a", "R31b", "R31c")),
+           targets=observer.in_front, bound="stops", clauses=("R31a", "R31b", "R31c")),
     Action("hold", Actor.CLIENT, hold, "any", "R32", bound="holds", clauses=("R32a", "R32b")),
     Action("resume", Actor.CLIENT, resume, "any", "R32", clauses=("R32d",)),
-    Action("replace", Actor.CLIENT, replace, "p accepted or queued, not covered, not begun", "R33",
+    Action("replace", Actor.CLIENT, replace, "p accepted or queued, not covered, never started", "R33",
            lambda port, prompt, how: _waits(port, prompt, how) and not prompt.begun, bound="replaces",
            clauses=("R33a", "R33b")),
     Action("next", Actor.CLIENT, move_to_front, "p accepted or queued, not covered", "R34", _waits, bound="nexts",
            clauses=("R34a", "R34b")),
 )
 
-FEATURE_OF: Mapping[str, Feature] = {  # without which a protocol does not have the action
+FEATURE_OF: Mapping[str, Feature] = {  # the feature that enables each action
     "revoke": Feature.REVOKE, "stop": Feature.STOP, "hold": Feature.HOLD, "resume": Feature.HOLD,
     "replace": Feature.REPLACE, "next": Feature.NEXT}
 _VARIANT_OF: Mapping[Any, Feature] = {
@@ -269,7 +268,7 @@ _VARIANT_OF: Mapping[Any, Feature] = {
 
 @cache
 def actions_of(features: frozenset[Feature]) -> tuple[Action, ...]:
-    """The actions of the protocol with these features, each with the variants that it has there."""
+    """The actions of a protocol with these features, each with the variants that the features enable."""
     if not features:
         return ACTIONS
     changed = (dataclasses.replace(a, **CHANGED.get(a.name, {})) for a in ACTIONS)
@@ -281,7 +280,7 @@ def actions_of(features: frozenset[Feature]) -> tuple[Action, ...]:
 ALL_ACTIONS = actions_of(frozenset(Feature))
 
 
-# --- What its observer notes --------------------------------------------------------------------------------------
+# --- History kept for the properties ------------------------------------------------------------------------------
 
 WISHES: Mapping[str, observer.Note] = {
     "accept": observer.accept, "stop": observer.stop, "hold": observer.hold, "resume": observer.resume,
@@ -290,7 +289,7 @@ WISHES: Mapping[str, observer.Note] = {
 
 def observe(features: frozenset[Feature], session: Any, action: str, prompt: Any, variant: Variant,
             effects: list[Effect]) -> Any:
-    """The session after the action, with what its caller wanted, and which turns were seen to begin."""
+    """Add to the session's history what the caller of the action requested, and which turns started."""
     if Feature.REPLACE in features:
         session = observer.note_starts(session, [e.seq for e in effects if isinstance(e, Start)])
     return WISHES[action](session, prompt, variant) if action in WISHES else session

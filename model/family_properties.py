@@ -1,4 +1,4 @@
-"""What must hold of the family: the reference's properties as its calls make them read, and those of its own."""
+"""The properties of the family: the reference's properties, reworded where its calls require it, and its own."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,15 +15,15 @@ from .session import ACCEPTED, ACTIVE, QUEUED, Prompt
 
 @dataclass(frozen=True)
 class FamilyProperty(Property):
-    """A property that features add, or that says more with them than the reference's of the same id."""
+    """A property that features add, or a reference property of the same id that they extend."""
 
-    needs: frozenset[Feature] = frozenset()  # any of these
+    needs: frozenset[Feature] = frozenset()  # applies if the protocol has any of these
 
 
-# --- properties of the reference that look at more
+# --- Reference properties with an extended check
 
 def no_late_fold(step: SessionStep) -> bool:
-    # Nor does a prompt fold that was accepted after an interrupt: once that enters, it stops the turn.
+    # A prompt accepted after a pending interrupt must not fold either: the interrupt will stop the turn when it enters.
     if not step.folded:
         return True
     interrupts = [p for p in step.before.live
@@ -33,7 +33,7 @@ def no_late_fold(step: SessionStep) -> bool:
 
 
 def fifo(step: SessionStep) -> bool:
-    # A turn that goes on in a held session was active before, and passes nobody.
+    # A turn that resumes in a held session was active before, so it overtakes no queued prompt.
     return not step.started or all(
         observer.place(p) < observer.place(q) for p in step.started for q in step.after.queue
         if not (p.state is ACTIVE and step.after.wished_hold))
@@ -45,17 +45,17 @@ def idle_cancel_noop(step: SessionStep) -> bool:
                         and step.after.held == step.before.held)
 
 
-# --- properties of the family's own calls
+# --- Properties of the family's own calls
 
 def _unchanged(step: SessionStep, but: Iterable[Prompt]) -> bool:
-    """Whether the step leaves every prompt but these as it was, and reaches none of them."""
+    """Whether the step neither changes nor cancels any prompt except `but`."""
     apart = [p.seq for p in but]
     return all(p in step.after.prompts and step.after.covered(p) == step.before.covered(p)
                for p in step.before.prompts if p.seq not in apart)
 
 
 def _reached(step: SessionStep, prompts: Iterable[Prompt]) -> bool:
-    """Whether each of these is canceled now, or will be where it enters or stops."""
+    """Whether each of these prompts is canceled, or is covered and so will be canceled when it enters or stops."""
     return all(canceled(now) or step.after.covered(now)
                for p in prompts for now in step.after.prompts if now.seq == p.seq)
 
@@ -98,39 +98,38 @@ def reject(step: SessionStep) -> bool:
 
 
 
-CALLS = frozenset({Feature.REVOKE, Feature.STOP, Feature.INTERRUPT})  # that cancel one prompt
+CALLS = frozenset({Feature.REVOKE, Feature.STOP, Feature.INTERRUPT})  # those that cancel a single prompt
 _BY_ID = {p.id: p for p in PROPERTIES}
 
 
 def _reworded(id: str, needs: frozenset[Feature], sentence: str, **checks: object) -> FamilyProperty:
-    told = {**vars(_BY_ID[id]), **checks, "sentence": sentence}
-    return FamilyProperty(**told, needs=needs)
+    fields = {**vars(_BY_ID[id]), **checks, "sentence": sentence}
+    return FamilyProperty(**fields, needs=needs)
 
 
-# By id: the sentence that a property has with any of these features. Its check is the family's with every feature.
+# By id. The new sentence applies if the protocol has any of the features; the family's check applies with any feature.
 REWORDED: Mapping[str, FamilyProperty] = {p.id: p for p in (
     _reworded("no-poisoning", CALLS,
-              "A prompt is never canceled by a call that came before its acceptance, nor by one that did not reach it. "
-              "Calls are cancel, clear_queue, close, revoke, stop, and the entry of an interrupt."),
+              "A prompt is never canceled by a call sent before the prompt was accepted, nor by a call that did not "
+              "target it. The calls are cancel, clear_queue, close, revoke, stop, and the entry of an interrupt."),
     _reworded("no-late-fold", frozenset({Feature.INTERRUPT}),
-              "A turn that a call has canceled takes nobody in; nor does a turn take in a prompt that was accepted "
-              "after an interrupt which is still to enter and to stop that turn.", on_session=no_late_fold),
+              "A canceled turn folds no prompts. A turn also folds no prompt that was accepted after a pending "
+              "interrupt, because the interrupt will stop that turn when it enters.", on_session=no_late_fold),
     _reworded("no-lost-cancel", CALLS,
-              "A prompt that a cancel, revoke, stop or interrupt has reached never starts or folds; if it was not "
-              "running it ends canceled."),
+              "A prompt targeted by a cancel, revoke, stop or interrupt never starts or folds; unless it was already "
+              "running, it ends canceled."),
     _reworded("cancel-stops", CALLS,
-              "A cancel, revoke, stop or interrupt asks the running turn that it reaches to stop, and nothing else "
-              "does."),
+              "A cancel, revoke, stop or interrupt asks the running turn that it targets to stop; nothing else does."),
     _reworded("fifo", frozenset({Feature.NEXT, Feature.INTERRUPT}),
-              "No prompt becomes active past a queued prompt that is ahead: one that was moved to the front later, or "
-              "else was accepted earlier.", on_session=fifo),
+              "No prompt starts before a queued prompt ahead of it. The prompt most recently moved to the front comes "
+              "first; prompts that were not moved follow in seq order.", on_session=fifo),
     _reworded("idle-cancel-noop", frozenset({Feature.STOP, Feature.HOLD}),
-              "A cancel or stop of an idle session changes no prompt and not the hold, and asks for nothing.",
+              "Canceling or stopping an idle session changes neither prompts nor the hold, and has no effects.",
               on_session=idle_cancel_noop),
     _reworded("all-done", frozenset({Feature.HOLD}),
-              "At quiescence every prompt is done, or is queued in a session that is held."),
+              "At quiescence every prompt is done or is queued in a held session."),
     _reworded("some-terminal", frozenset({Feature.HOLD}),
-              "At quiescence every prompt has its terminal event, or is queued in a session that is held."),
+              "At quiescence every prompt has its terminal event or is queued in a held session."),
 )}
 
 
@@ -140,30 +139,30 @@ def _added(id: str, feature: Feature, sentence: str, check: Callable[[SessionSte
 
 
 FAMILY_PROPERTIES: tuple[FamilyProperty, ...] = (
-    _added("revoke-exact", Feature.REVOKE, "A revoke reaches its prompt and changes nobody else.", revoke_exact,
+    _added("revoke-exact", Feature.REVOKE, "A revoke cancels its prompt and changes no other prompt.", revoke_exact,
            "R30a", "R30b"),
-    _added("keeps-queue", Feature.STOP, "A stop changes no prompt but the one in front.", keeps_queue, "R31b"),
+    _added("keeps-queue", Feature.STOP, "A stop changes no prompt except the one in front.", keeps_queue, "R31b"),
     _added("stop-heard", Feature.STOP,
-           "A stop reaches the prompt in front, whether it is active or still to enter.", stop_heard, "R31a"),
+           "A stop cancels the prompt in front, whether it is active or has not entered yet.", stop_heard, "R31a"),
     _added("held", Feature.HOLD,
-           "Between a hold and the next resume no prompt starts that was not active, none folds, and the running turn "
-           "is not parked.", held, "R32a", "R32b", "R32c"),
+           "Between a hold and the next resume, no waiting prompt starts or folds, and the running turn continues.",
+           held, "R32a", "R32b", "R32c"),
     _added("edited", Feature.REPLACE,
-           "What starts or folds is the latest text that a caller was told is taken; none is taken once the prompt has "
-           "begun or is canceled.", edited, "R33a", "R33b"),
+           "A prompt starts or folds with the last text that the server accepted for it. The server accepts no new "
+           "text once the prompt has started or is canceled.", edited, "R33a", "R33b"),
     _added("send-now", Feature.INTERRUPT,
-           "An interrupt that enters, not canceled and not held, has the active prompt that was accepted before it "
-           "asked to stop.", send_now, "R35b"),
+           "An interrupt that enters an unheld session, and is not canceled itself, asks the active prompt to stop if "
+           "that prompt was accepted earlier.", send_now, "R35b"),
     _added("reject", Feature.REJECT,
-           "A prompt that was accepted with reject found every other prompt done and the session not held.", reject,
-           "R35a"),
+           "A prompt sent with reject is accepted only if every other prompt is done and the session is not held.",
+           reject, "R35a"),
 )
 
 ALL_PROPERTIES: tuple[Property, ...] = (*(REWORDED.get(p.id, p) for p in PROPERTIES), *FAMILY_PROPERTIES)
 
 
 def properties_for(protocol: Behaviour) -> tuple[Property, ...]:
-    """What must hold of a protocol with its features, in the words that these need."""
+    """The properties that apply to a protocol with its features, worded for those features."""
     return _properties_with(getattr(protocol, "features", frozenset()))
 
 
@@ -171,11 +170,11 @@ def properties_for(protocol: Behaviour) -> tuple[Property, ...]:
 def _properties_with(features: frozenset[Feature]) -> tuple[Property, ...]:
     if not features:
         return PROPERTIES
-    return (*(_say(p, features) for p in PROPERTIES), *(p for p in FAMILY_PROPERTIES if p.needs & features))
+    return (*(_adapt(p, features) for p in PROPERTIES), *(p for p in FAMILY_PROPERTIES if p.needs & features))
 
 
-def _say(reference: Property, features: frozenset[Feature]) -> Property:
-    told = REWORDED.get(reference.id)
-    if told is None or told.needs & features:
-        return told or reference
-    return replace(reference, on_session=told.on_session)
+def _adapt(reference: Property, features: frozenset[Feature]) -> Property:
+    reworded = REWORDED.get(reference.id)
+    if reworded is None or reworded.needs & features:
+        return reworded or reference
+    return replace(reference, on_session=reworded.on_session)

@@ -1,20 +1,21 @@
-"""The life of one prompt: five states, and the rows between them.
+"""The lifecycle of a prompt: five states, and a table of the transitions between them.
 
 Rules of this file:
 
-1. Every change of a prompt's state, in the model and at run time, is a row of `ROWS`. The runtime's machine, the
-   explorer's table, the diagrams and the table in specs/protocol.md are made from these rows.
-2. The world is closed: a trigger without a row for the prompt's state and guards is an error, and changes nothing.
-3. Nothing is implied: rows of one trigger and source have guards that exclude each other, and `compile_rows`
-   refuses a table in which two rows could both apply.
-4. A guard is a yes-or-no question about the prompt. Rows only name the questions; `actions.GUARDS` answers them.
+1. Every state change of a prompt, in the model and at run time, is a row of `ROWS`. The runtime's state machine, the
+   explorer's tables, the diagrams and the table in specs/protocol.md are all generated from these rows.
+2. The table is complete. If no row matches a trigger, the prompt's state and its guards, the trigger raises an error
+   and changes nothing.
+3. At most one row matches. Rows with the same trigger and source have mutually exclusive guards; `compile_rows`
+   rejects a table in which two rows could both apply.
+4. A guard is a predicate on a prompt. Rows only name their guards; `actions.GUARDS` implements them.
 
-    accepted ──enter──▶ active ──finish──▶ done          a prompt that nothing disturbs; interrupt: by a restart
+    accepted ──enter──▶ active ──finish──▶ done                  the normal path (interrupt: the server restarted)
         │                ▲  │
         │           start│  │requeue
-        ├────enter──▶ queued ──drop, fold──▶ done        the session was busy
-        ├────enter, fail──▶ canceled_on_entry ──settle──▶ done   the mark covered it before it entered
-        └────fail──▶ done                                it could not start
+        ├────enter──▶ queued ──drop, fold──▶ done                the session was busy
+        ├────enter, fail──▶ canceled_on_entry ──settle──▶ done   the mark covered the prompt before it entered
+        └────fail──▶ done                                        the prompt could not start
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,14 +26,17 @@ from itertools import chain, combinations
 
 
 class Symbol(Enum):
-    """A word of a protocol. Members are singletons, so they hash by identity: `Enum` hashes their names, in Python, and
-    the explorer does so a million times. A protocol may bring symbols of its own (`family.FamilyGuard`)."""
+    """Base of the enums that name parts of a protocol. A protocol can add its own (`family.FamilyGuard`).
+
+    Members hash by identity, because they are singletons. `Enum` would hash their names in Python code, which shows
+    in the explorer's profile: it hashes millions of them.
+    """
 
     __hash__ = object.__hash__
 
 
 class State(Symbol):
-    """Where a prompt is."""
+    """The state of a prompt."""
 
     ACCEPTED = "accepted"
     CANCELED_ON_ENTRY = "canceled_on_entry"
@@ -42,7 +46,7 @@ class State(Symbol):
 
 
 class Outcome(Symbol):
-    """How a prompt that is done ended."""
+    """The outcome of a finished prompt."""
 
     END_TURN = "end_turn"
     ERROR = "error"
@@ -51,7 +55,7 @@ class Outcome(Symbol):
 
 
 class Guard(Symbol):
-    """A question that a row may ask about its prompt."""
+    """A predicate on a prompt that a row can require or exclude."""
 
     COVERED = "covered"
     BUSY = "busy"
@@ -60,15 +64,15 @@ class Guard(Symbol):
 
 
 GUARD_MEANING: Mapping[Symbol, str] = {
-    Guard.COVERED: "a cancel has reached the prompt: its seq is at or below its session's mark",
-    Guard.BUSY: "the session has an active prompt, or is down (as it still is inside `recover`)",
+    Guard.COVERED: "a cancel covers the prompt: its seq is at or below its session's mark",
+    Guard.BUSY: "the session has an active prompt, or is down (it is still down while `recover` runs)",
     Guard.FIRST: "no queued prompt of the session has a lower seq",
-    Guard.HAS_RUN_ID: "the caller named the prompt with a run id",
+    Guard.HAS_RUN_ID: "the caller gave the prompt a run id",
 }
 
 
 class Trigger(Symbol):
-    """What can happen to a prompt."""
+    """An event that changes a prompt's state."""
 
     ENTER = "enter"
     FAIL = "fail"
@@ -85,7 +89,7 @@ class Trigger(Symbol):
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of the table: `trigger` takes a prompt from `source` to `dest` when all guards answer as asked."""
+    """One transition: `trigger` moves a prompt from `source` to `dest` if all `when` and no `unless` guards hold."""
 
     trigger: Trigger
     source: State
@@ -93,11 +97,11 @@ class Row:
     when: tuple[Symbol, ...] = ()  # guards
     unless: tuple[Symbol, ...] = ()
     outcome: Outcome | None = None
-    rule: str = ""  # the clause of specs/protocol.md that it carries
+    rule: str = ""  # the clause of specs/protocol.md that it implements
 
     @property
     def condition(self) -> str:
-        """The guards as people read them: `covered`, `busy, not covered`, or nothing."""
+        """The guards for display: `covered`, `busy, not covered`, or an empty string."""
         return ", ".join([g.value for g in self.when] + [f"not {g.value}" for g in self.unless])
 
     @cached_property
@@ -109,7 +113,7 @@ class Row:
 
 
 ROWS: tuple[Row, ...] = (
-    # A covered prompt is canceled whether the session is busy or not: it must not reach the queue.
+    # A covered prompt is canceled even if the session is busy: it must never reach the queue.
     Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), rule="R4"),
     Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,), unless=(Guard.COVERED,), rule="R5a"),
     Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.COVERED, Guard.BUSY), rule="R6a"),
@@ -131,34 +135,34 @@ INITIAL = State.ACCEPTED
 
 
 class IllegalTrigger(Exception):
-    """A trigger, or an action, that no row allows. The prompt is as it was (R19c)."""
+    """No row allows this trigger or action. The prompt is unchanged (R19c)."""
 
     def __init__(
         self, prompt: object, state: State, trigger: Trigger | str, guards: Iterable[Symbol] | None = None,
     ) -> None:
         known = "" if guards is None else f" with guards [{', '.join(sorted(g.value for g in guards)) or 'none'}]"
         name = trigger.value if isinstance(trigger, Trigger) else trigger
-        super().__init__(f"prompt {prompt} is {state.value}{known}: no row lets it {name}")
+        super().__init__(f"prompt {prompt} is {state.value}{known}: no row allows {name}")
 
 
-# --- The table that the rows make --------------------------------------------------------------------------------
+# --- The table compiled from the rows ----------------------------------------------------------------------------
 
 Table = Mapping[tuple[Trigger, State], tuple[Row, ...]]
 
 
 def list_valuations(rows: Iterable[Row]) -> list[frozenset[Symbol]]:
-    """Every combination of answers to the questions that the rows ask, each as the guards that hold."""
-    guards = {guard: None for row in rows for guard in (*row.when, *row.unless)}  # in the order of the rows
+    """Every subset of the guards named in the rows: the guards that hold in one valuation."""
+    guards = {guard: None for row in rows for guard in (*row.when, *row.unless)}  # a dict keeps the rows' order
     return [frozenset(c) for c in chain.from_iterable(combinations(guards, n) for n in range(len(guards) + 1))]
 
 
 def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
-    """The rows by trigger and source, of which one at most applies to any guard valuation."""
+    """Group the rows by trigger and source. Raise ValueError if two rows apply under the same guard valuation."""
     table: dict[tuple[Trigger, State], tuple[Row, ...]] = {}
     valuations = list_valuations(rows)
     for row in rows:
         if (row.dest is State.DONE) != (row.outcome is not None):
-            raise ValueError(f"row {row.name}: a row has an outcome if and only if it leads to done")
+            raise ValueError(f"row {row.name}: a row must have an outcome if its dest is done, and only then")
         others = table.get((row.trigger, row.source), ())
         for holds in valuations:
             if row.applies(holds.__contains__) and (other := row_of(others, holds.__contains__)):
@@ -169,7 +173,7 @@ def compile_rows(rows: Sequence[Row] = ROWS) -> Table:
 
 
 def row_of(rows: Sequence[Row], holds: Callable[[Symbol], bool]) -> Row | None:
-    """The one of these rows that applies. Only guards that they name are asked."""
+    """Return the row that applies, or None. Only guards that the rows name are evaluated."""
     for row in rows:
         if row.applies(holds):
             return row

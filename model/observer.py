@@ -1,8 +1,8 @@
-"""The observer: what the callers of a protocol of the family asked for, written down from their calls alone.
+"""The observer: a record of what callers requested, derived from their calls only.
 
-Properties compare this with what the session does. So nothing here reads a field that an action writes: a session that
-forgets a hold, or a place, is caught by what the observer remembers of it. While a protocol does what it is asked, the
-notes follow from its fields, and add no state.
+Properties compare this record with what the session does. The observer therefore never reads a field that an action
+writes: if a session forgets a hold or a position, the observer's record exposes it. As long as a protocol does what it
+is asked, the record is a function of the session's own fields, so it adds no states to the exploration.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,40 +10,40 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .lifecycle import State
 
-# Sessions and prompts are those of `model.session`, which stands on this module.
+# Typed `Any`, because the sessions and prompts are those of `model.session`, which imports this module.
 
 
 class Wish(NamedTuple):
-    """What callers want of one prompt."""
+    """What callers have requested for one prompt, and whether its turn has started."""
 
-    place: int = 0  # how far to the front
+    place: int = 0  # 0, or the counter of its last move to the front
     version: int = 0  # of its text
     now: bool = False  # it is an interrupt
-    ran: bool = False  # and what was seen: its turn has begun
+    ran: bool = False  # observed, not requested: its turn has started
 
     def write(self) -> "Wish | None":
-        """As a prompt keeps it: nothing, if nobody wants anything."""
-        return None if self == PLAIN else self
+        """The value to store in the prompt: None if nothing was requested."""
+        return None if self == NO_WISH else self
 
 
-PLAIN = Wish()
+NO_WISH = Wish()
 
 
 def wish_of(prompt: Any) -> Wish:
-    return prompt.wish or PLAIN
+    return prompt.wish or NO_WISH
 
 
 def place(prompt: Any) -> tuple[int, int]:
-    """Where the prompt should stand among others: the lower is ahead."""
+    """The position in the queue that callers requested, as a sort key: the lowest is next."""
     return -wish_of(prompt).place, prompt.seq
 
 
 def unreached(prompt: Any) -> bool:
-    """Whether no call has canceled it."""
+    """Whether no call has canceled the prompt."""
     return bool(prompt.reach.value != "cancel")
 
 
-# --- whom a call reaches
+# --- The prompts that a call targets
 
 def everyone(session: Any, prompt: Any, variant: Any) -> Iterable[Any]:
     return list(session.live)
@@ -58,27 +58,27 @@ def named(session: Any, prompt: Any, variant: Any) -> Iterable[Any]:
 
 
 def in_front(session: Any, prompt: Any, variant: Any) -> Iterable[Any]:
-    """What runs; if nothing does and nothing is held, the first that is still to enter. A stop that holds reaches only
-    what runs: the rest will wait."""
+    """The active prompt or, if there is none and the session is not held, the first prompt that has not entered yet. A
+    stop with hold targets only the active prompt, because the hold keeps the others waiting."""
     if session.active or session.wished_hold or variant == "hold":
         return list(session.active)
     return sorted((p for p in session.live if p.state is State.ACCEPTED), key=place)[:1]
 
 
 def interrupted(session: Any, prompt: Any, variant: Any) -> Iterable[Any]:
-    """What runs and was accepted before an interrupt that enters and can follow."""
+    """The active prompt, if it was accepted before an interrupt that enters now and is neither held nor canceled."""
     if not wish_of(prompt).now or session.wished_hold or not unreached(prompt):
         return []
     return [p for p in session.active if p.seq < prompt.seq]
 
 
-# --- what else a call wants: the session after it, with the observer's notes
+# --- The session after a call, with the caller's request recorded
 
 Note: TypeAlias = Callable[[Any, Any, Any], Any]  # (session, prompt, variant)
 
 
 def _note(session: Any, seq: int, **notes: Any) -> Any:
-    return session.holding(p._replace(wish=wish_of(p)._replace(**notes).write()) if p.seq == seq else p
+    return session.with_sorted_prompts(p._replace(wish=wish_of(p)._replace(**notes).write()) if p.seq == seq else p
                            for p in session.prompts)
 
 
@@ -87,7 +87,7 @@ def _front(session: Any) -> int:
 
 
 def accept(session: Any, prompt: Any, variant: Any) -> Any:
-    """The latest prompt is the one that was accepted, unless it is named."""
+    """Record an interrupt. Without `prompt`, the latest prompt is the one that was accepted."""
     if not str(variant).startswith("interrupt"):
         return session
     latest = prompt or max(session.prompts, key=lambda p: p.seq)
@@ -118,7 +118,7 @@ def to_front(session: Any, prompt: Any, variant: Any) -> Any:
 
 
 def note_starts(session: Any, seqs: Iterable[int]) -> Any:
-    """What the observer saw: these turns have begun."""
+    """Record that these turns have started."""
     for seq in seqs:
         session = _note(session, seq, ran=True)
     return session

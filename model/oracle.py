@@ -1,8 +1,8 @@
-"""The simple oracle: from a history of calls, what may each prompt's end be?
+"""The oracle: which outcomes a history of calls allows for each prompt.
 
-A history says of each thing in which `Span` of time it took effect: a caller knows when a call began and when it
-returned, and no more. Where spans overlap, either order is possible; a sequential history is one whose spans do not.
-Each prompt is judged by itself, in whatever company it may have been: its session may always have been busy.
+A history gives each event a `Span` of time within which it took effect, because a caller knows only when its call
+started and when it returned. If spans overlap, either order is possible; in a sequential history no spans overlap. Each
+prompt is checked on its own, without regard to other prompts: its session may have been busy at any time.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,21 +14,21 @@ from typing import Literal
 CallKind = Literal["cancel", "clear_queue", "close", "crash", "revoke", "stop", "hold", "resume", "interrupt"]
 
 RULES = {
-    "start": "no start after a cancel since its acceptance, nor after a clear_queue that found it queued, nor while it "
-             "waits in a session that is held",
-    "end_turn": "only a running prompt ends its turn, and a crash ends that with an error",
-    "error": "a prompt fails while it runs, or before it enters if there was no cancel since its acceptance",
-    "canceled": "by a cancel since its acceptance and its last start, or by a clear_queue while it is queued, or by a "
-                "later interrupt while it runs",
-    "folded": "only from the queue, without a run id, if there was no cancel since its acceptance and nobody holds the "
-              "session",
+    "start": "a prompt must not start after a cancel that followed its acceptance, after a clear_queue that found it "
+             "queued, or while it waits in a held session",
+    "end_turn": "only a running prompt can end its turn, and after a crash it ends with an error instead",
+    "error": "a prompt can fail while it runs, or before it enters unless a cancel followed its acceptance",
+    "canceled": "a prompt can be canceled by a cancel that followed its acceptance and its last start, by a "
+                "clear_queue while it is queued, or by a later interrupt while it runs",
+    "folded": "a prompt can fold only from the queue, without a run id, with no cancel since its acceptance, and while "
+              "the session is not held",
 }
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of time in which something took effect. What is seen at t may have done so before: its span ends at t.
-    The span of a call that has not returned ends at `inf`."""
+    """The time interval within which an event took effect. An event observed at t may have taken effect earlier, so its
+    span ends at t. The span of a call that has not returned ends at `inf`."""
 
     begin: float
     end: float
@@ -36,9 +36,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Call(Span):
-    """A call in one session or (None) in all. A close is a cancel too; a crash lasts until the server is back. A revoke
-    and a stop are cancels of one prompt, `of` that name. An interrupt is the acceptance of the prompt of that name, and
-    takes effect at its entry, some time later."""
+    """A call on one session, or on all sessions if `session` is None.
+
+    A close also cancels. A crash lasts until the server is back. A revoke or a stop cancels the one prompt named `of`.
+    An interrupt is the acceptance of the prompt named `of`; it takes effect later, when that prompt enters.
+    """
 
     kind: CallKind
     session: str | None = None
@@ -54,7 +56,7 @@ class End(Span):
 
 @dataclass(frozen=True)
 class Prompt:
-    """What was seen of an accepted prompt. `enter` is None if nobody saw when it entered its session."""
+    """The observations of an accepted prompt. `enter` is None if its entry was not observed."""
 
     name: str
     accept: Span
@@ -66,27 +68,28 @@ class Prompt:
 
     @property
     def moments(self) -> list[Span]:
-        """Acceptance, entry (if unknown, acceptance again), starts, end (or never): they take effect in this order."""
+        """Acceptance, entry (if unknown, acceptance again), starts, and end (or never): the order of their effects."""
         return [self.accept, self.enter or self.accept, *self.starts, *(self.ends[:1] or [Span(inf, inf)])]
 
 
 def certain(*spans: Span) -> bool:
-    """Whether they took effect in this order for certain."""
+    """Whether the events certainly took effect in this order."""
     return all(one.end < following.begin for one, following in pairwise(spans))
 
 
 def possible(*spans: Span) -> bool:
-    """Whether they may have taken effect in this order."""
+    """Whether the events may have taken effect in this order."""
     return all(one.begin <= later.end for one, later in combinations(spans, 2))
 
 
 def may_end(prompt: Prompt, calls: Iterable[Call]) -> frozenset[str]:
-    """The outcomes that `prompt` may have where it ended; if it has not ended, those that need no further call."""
+    """The outcomes that `prompt` may have had when it ended. If it has not ended: those that need no further call."""
     return _may_follow(prompt, calls, len(prompt.starts)) - {"start"}
 
 
 def judge(prompts: Iterable[Prompt], calls: Sequence[Call], complete: bool = True) -> list[str]:
-    """What is wrong with a history, a sentence each. In a `complete` one every prompt has had the time to end."""
+    """Check a history, and return one sentence per violation. In a `complete` history every prompt has had time to
+    end."""
     complaints: list[str] = []
 
     def expect(holds: bool, seen: str, wanted: str, rule: str) -> None:
@@ -96,15 +99,16 @@ def judge(prompts: Iterable[Prompt], calls: Sequence[Call], complete: bool = Tru
     for p in prompts:
         ends = [e.outcome for e in p.ends]
         owed = complete and not _may_be_parked(p, calls)
-        expect(len(ends) == 1 or not (ends or owed), f"has {len(ends)} ends", "must have exactly one",
-               "each prompt ends exactly once")
+        expect(len(ends) == 1 or not (ends or owed), f"has {len(ends)} terminal event{'s' * (len(ends) != 1)}",
+               "must have exactly one", "each prompt ends exactly once")
         expect(not any(certain(c, p.accept) and _shut(c, p, calls) for c in calls), "was accepted after a close",
-               "had to be refused", "a closed server accepts nothing until a restart")
-        expect(in_order := possible(*p.moments), "was seen out of order", "the order is accept, enter, starts, end",
+               "should have been refused", "a closed server accepts no prompts until it restarts")
+        expect(in_order := possible(*p.moments), "was observed out of order",
+               "the order must be accept, enter, starts, end",
                "nothing happens to a prompt before its acceptance or after its end")
         for n, what in enumerate(["start"] * len(p.starts) + ends[:1] if in_order else []):
             may = _may_follow(p, calls, n)
-            expect(what in may, tell_event(what, n), tell_allowed(may), RULES.get(what, "there is no such outcome"))
+            expect(what in may, tell_event(what, n), tell_allowed(may), RULES.get(what, "no such outcome exists"))
     return complaints
 
 
@@ -122,26 +126,26 @@ def tell_allowed(may: frozenset[str]) -> str:
 
 
 def _shut(close: Call, prompt: Prompt, calls: Iterable[Call]) -> bool:
-    """Whether the prompt cannot have been accepted after `close`: no restart may have come in between."""
+    """Whether `close` certainly still applied when the prompt was accepted: no restart can have come between them."""
     return close.kind == "close" and not any(c.kind == "crash" and possible(close, c, prompt.accept) for c in calls)
 
 
 def _may_be_parked(prompt: Prompt, calls: Iterable[Call]) -> bool:
-    """Whether the prompt may still wait in a session that is held: after a hold there was no resume for certain."""
+    """Whether the prompt may still be waiting in a held session: no resume certainly followed some hold."""
     here = [c for c in calls if c.session in (None, prompt.session)]
     resumes = [c for c in here if c.kind == "resume"]
     return any(c.kind == "hold" and not any(certain(c, r) for r in resumes) for c in here)
 
 
 def _resumed(hold: Call, then: Span, calls: Iterable[Call]) -> bool:
-    """Whether somebody may have resumed the session between the hold and then."""
+    """Whether a caller may have resumed the session between `hold` and `then`."""
     return any(c.kind == "resume" and possible(hold, c, then) for c in calls)
 
 
 def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset[str]:
-    """What may have come after that many starts: one more start, or an end with one of the four outcomes."""
-    begins = accumulate((m.begin for m in prompt.moments), max)  # nothing takes effect before what it follows
-    ends = accumulate((m.end for m in reversed(prompt.moments)), min)  # nor after what follows it
+    """The events that may follow after that many starts: another start, or an end with one of the four outcomes."""
+    begins = accumulate((m.begin for m in prompt.moments), max)  # no event takes effect before its predecessor
+    ends = accumulate((m.end for m in reversed(prompt.moments)), min)  # or after its successor
     accept, enter, *later = map(Span, begins, reversed([*ends]))
     last, then = [accept, *later][starts:starts + 2]
     calls = [c for c in calls if c.session in (None, prompt.session)]
@@ -150,7 +154,7 @@ def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset
     drops = [*cancels, *(c for c in calls if c.kind == "clear_queue")]
     interrupts = [Span(c.begin, inf) for c in calls if c.kind == "interrupt" and c.of != prompt.name]
     crashes = sorted((c for c in calls if c.kind == "crash" and certain(last, c, then)), key=lambda c: c.end)
-    # A prompt that entered and did not start, or started and outlived a crash, can only have been in the queue then.
+    # A prompt that entered without starting, or that started and then survived a crash, must have been queued then.
     queued = crashes[:1] if starts else [enter] if prompt.enter else []
 
     covered = any(certain(c, then) and (certain(accept, c) or _shut(c, prompt, calls)) for c in cancels)

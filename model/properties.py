@@ -1,9 +1,10 @@
-"""What must hold: each property with an id, one plain sentence, and a check as short as the sentence.
+"""The properties of the protocol: each has an id, one plain sentence, and a check as short as the sentence.
 
-Two kinds, and goals. *Safety* is judged on every step of a session (`SessionStep`) or of the server (`ServerStep`).
-*Liveness* is judged at quiescence, when callers have stopped, turns have ended, and the system has no action left;
-`progress` says that quiescence is always reached. A *goal* says that a row, an outcome or an action happens
-somewhere, so that nothing holds merely because it is impossible.
+- *Safety* properties are checked on every step of a session (`SessionStep`) or of the server (`ServerStep`).
+- *Liveness* properties are checked at quiescence: callers have stopped, turns have ended, and the system has no action
+  left. `progress` states that quiescence is always reached.
+- A *goal* is a row, an outcome or an action that some reachable step must exercise. Goals keep properties from holding
+  vacuously.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,17 +31,17 @@ class Kind(Enum):
 
 
 class SessionStep(NamedTuple):
-    """What happened in one session."""
+    """One step of one session, with the effects sorted by kind. Prompts are given in their state before the step."""
 
     call: str
     before: AnySession
     after: AnySession
     effects: tuple[Effect, ...]
-    started: list[Prompt]  # the prompts whose turn it starts, as they were before
-    folded: list[Prompt]  # the prompts that it folds, as they were before
-    into: list[Prompt]  # and the prompts whose turns take them in
+    started: list[Prompt]  # prompts whose turn starts
+    folded: list[Prompt]  # prompts that are folded
+    into: list[Prompt]  # for each folded prompt, the prompt whose turn it is folded into
     ended: list[End]
-    prompt: Prompt | None = None  # that the call is on, as it was before
+    prompt: Prompt | None = None  # the prompt that the call applies to
     variant: Variant = None
 
     @classmethod
@@ -55,18 +56,18 @@ class SessionStep(NamedTuple):
             elif isinstance(effect, End):
                 ended.append(effect)
         there = () if move.seq is None else before.prompts
-        prompt = next((p for p in there if p.seq == move.seq), None)  # one that is being accepted is new
+        prompt = next((p for p in there if p.seq == move.seq), None)  # None while the prompt is being accepted
         return cls(move.action.name, before, move.after, move.effects, started, folded, into, ended, prompt,
                    move.variant)
 
 
 class ServerStep(NamedTuple):
-    """What happened to the server as a whole. What happened inside its sessions is judged session by session."""
+    """One step of the server as a whole. Steps inside its sessions are checked separately, as `SessionStep`s."""
 
     call: str
-    session: int | None  # None: everywhere
+    session: int | None  # None: all sessions
     closing: tuple[bool, bool]  # before and after
-    changed: frozenset[int]  # the sessions that are not as they were
+    changed: frozenset[int]  # indexes of the sessions that the step changed
 
     @classmethod
     def of(cls, before: Server, change: Change) -> "ServerStep":
@@ -77,14 +78,14 @@ class ServerStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Property:
-    """Something that must hold."""
+    """A property with its check. The three optional checks determine its kind."""
 
     id: str
     sentence: str
     on_session: Callable[[SessionStep], bool] | None = None
     on_server: Callable[[ServerStep], bool] | None = None
-    at_rest: Callable[[Prompt], bool] | None = None
-    clauses: tuple[str, ...] = ()  # of specs/protocol.md, that cannot be broken without breaking it
+    at_rest: Callable[[Prompt], bool] | None = None  # checked on every prompt at quiescence
+    clauses: tuple[str, ...] = ()  # clauses of specs/protocol.md whose violation also violates this property
 
     @property
     def kind(self) -> Kind:
@@ -100,12 +101,12 @@ def no_poisoning(step: SessionStep) -> bool:
 
 
 def no_late_fold(step: SessionStep) -> bool:
-    # A follow-up that was accepted after the cancel would end with the turn that took it in.
+    # Otherwise a follow-up accepted after the cancel would be canceled together with the turn it was folded into.
     return all(p.reach is not BY_CANCEL for p in step.into)
 
 
 def no_lost_cancel(step: SessionStep) -> bool:
-    # By what has reached a prompt after the step: a cancel must not itself start what it covers.
+    # Uses `reach` after the step, so that it also catches a cancel that starts a prompt it covers.
     reached = [p for p in step.after.prompts if p.reach is BY_CANCEL]
     begun = [p.seq for p in step.started + step.folded]
     ended_otherwise = [p.seq for p in reached if p.outcome is not None and p.outcome is not CANCELED]
@@ -125,7 +126,7 @@ def cancel_stops(step: SessionStep) -> bool:
 
 
 def queue_dropped(step: SessionStep) -> bool:
-    # By what has reached a prompt: in the original a call may take more than one step.
+    # Uses `reach` instead of the call's name: in the original, one call can take several steps.
     reached = [p for p in step.after.prompts if p.reach is not NOTHING and p.outcome is not CANCELED]
     if not reached:
         return True
@@ -157,7 +158,7 @@ def no_absorption(step: SessionStep) -> bool:
 def attribution(step: SessionStep) -> bool:
     if [e for e in step.effects if isinstance(e, ENDS) and e.of != e.seq]:
         return False
-    # A prompt that was done before has no event in this step.
+    # A prompt that was already done gets no event in this step.
     return not step.ended or all(
         [p for p in step.after.prompts if p.outcome is e.outcome and p.seq == e.seq] for e in step.ended)
 
@@ -200,84 +201,84 @@ def some_terminal(prompt: Prompt) -> bool:
 
 
 PROPERTIES: tuple[Property, ...] = (
-    Property("no-poisoning", "A prompt is never canceled by a cancel that came before its acceptance.", no_poisoning,
-             clauses=("R1a", "R12b", "R13b")),
-    Property("no-late-fold", "A turn that a cancel has reached takes nobody in.", no_late_fold, clauses=("R9c",)),
+    Property("no-poisoning", "A prompt is never canceled by a cancel sent before the prompt was accepted.",
+             no_poisoning, clauses=("R1a", "R12b", "R13b")),
+    Property("no-late-fold", "A turn covered by a cancel folds no prompts.", no_late_fold, clauses=("R9c",)),
     Property("no-lost-cancel",
-             "A prompt that a cancel has reached never starts or folds; if it was not running it ends canceled.",
+             "A prompt covered by a cancel never starts or folds; unless it was already running, it ends canceled.",
              no_lost_cancel, clauses=("R3b", "R4", "R7b", "R8b", "R10c", "R12b", "R17c")),
-    Property("cancel-stops", "A cancel asks the running turn to stop, and nothing else does.", cancel_stops,
+    Property("cancel-stops", "A cancel asks the running turn to stop; nothing else does.", cancel_stops,
              clauses=("R12a", "R13b")),
-    Property("queue-dropped", "Whatever a cancel or clear_queue finds queued is done then, and canceled.",
+    Property("queue-dropped", "A cancel or clear_queue immediately ends every queued prompt as canceled.",
              queue_dropped, clauses=("R12c", "R13a")),
-    Property("no-loss", "An accepted prompt is never forgotten before it is done.", no_loss, clauses=("R16a", "R17b")),
-    Property("one-terminal", "No prompt has two terminal events.", one_terminal, clauses=("R14a",)),
+    Property("no-loss", "No accepted prompt is lost before it is done.", no_loss, clauses=("R16a", "R17b")),
+    Property("one-terminal", "No prompt has more than one terminal event.", one_terminal, clauses=("R14a",)),
     Property("single-active", "A session never has two active prompts.", single_active, clauses=("R5a", "R6b")),
-    Property("fifo", "No prompt becomes active past an earlier prompt that is queued.", fifo, clauses=("R5b", "R11b")),
-    Property("no-absorption", "A prompt with a caller's run id is never folded.", no_absorption, clauses=("R9b",)),
+    Property("fifo", "No prompt starts ahead of an earlier prompt that is queued.", fifo, clauses=("R5b", "R11b")),
+    Property("no-absorption", "A prompt with a run id is never folded.", no_absorption, clauses=("R9b",)),
     Property("attribution", "A terminal event carries its own prompt's id, outcome, text and error.", attribution,
              clauses=("R14c",)),
-    Property("idle-cancel-noop", "A cancel of an idle session changes no prompt and asks for nothing.",
+    Property("idle-cancel-noop", "Canceling an idle session changes no prompt and has no effects.",
              idle_cancel_noop, clauses=("R12e",)),
-    Property("isolation", "An action in one session changes no other.", on_server=isolation, clauses=("R20",)),
-    Property("closed", "Between a close and the next restart nothing is accepted.", on_server=closed,
+    Property("isolation", "An action in one session changes no other session.", on_server=isolation, clauses=("R20",)),
+    Property("closed", "No prompt is accepted between a close and the next restart.", on_server=closed,
              clauses=("R15a",)),
     Property("record", "A prompt canceled on entry leaves its user message and a canceled assistant message.", record,
              clauses=("R7a",)),
-    Property("prompt-terminal", "A terminal event is published before the next turn starts.", prompt_terminal,
+    Property("prompt-terminal", "A prompt's terminal event is published before the next turn starts.", prompt_terminal,
              clauses=("R14b",)),
-    Property("all-done", "At quiescence every prompt is done: nothing is stranded.", at_rest=all_done,
+    Property("all-done", "At quiescence every prompt is done: none is stranded.", at_rest=all_done,
              clauses=("R11a", "R15c", "R17d", "R21")),
     Property("some-terminal", "At quiescence every prompt has its terminal event.", at_rest=some_terminal,
              clauses=("R14a",)),
-    Property("progress", "The system cannot go on for ever without reaching quiescence.",  # judged on the whole graph
-             clauses=("R21",)),
+    Property("progress", "The system always reaches quiescence: it cannot keep running forever on its own.",
+             clauses=("R21",)),  # checked on the whole graph, not on a step
 )
 
 # --- Goals: reachability -----------------------------------------------------------------------------------------
 
 def _bound(default: int, most: int, says: str) -> int:
-    """A bound with the largest value that makes sense, and what it limits."""
+    """Declare a bound: its default, the largest useful value, and a description of what it limits."""
     made: int = field(default=default, metadata={"most": most, "says": says})
     return made
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How often callers, turns and faults may act. Everything the system does by itself is unbounded."""
+    """How often callers, turns and faults may act in an exploration. The system's own actions are unbounded."""
 
     prompts: int = _bound(3, 8, "prompts accepted, each with and without a run id")
     cancels: int = _bound(0, 9, "cancels")
     clears: int = _bound(0, 9, "calls of clear_queue")
-    requeues: int = _bound(0, 9, "turns that go on after a summary")
+    requeues: int = _bound(0, 9, "turns that resume after compaction")
     crashes: int = _bound(0, 9, "crashes, each followed by a recovery")
     closes: int = _bound(0, 9, "closes of the server (one, and one more after each crash)")
     revokes: int = _bound(0, 9, "calls that cancel one prompt")
     stops: int = _bound(0, 9, "stops, each with and without a hold")
     holds: int = _bound(0, 9, "holds; a held session can always be resumed")
-    replaces: int = _bound(0, 9, "texts replaced")
+    replaces: int = _bound(0, 9, "prompt texts replaced")
     nexts: int = _bound(0, 9, "prompts moved to the front")
-    sessions: int = _bound(1, 4, "sessions side by side")
+    sessions: int = _bound(1, 4, "concurrent sessions")
 
     def __post_init__(self) -> None:
         for name, n in vars(self).items():
-            if n < (name in ("prompts", "sessions")):
-                raise ValueError(f"bounds with {name}={n}: there is nothing to explore")
+            if n < (least := int(name in ("prompts", "sessions"))):
+                raise ValueError(f"bounds with {name}={n} leave nothing to explore: {name} must be at least {least}")
 
     @property
     def total(self) -> int:
-        """How many bounded actions there can be."""
+        """The maximum number of bounded actions in one history."""
         return sum(getattr(self, name) for name in BOUND_NAMES)
 
     def allows(self, other: "Bounds") -> bool:
-        """Whether everything within `other` is within these bounds too."""
+        """Whether these bounds are at least as large as `other` in every field."""
         return all(mine >= theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
 
     def __str__(self) -> str:
         return " ".join(f"{name}={n}" for name, n in vars(self).items() if n > (name == "sessions"))
 
 
-BOUND_NAMES = tuple(name for name in vars(Bounds()) if name != "sessions")  # what can be spent
+BOUND_NAMES = tuple(name for name in vars(Bounds()) if name != "sessions")  # the bounds that actions use up
 
 ONE = Bounds(1)
 _CANCELED = (Bounds(1, cancels=1), Bounds(1, closes=1))
@@ -286,7 +287,8 @@ _REQUEUED = (Bounds(1, requeues=1),)
 _CRASHED = (Bounds(1, crashes=1),)
 _HELD = (Bounds(1, holds=1), Bounds(1, stops=1))
 
-# The least bounds that leave room for a goal, where neither one prompt alone does nor, for an action, its own bound.
+# The smallest bounds within which each goal is reachable. Goals not listed need only one prompt or, for an action, also
+# one unit of the action's own bound.
 LEAST: Mapping[str, tuple[Bounds, ...]] = {
     "row enter→canceled_on_entry": _CANCELED,
     "row enter→queued": _QUEUED,
@@ -307,14 +309,14 @@ LEAST: Mapping[str, tuple[Bounds, ...]] = {
 
 
 class Goal(NamedTuple):
-    """Something that must happen somewhere, whenever the bounds leave room for it."""
+    """A row, outcome or action that must be reached, if it is possible within the bounds."""
 
     id: str
     possible: bool
 
 
 def goals(protocol: Behaviour, bounds: Bounds) -> list[Goal]:
-    """Every row, outcome and action of a protocol that is made of rows. The history's revisions have none to judge."""
+    """Every row, outcome and action of a table-driven protocol. Revisions of the original have no rows and no goals."""
     if not protocol.rows:
         return []
 

@@ -1,4 +1,4 @@
-"""A protocol as a value: rows, guards and actions put together. Model, explorer, diagrams and runtime take any."""
+"""A protocol as a value: rows, guards and actions. The explorer, the diagrams and the runtime accept any protocol."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,11 +12,11 @@ from .family import FAMILY_GUARDS, Feature, actions_of, observe, rows_of
 from .lifecycle import ROWS, Row, Symbol, Table, compile_rows
 from .session import AnySession, Prompt, Session, Step
 
-BY_CANCEL = Reach.CANCEL  # a name of its own: a member of an Enum is slow to look up
+BY_CANCEL = Reach.CANCEL  # a module constant, because looking up an Enum member is slow
 
 
 class Move(NamedTuple):
-    """One thing that can happen to a session, and what it leads to."""
+    """One possible step of a session, and its result."""
 
     action: Action
     seq: int | None
@@ -25,12 +25,12 @@ class Move(NamedTuple):
     effects: tuple[Effect, ...]
     rows: tuple[Row, ...]
     live: AnySession  # `after` without its finished prompts
-    ended: tuple[Prompt, ...]  # and those
-    broken: tuple[str, ...] = ()  # ids of the properties it breaks, once it has been judged
+    ended: tuple[Prompt, ...]  # the finished prompts of `after`
+    broken: tuple[str, ...] = ()  # ids of the properties it violates, once it has been checked
 
 
 class Behaviour(Interface):
-    """What the explorer explores."""
+    """A state machine that the explorer can explore: the reference, a variant, or a revision of the original."""
 
     @property
     def name(self) -> str: ...
@@ -42,22 +42,22 @@ class Behaviour(Interface):
     def start(self) -> AnySession: ...
 
     def limited(self, actions: tuple[Action, ...]) -> "Behaviour":
-        """The same behaviour with these of its actions only."""
+        """The same behaviour restricted to these actions."""
 
     def moves(self, session: Any, seq: int) -> Iterable[Move]:
-        """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
+        """Every possible next step of `session`. `seq` is the latest seq that the server has assigned."""
 
 
-_compile_once = cache(compile_rows)  # a protocol that is limited has the same rows
+_compile_once = cache(compile_rows)  # a restricted protocol has the same rows
 
 
 @dataclass(frozen=True, repr=False)
 class Protocol:
-    """A protocol: the rows its prompts live by, what their guards mean, and the actions that fire them."""
+    """A protocol: the transition table of its prompts, the guards, and the actions that fire the transitions."""
 
     name: str
     rows: tuple[Row, ...] = ROWS
-    actions: tuple[Action, ...] = ()  # none given: those of its features
+    actions: tuple[Action, ...] = ()  # if empty, the actions of its features
     guards: Mapping[Symbol, Answer] = field(default_factory=lambda: GUARDS, repr=False, hash=False)
     features: frozenset[Feature] = frozenset()
     table: Table = field(init=False, repr=False, compare=False)
@@ -77,19 +77,19 @@ class Protocol:
 
     @property
     def start(self) -> Session:
-        """A session in which nothing has happened yet."""
+        """An empty session."""
         return Session()
 
     def limited(self, actions: tuple[Action, ...]) -> "Protocol":
-        """The same protocol with these of its actions only."""
+        """The same protocol restricted to these actions."""
         return replace(self, actions=actions)
 
     def changed(
         self, name: str, rows: Sequence[Row] | None = None, guards: Mapping[Symbol, Answer] | None = None,
         **actions: Mapping[str, Any],
     ) -> "Protocol":
-        """This protocol under another name, with other rows, other answers to these guards, and other fields in the
-        actions of those names."""
+        """A copy with a new name. `rows` replaces the table, `guards` overrides guards, and each keyword argument
+        overrides fields of the action of that name."""
         for name_of_action in actions:
             self.action(name_of_action)
         return replace(self, name=name, rows=self.rows if rows is None else tuple(rows),
@@ -104,7 +104,7 @@ class Protocol:
             raise LookupError(f"protocol {self.name} has no action {name}; it has {', '.join(self._by_name)}") from None
 
     def moves(self, session: Session, seq: int) -> Iterator[Move]:
-        """Everything that can happen to `session` next, when `seq` is the latest seq the server has given out."""
+        """Every possible next step of `session`. `seq` is the latest seq that the server has assigned."""
         here = self.step(session)
         for action in self.actions:
             if session.down is not action.while_down:
@@ -119,32 +119,32 @@ class Protocol:
                         yield self.apply(action, session, prompt, variant, seq)
 
     def allows(self, action: Action, session: Session, prompt: Prompt | None, variant: Variant) -> bool:
-        """Whether the action can be applied to the prompt, or to the session."""
+        """Whether the action is enabled for the prompt or, without one, for the session."""
         step = self.step(session)
         if action.subject is None:
             return prompt is None and (action.allowed is None or action.allowed(step, variant))
         return prompt is not None and action.subject(step, prompt, variant)
 
     def step(self, session: Session) -> Step:
-        """A step of the session that nothing has happened in yet."""
+        """A new step on the session."""
         return Step(self.table, session, self.guards, self.features)
 
     def apply(self, action: Action, session: Session, prompt: Prompt | None, variant: Variant, seq: int) -> Move:
-        """Applies an action that is allowed, then lets the observer note what it saw."""
+        """Apply an enabled action, and record its history for the properties."""
         step = self.step(session)
         action.apply(step, Argument(prompt, variant, seq))
-        after = witnessed(session, action, step, prompt, variant)
+        after = with_history(session, action, step, prompt, variant)
         live, ended = after.retire()
         return Move(action, prompt and prompt.seq, variant, after, tuple(step.effects), tuple(step.rows), live, ended)
 
 
-def witnessed(
+def with_history(
     before: Session, action: Action, step: Step, prompt: Prompt | None = None, variant: Variant = None,
 ) -> Session:
-    """The session with its history brought up to date: an observer writes it, the protocol never reads it."""
+    """The session after the step, with its history updated. Only properties read the history; no action does."""
     after = step.session
     events = [e.seq for e in step.effects if isinstance(e, End)]
-    reached = [p.seq for p in action.whom(before, prompt, variant)] if action.whom else ()
+    reached = [p.seq for p in action.targets(before, prompt, variant)] if action.targets else ()
     if reached or events:
         prompts = []
         for p in after.prompts:
@@ -153,7 +153,7 @@ def witnessed(
             if p.seq in events:
                 p = p._replace(ends=min(2, p.ends + events.count(p.seq)))
             prompts.append(p)
-        after = after.holding(prompts)
+        after = after.with_sorted_prompts(prompts)
     return observe(step.features, after, action.name, prompt, variant, step.effects) if step.features else after
 
 

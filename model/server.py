@@ -1,6 +1,6 @@
-"""Several sessions side by side: one sequence counter, one closing flag, and whatever each session does.
+"""The model's server: several sessions that share one seq counter and one closing flag.
 
-Sessions share nothing else. An action takes place in one session, or (close, crash, recover) in all of them at once.
+Sessions share nothing else. An action applies to one session or, for close, crash and recover, to all of them at once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ MovesOf = Callable[[AnySession, int], Iterable[Move]]
 class Server(NamedTuple):
     """The state of a whole server."""
 
-    seq: int = 0  # the latest seq given out
+    seq: int = 0  # the latest seq that was assigned
     closing: bool = False
     sessions: tuple[AnySession, ...] = (Session(),)
 
@@ -28,19 +28,19 @@ class Server(NamedTuple):
 
     @property
     def owed(self) -> list[Prompt]:
-        """The prompts that must come to an end by themselves."""
+        """The prompts that must finish without further calls."""
         return [p for s in self.sessions for p in s.owed]
 
     def home(self, seq: int) -> int:
-        """The index of the session that has the prompt of that seq."""
+        """The index of the session that contains the prompt with this seq."""
         return next(i for i, s in enumerate(self.sessions) if any(p.seq == seq for p in s.prompts))
 
 
 class Call(NamedTuple):
-    """An action as it was applied: `enter(A)`, `finish(A, error)`, `cancel`."""
+    """An applied action with its arguments: `enter(A)`, `finish(A, error)`, `cancel`."""
 
     action: Action
-    session: int | None  # None: everywhere
+    session: int | None  # None: all sessions
     seq: int | None
     variant: Variant
 
@@ -58,13 +58,13 @@ class Call(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One atomic step of a server."""
+    """One atomic step of a server, and its result."""
 
     call: Call
     after: Server
     effects: tuple[Effect, ...]
     rows: tuple[Row, ...]
-    moves: tuple[tuple[int, Move], ...]  # the sessions it took place in
+    moves: tuple[tuple[int, Move], ...]  # the move of each affected session, with the session's index
 
 
 def changes(
@@ -73,7 +73,7 @@ def changes(
     moves_of: MovesOf | None = None,
     allowed: Callable[[Action], bool] | None = None,
 ) -> Iterator[Change]:
-    """Everything that can happen to `server` next. `moves_of` may answer from a cache, `allowed` rules actions out."""
+    """Every possible next step of `server`. `moves_of` can supply cached moves; `allowed` can rule out actions."""
     all_moves = [tuple((moves_of or protocol.moves)(s, server.seq)) for s in server.sessions]
     for index, moves in enumerate(all_moves):
         for move in moves:

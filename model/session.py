@@ -1,8 +1,8 @@
-"""One session of the model: immutable values, and one step of it in the making.
+"""The model's session: immutable values, and a port on which one step is carried out.
 
-A session is a mark and its prompts; everything else is derived. The queue is the queued prompts by seq, the
-active prompt is the one that is active, and it has been asked to stop if and only if the mark covers it: a prompt
-becomes active only above the mark, so only a cancel that came later can have covered it.
+A session consists of a mark and its prompts; everything else is derived from them. The queue is the queued prompts in
+seq order. The active prompt is the prompt in state `active`. It has been asked to stop if and only if the mark covers
+it: a prompt becomes active only above the mark, so only a later cancel can have covered it.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -15,13 +15,13 @@ from .family import Feature, place
 from .lifecycle import IllegalTrigger, Outcome, Row, State, Symbol, Table, Trigger, row_of
 from .observer import Wish
 
-# Names of their own: a member of an Enum is slow to look up.
+# Module constants, because looking up an Enum member is slow.
 ACCEPTED, CANCELED_ON_ENTRY, QUEUED = State.ACCEPTED, State.CANCELED_ON_ENTRY, State.QUEUED
 ACTIVE, DONE = State.ACTIVE, State.DONE
 
 
 class Traits(NamedTuple):
-    """What calls of the family have made of a prompt."""
+    """The attributes of a prompt that only calls of the family change."""
 
     revoked: bool = False
     front: int = 0
@@ -30,19 +30,19 @@ class Traits(NamedTuple):
     urgent: bool = False
 
 
-PLAIN = Traits()
+DEFAULT_TRAITS = Traits()
 
 
 class Prompt(NamedTuple):
-    """One prompt. `reach`, `ends` and `wish` are history, kept for the properties; no action reads them."""
+    """A prompt. `reach`, `ends` and `wish` are history for the properties; no action reads them."""
 
     seq: int
     run_id: bool
     state: State = ACCEPTED
     outcome: Outcome | None = None
     reach: Reach = Reach.NOTHING
-    ends: int = 0  # terminal events published; counting stops at 2, which is one too many already
-    traits: Traits | None = None  # None: the prompt is as it was accepted, as every prompt of the reference
+    ends: int = 0  # terminal events published; the count stops at 2, which already violates a property
+    traits: Traits | None = None  # None: all defaults, as for every prompt of the reference
     wish: Wish | None = None
 
     @property
@@ -70,9 +70,9 @@ class Prompt(NamedTuple):
         return self.traits is not None and self.traits.urgent
 
     def changed(self, **fields: Any) -> "Prompt":
-        """The prompt with other traits."""
-        traits = (self.traits or PLAIN)._replace(**fields)
-        return self._replace(traits=None if traits == PLAIN else traits)
+        """A copy of the prompt with these traits replaced."""
+        traits = (self.traits or DEFAULT_TRAITS)._replace(**fields)
+        return self._replace(traits=None if traits == DEFAULT_TRAITS else traits)
 
 
 def label(seq: int) -> str:
@@ -81,22 +81,22 @@ def label(seq: int) -> str:
 
 
 class NoPrompt(LookupError):
-    """A prompt that the session does not have, or has finished with."""
+    """The session has no such prompt, or the prompt has finished."""
 
 
 class AnySession:
-    """What the session of any protocol can tell about its prompts: the reference's, and those of its history."""
+    """The part that sessions of all protocols share: those of the reference, and of the original's revisions."""
 
     __slots__ = ()
     mark: int
     down: bool  # crashed and not yet recovered
     prompts: tuple[Prompt, ...]  # by seq
     held: bool = False
-    wished_hold: bool = False  # history: somebody has held the session, and nobody has resumed it
+    wished_hold: bool = False  # history: a caller has held the session, and no caller has resumed it
 
     @property
     def queue(self) -> list[Prompt]:
-        """The queued prompts, by place."""
+        """The queued prompts, in queue order."""
         queue = [p for p in self.prompts if p.state is QUEUED]
         if any(p.traits is not None for p in queue):
             queue.sort(key=place)
@@ -104,17 +104,17 @@ class AnySession:
 
     @property
     def active(self) -> list[Prompt]:
-        """The active prompts: at most one, which is a property to check and not an assumption to build on."""
+        """The active prompts. There is at most one, but that is a property to check, not an assumption to rely on."""
         return [p for p in self.prompts if p.state is ACTIVE]
 
     @property
     def live(self) -> list[Prompt]:
-        """The prompts that are not done."""
+        """The unfinished prompts."""
         return [p for p in self.prompts if p.state is not DONE]
 
     @property
     def owed(self) -> list[Prompt]:
-        """The prompts that must come to an end by themselves: all that no hold keeps in the queue."""
+        """The prompts that must finish without further calls: all except those that a hold keeps in the queue."""
         if not self.wished_hold:
             return list(self.prompts)
         return [p for p in self.prompts if p.state is not QUEUED]
@@ -129,7 +129,7 @@ class AnySession:
         raise NoPrompt(f"the session has no prompt {label(seq)}")
 
     def with_prompts(self, prompts: Iterable[Prompt]) -> Self:
-        """The same session with other prompts, which are put in order."""
+        """A copy of the session with these prompts, sorted by seq."""
         same: Self = self._replace(prompts=tuple(sorted(prompts, key=lambda p: p.seq)))  # type: ignore[attr-defined]
         return same
 
@@ -138,7 +138,7 @@ class _Fields(NamedTuple):
     mark: int = 0
     down: bool = False
     prompts: tuple[Prompt, ...] = ()
-    memory: Hashable = None  # what a protocol keeps besides; the reference keeps nothing
+    memory: Hashable = None  # a variant's own state; the reference has none
     held: bool = False
     wished_hold: bool = False
 
@@ -148,20 +148,20 @@ class Session(_Fields, AnySession):
 
     __slots__ = ()
 
-    def holding(self, prompts: Iterable[Prompt]) -> "Session":
-        """The same session with other prompts, which are in order."""
+    def with_sorted_prompts(self, prompts: Iterable[Prompt]) -> "Session":
+        """A copy of the session with these prompts, which must already be sorted by seq."""
         return Session(self.mark, self.down, tuple(prompts), self.memory, self.held, self.wished_hold)
 
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
-        """The session without its finished prompts, and those. No action looks at a finished prompt, and what the
-        family's calls have made of it matters to nobody any more."""
+        """Split off the finished prompts: the session without them, and the prompts themselves. No action reads a
+        finished prompt, so its traits and wishes are dropped."""
         ended = tuple([p if p.traits is None and p.wish is None else p._replace(traits=None, wish=None)
                        for p in self.prompts if p.state is DONE])
-        return (self.holding(self.live), ended) if ended else (self, ())
+        return (self.with_sorted_prompts(self.live), ended) if ended else (self, ())
 
 
 class Step:
-    """One atomic step in the making, as a port: the session as far as it has moved, rows fired and effects noted."""
+    """A port on which one atomic step is carried out: the session so far, the rows fired, and the effects."""
 
     def __init__(
         self, table: Table, session: Session, guards: Mapping[Symbol, Answer] = GUARDS,
@@ -223,7 +223,7 @@ class Step:
         return self.guards[guard](self, prompt)
 
     def row(self, prompt: Prompt, trigger: Trigger) -> Row | None:
-        """The row along which `trigger` takes `prompt`, if it may."""
+        """The row that `trigger` would apply to `prompt`, or None if no row allows it."""
         rows = self.table.get((trigger, prompt.state))
         return row_of(rows, partial(self.holds, prompt)) if rows else None
 
@@ -232,17 +232,17 @@ class Step:
 
     def admit(self, seq: int, run_id: bool) -> Prompt:
         prompt = Prompt(seq, run_id)
-        self.session = self.session.holding((*self.session.prompts, prompt))
+        self.session = self.session.with_sorted_prompts((*self.session.prompts, prompt))
         return prompt
 
     def fire(self, prompt: Prompt, trigger: Trigger) -> None:
         row = self.row(prompt, trigger)
         if row is None and not isinstance(trigger, Trigger):
-            raise TypeError(f"fire takes a Trigger, not {trigger!r}; they are {', '.join(map(str, Trigger))}")
+            raise TypeError(f"fire expects a Trigger, not {trigger!r}; use one of {', '.join(map(str, Trigger))}")
         if row is None:
             raise IllegalTrigger(prompt.label, prompt.state, trigger, filter(partial(self.holds, prompt), self.guards))
         moved = prompt._replace(state=row.dest, outcome=row.outcome)
-        if row.dest is ACTIVE and Feature.REPLACE in self.features:  # its text is not replaced any more
+        if row.dest is ACTIVE and Feature.REPLACE in self.features:  # from now on its text cannot be replaced
             moved = moved.changed(begun=True)
         self.put(moved)
         self.rows.append(row)
@@ -252,5 +252,6 @@ class Step:
         self.put(self.session.prompt(prompt.seq).changed(**fields))
 
     def put(self, prompt: Prompt) -> None:
-        """Replaces the prompt of that seq."""
-        self.session = self.session.holding([prompt if p.seq == prompt.seq else p for p in self.session.prompts])
+        """Replace the prompt that has the same seq."""
+        prompts = [prompt if p.seq == prompt.seq else p for p in self.session.prompts]
+        self.session = self.session.with_sorted_prompts(prompts)

@@ -1,7 +1,7 @@
-"""A trace: a path of calls through a protocol, as data and as text, and made again from its text.
+"""A trace: a path of calls through a protocol, as data and as text, and its replay from that text.
 
-The text of a call is what `str(Call)` prints, `finish(A, error)`; where there are several sessions, a call that takes
-place in one of them also says in which: `cancel@2`. People may leave out the punctuation: `finish A error`.
+The text of a call is its `str`, such as `finish(A, error)`. With several sessions, a call on one of them appends the
+session's number: `cancel@2`. `replay` also accepts calls without punctuation: `finish A error`.
 """
 
 import re
@@ -15,7 +15,7 @@ from .server import Call, Change, Server, changes
 
 
 class TraceStep(NamedTuple):
-    """One step of a trace: what was done, what the world was asked for, and the state after it."""
+    """One step of a trace: the call, its effects, and the state after it."""
 
     call: Call
     effects: tuple[Effect, ...]
@@ -28,7 +28,7 @@ class TraceStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """A path from the start. If `loop` is set, the steps after that many repeat for ever."""
+    """A path from the start. If `loop` is set, the steps after the first `loop` steps repeat forever."""
 
     start: Server
     steps: tuple[TraceStep, ...]
@@ -39,12 +39,12 @@ class Trace:
 
     @property
     def states(self) -> list[Server]:
-        """The start, and what each step leads to."""
+        """The start, and the state after each step."""
         return [self.start, *(step.after for step in self.steps)]
 
 
 def call_text(call: Call, sessions: int) -> str:
-    """The call as people read it and as `replay` understands it, on a server with so many sessions."""
+    """The call as text that `replay` accepts, for a server with that many sessions."""
     return str(call) if sessions == 1 or call.session is None else f"{call}@{call.session + 1}"
 
 
@@ -52,11 +52,11 @@ def replay(
     protocol: Behaviour, calls: Iterable[str], sessions: int = 1, *,
     agrees: Callable[[int, Server], bool] = lambda number, server: True,
 ) -> Trace:
-    """The trace in which just these calls happen, in this order. A call that cannot happen is a ValueError, and so is
-    one after which no state agrees with what is expected after the step of that number.
+    """The trace of exactly these calls, in this order. Raises ValueError for a call that is not enabled, or if `agrees`
+    accepts none of the states after a step; it receives the number of the step and a state.
 
-    In the older protocols a call can have more than one result. All are followed, and the first that takes all calls
-    is the trace.
+    In revisions of the original a call can have several results. All are followed, and the first path that completes
+    every call is the trace.
     """
     start = Server(sessions=(protocol.start,) * sessions)
     ways: dict[Server, tuple[TraceStep, ...]] = {start: ()}
@@ -66,18 +66,18 @@ def replay(
             for step in _steps(protocol, server, text, f"step {number}, {text!r}"):
                 onward.setdefault(step.after, (*steps, step))
         if onward and not any(agrees(number, server) for server in onward):
-            raise ValueError(f"step {number}, {text!r}: in protocol {protocol.name} it does not lead to the state that "
-                             "the trace has after it")
+            raise ValueError(f"step {number}, {text!r}: protocol {protocol.name} does not reach the state that the "
+                             "trace has after this step")
         onward = {server: steps for server, steps in onward.items() if agrees(number, server)}
         if not onward:
             enabled = dict.fromkeys(call_text(c.call, sessions) for server in ways for c in changes(protocol, server))
-            raise ValueError(f"step {number}, {text!r}: cannot happen here; enabled: {', '.join(enabled) or 'nothing'}")
+            raise ValueError(f"step {number}, {text!r}: not enabled here; enabled: {', '.join(enabled) or 'nothing'}")
         ways = onward
     return Trace(start, next(iter(ways.values())))
 
 
 def _steps(protocol: Behaviour, server: Server, text: str, where: str) -> Iterator[TraceStep]:
-    """What the call can do to `server`."""
+    """The possible results of the call on `server`."""
     body, at, session = text.partition("@")
     words = _words(body)
     if not any(words[:len(name)] == name for name in (_words(action.name) for action in protocol.actions)):
@@ -97,14 +97,14 @@ def _words(text: str) -> Sequence[str]:
 
 
 def positions(protocol: Behaviour, trace: Trace) -> tuple[int, ...]:
-    """Each step of a trace as its position among all changes of the state before it: a trace as plain numbers."""
+    """Encode a trace as numbers: for each step, its index among all possible next steps of the state before it."""
     return tuple(
         next(i for i, change in enumerate(changes(protocol, before)) if (change.call, change.after) == step[::2])
         for before, step in zip(trace.states, trace.steps))
 
 
 def retraced(protocol: Behaviour, positions: Iterable[int], sessions: int = 1, loop: int | None = None) -> Trace:
-    """The trace that has these positions."""
+    """Decode a trace from the output of `positions`."""
     start = server = Server(sessions=(protocol.start,) * sessions)
     steps = []
     for position in positions:

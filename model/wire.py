@@ -1,14 +1,15 @@
-"""How the protocol appears on the wire: its actions as HTTP calls, its refusals as statuses, its ends as events.
+"""The protocol on the wire: actions as HTTP requests, refusals as status codes, terminal events as stream events.
 
-This is the part of the original's surface that the rules speak of, as data: the tables of specs/protocol.md are made
-from it, and the tests hold the runtime and the server to it. A workspace of the wire is what the rules call a server.
+This is the part of the original's HTTP interface that the rules cover, as data. The tables in specs/protocol.md are
+generated from it, and tests check the runtime and the server against it. The rules' *server* is a workspace on the
+wire.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, get_args, get_type_hints
 
-from .calls import CALLS, Call
+from .calls import CALLS, ClientCall
 from .lifecycle import Outcome, State
 
 WORKSPACE = "/v1/workspaces/{id}"
@@ -19,7 +20,7 @@ PROMPT = f"{SESSION}/prompts/{{prompt}}"
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request, what it does in the words of the protocol, and what it is answered when that is done."""
+    """An HTTP request, its meaning in the protocol, and the response to a successful request."""
 
     method: str
     path: str
@@ -29,22 +30,22 @@ class Request:
     rules: tuple[str, ...] = ("R27a",)
 
 
-def path_of(call: Call) -> str:
+def path_of(call: ClientCall) -> str:
     return (PROMPT if call.names_prompt else SESSION) + call.path
 
 
 REQUESTS = (
     Request("POST", AGENT,
-            "the action `accept`, of the prompt in the body `{session_id, run_id?, prompt, attachments?, if_busy?}`",
-            202, "when it is journaled; the same again is answered the same, also one that wants an idle session",
+            "the action `accept`, with the prompt in the body `{session_id, run_id?, prompt, attachments?, if_busy?}`",
+            202, "when it is journaled; a retry gets the same response, even if it requires an idle session",
             ("R1d", "R22b", "R22c", "R22d", "R27a", "R27b", "R35a", "R35b")),
     *(Request(call.method, path_of(call), call.does, 200, call.answers, call.rules) for call in CALLS),
-    Request("GET", f"{SESSION}/prompts/queued", "how many prompts are queued", 200, "a number"),
-    Request("GET", f"{SESSION}/prompts/list", "what is queued", 200,
-            "the texts, by place; with `?full=true` the prompts, with seq and version"),
-    Request("GET", SESSION, "whether a prompt of the session is not done", 200,
-            "`is_busy`, beside the session's fields"),
-    Request("GET", f"{WORKSPACE}/events", "a subscription, from `Last-Event-ID` or from now on", 200,
+    Request("GET", f"{SESSION}/prompts/queued", "the number of queued prompts", 200, "a number"),
+    Request("GET", f"{SESSION}/prompts/list", "the queued prompts", 200,
+            "the texts in queue order; with `?full=true` the prompts, with seq and version"),
+    Request("GET", SESSION, "whether the session has an unfinished prompt", 200,
+            "`is_busy`, with the session's other fields"),
+    Request("GET", f"{WORKSPACE}/events", "a subscription that starts at `Last-Event-ID` or, without it, now", 200,
             "server-sent events, each with an id; the first has no data", ("R29a", "R29b", "R29c")),
     Request("DELETE", WORKSPACE, "the action `close`", 200, "when every prompt is done"),
 )
@@ -52,7 +53,7 @@ REQUESTS = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """A status that says that nothing was accepted."""
+    """A status code that means that no prompt was accepted."""
 
     status: int
     when: str
@@ -60,18 +61,19 @@ class Refusal:
 
 
 REFUSALS = (
-    Refusal(400, "the prompt is empty or malformed, names no session that exists, or attaches what is no text"),
-    Refusal(404, "there is no such workspace"),
-    Refusal(409, "the server is closing, the run id is in use by another prompt, or the prompt wants an idle session"),
-    Refusal(429, "a limit of this server is reached; `Retry-After` says when to try again"),
-    Refusal(503, "the acceptance cannot be journaled"),
+    Refusal(400, "the prompt is empty or malformed, its session does not exist, or an attachment is not text"),
+    Refusal(404, "the workspace does not exist"),
+    Refusal(409, "the server is closing, another prompt uses the run id, or the prompt requires an idle session"),
+    Refusal(429, "a limit of this server is reached; `Retry-After` gives the time to wait"),
+    Refusal(503, "the acceptance cannot be journaled, or this server is shutting down while others keep running"),
 )
-UNKNOWN = 500  # the status that says that nobody knows whether the prompt is accepted
+UNKNOWN = 500  # the status code that leaves open whether the prompt was accepted
 
 
 @dataclass(frozen=True)
 class Field:
-    """What a field of `run_complete` says, and when it is there. One that is not always there MAY be empty too."""
+    """The meaning of a field of `run_complete`, and when it is present. A field that is not always present MAY be empty
+    instead."""
 
     says: str
     when: str = "always"
@@ -81,7 +83,7 @@ class Field:
 
 @dataclass(frozen=True)
 class RunComplete:
-    """The terminal event of a prompt: it is done, and how. Without a run id it is that of a prompt that had none."""
+    """The terminal event of a prompt: that it is done, and its outcome. `run_id` is empty if the prompt had none."""
 
     session_id: Annotated[str, Field("the session")] = ""
     seq: Annotated[int, Field("the prompt's seq")] = 0
@@ -90,8 +92,8 @@ class RunComplete:
                                  lambda end: bool(end.run_id), ("R28a", "R28b"))] = ""
     message_id: Annotated[str, Field("the last assistant message of its turn", "it was active when it ended",
                                      lambda end: bool(end.message_id))] = ""
-    text: Annotated[str, Field("the text of that message", "it has any", lambda end: bool(end.text))] = ""
-    error: Annotated[str, Field("what went wrong", "the outcome is `error`",
+    text: Annotated[str, Field("the text of that message", "the message has text", lambda end: bool(end.text))] = ""
+    error: Annotated[str, Field("the error message", "the outcome is `error`",
                                 lambda end: end.outcome == Outcome.ERROR.value)] = ""
     cancelled: Annotated[bool, Field("`true`", "the outcome is `canceled`",
                                      lambda end: end.outcome == Outcome.CANCELED.value)] = False
@@ -100,19 +102,19 @@ class RunComplete:
 RUN_COMPLETE: Mapping[str, Field] = {
     name: get_args(hint)[1] for name, hint in get_type_hints(RunComplete, include_extras=True).items()}
 
-# How a client can tell the state of a prompt.
+# How a client can tell which state a prompt is in.
 SEEN: Mapping[State, str] = {
-    State.ACCEPTED: "the POST is answered 202; the session is busy, and the prompt is not in its queue",
-    State.CANCELED_ON_ENTRY: "as accepted; its two messages are being written",
+    State.ACCEPTED: "the POST has returned 202, the session is busy, and the prompt is not in its queue",
+    State.CANCELED_ON_ENTRY: "as for accepted; the server is writing its two messages",
     State.QUEUED: "its text is in `prompts/list`",
     State.ACTIVE: "its messages are streamed",
-    State.DONE: "its `run_complete` is published; if it was folded, that of the turn that took it in",
+    State.DONE: "its `run_complete` is published; for a folded prompt, the `run_complete` of the turn it folded into",
 }
 
 
 @dataclass(frozen=True)
 class EventType:
-    """A type of event on the stream that says something about a prompt."""
+    """A type of stream event that concerns a prompt."""
 
     name: str
     says: str
@@ -121,13 +123,13 @@ class EventType:
 
 
 EVENTS = (
-    EventType("message", "a message of the session, so far: `{id, role, session_id, parts, …}`",
+    EventType("message", "the current content of a message of the session: `{id, role, session_id, parts, …}`",
               "a slow subscriber MAY miss it", ("R18b",)),
     EventType("run_complete", "a prompt's terminal event; no message of its turn follows", "never",
               ("R14d", "R18a", "R28a", "R28b", "R29d")),
     EventType("agent_event", "`{type: \"error\", run_id, session_id, error}`: the `run_complete` of this run follows, "
               "with this error", "never", ("R29f",)),
-    EventType("gap", "`{missed}` terminal events before this place are not kept any more", "told until it is heard",
+    EventType("gap", "`{missed}` terminal events before this offset are no longer stored", "repeated until received",
               ("R18c", "R29e")),
 )
 
@@ -142,7 +144,7 @@ class FinishReason:
 
 
 FINISH_REASONS = (
-    FinishReason(Outcome.END_TURN, "what the language model said, such as `end_turn`"),
+    FinishReason(Outcome.END_TURN, "the language model's own reason, such as `end_turn`"),
     FinishReason(Outcome.ERROR, "`error`"),
     FinishReason(Outcome.CANCELED, "`canceled`"),
 )

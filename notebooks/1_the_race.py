@@ -15,51 +15,53 @@
 #
 # You press *Send*, and a chat server starts to answer. You press *Stop*, and it stops. What could be simpler?
 #
-# Tonight we write such a server, in thirty lines, and cancel things in it. First a cancel will be **lost**. We repair
-# that, and the repair **poisons**: a cancel hits a prompt that nobody wanted to cancel. We repair that too, and then
-# it does both. All of this has happened in a real server, and its users said things like
+# In this part we write such a server, in thirty lines, and cancel prompts in it. First a cancel will be **lost**. We
+# fix that, and the fix **poisons**: a cancel kills a prompt that was sent after it. We fix that too, and then the
+# server does both. All of this has happened in a real server, whose users reported
 #
 # > “Cancel was acknowledged but the run went on.” · “The next prompt was canceled by the last Escape.”
 #
-# You need to know Python and a little asyncio: `async def`, `await`, tasks. About forty minutes. Now and then you are
-# asked to **predict**: please do, before you go on. A wrong guess is what you will remember.
+# You need to know Python and a little asyncio: `async def`, `await`, tasks. This part takes about forty minutes. From
+# time to time you are asked to **predict** an outcome. Please do, before you continue: you will remember the wrong
+# guesses.
 #
-# There are two ways to read this: as a page, with paper and pencil, or as a notebook whose cells you can change and
-# run. `make lab` opens the notebook.
+# You can read this as a page, with pencil and paper, or as a notebook whose cells you can change and run. `make lab`
+# opens the notebook.
 
 # %% [markdown]
-# This is what you will understand at the end of the evening, and mend on the next. (With a flag it goes wrong twice.)
+# This is the race that you will understand at the end of this part, and fix in the next. (With a flag, it goes wrong
+# twice.)
 
 # %% tags=["picture"]
 from cancelmark.views.course.race import race_svg
 from cancelmark.views.notebook import Picture, on_paper
 
-Picture(on_paper(race_svg(), "With a flag B is canceled and A runs; "
-                 "with the mark it is the other way round."))
+Picture(on_paper(race_svg(), "With a flag, B is canceled and A runs; "
+                 "with the mark, A is canceled and B runs."))
 
 # %% [markdown]
 # ## A chat server in thirty lines
 #
-# One conversation, which we call a *session*. Clients `post` prompts and may `cancel`. Like most servers it says “I
-# have it” at once (HTTP calls that *202 Accepted*) and does the work in the background, because two things take time:
-# *loading* the conversation from disk, and *answering*, while the language model speaks. One answer at a time:
-# whoever comes meanwhile waits for the lock.
+# The server has one conversation, which we call a *session*. Clients `post` prompts and can `cancel`. Like most servers
+# it acknowledges a prompt immediately (*202 Accepted* in HTTP) and does the work in the background, because two things
+# take time: *loading* the conversation from disk, and *answering*, while the language model generates text. The server
+# gives one answer at a time; a prompt that arrives in the meantime waits for the lock.
 
 # %%
 import asyncio
 
 
 class ChatServer:
-    """One session, the way everybody writes it first."""
+    """One session, as most people would write it first."""
 
     def __init__(self, history):
-        self.history = history  # where we write down what happens
+        self.history = history  # records what happens
         self.lock = asyncio.Lock()  # one answer at a time
         self.running = None  # the task that is answering
         self.tasks = []
 
     def post(self, name, loading=3):
-        """A client sends a prompt. It is answered at once: 202 Accepted."""
+        """A client sends a prompt. The server responds at once: 202 Accepted."""
         self.history.accept(name)
         self.tasks.append(asyncio.create_task(self.work(name, loading)))
 
@@ -72,7 +74,7 @@ class ChatServer:
         self.running = asyncio.current_task()
         self.history.start(name)
         try:
-            await asyncio.sleep(5)  # the language model speaks
+            await asyncio.sleep(5)  # the language model generates
             self.history.end(name, "end_turn")
         except asyncio.CancelledError:
             self.history.end(name, "canceled")
@@ -88,9 +90,9 @@ class ChatServer:
 # %% [markdown]
 # Read it once more: would you have written it differently?
 #
-# A *story* says what clients do and when. `play` runs a story on a server. It uses an event loop whose clock jumps:
-# when everybody sleeps, it is simply later. So nobody waits, and every run is the same. The names come from this
-# project: `Recording` writes down what was seen, and can be looked at (the first line tells the notebook how).
+# A *story* defines what clients do, and when. `play` runs a story on a server. It uses an event loop with a simulated
+# clock: when all tasks sleep, the clock jumps ahead. Nothing really waits, and every run is the same. These tools are
+# part of this project: a `Recording` is the history of a run, and the first line below makes the notebook display it.
 
 # %%
 # %load_ext cancelmark.views.notebook
@@ -100,7 +102,7 @@ from cancelmark.conformance.notebook import aside, play
 from cancelmark.views.course.recording import Recording
 
 # %% [markdown]
-# The first story: one prompt, and a cancel in the middle of its answer.
+# The first story: one prompt, and a cancel during its answer.
 
 # %% tags=["picture"]
 async def stop_an_answer(server):
@@ -112,18 +114,18 @@ async def stop_an_answer(server):
 play(ChatServer, stop_an_answer)
 
 # %% [markdown]
-# Time goes to the right. A is *accepted* while it loads, then *active* while the model speaks. The dashed line is the
-# cancel, and the cross says: A must be reached by it. A ends `canceled`. Our server works.
+# Time runs to the right. A is *accepted* while it loads, then *active* while the model generates. The dashed line is
+# the cancel, and the cross means that the cancel must affect A. A ends `canceled`. Our server works.
 #
-# Below the picture speaks the **oracle**, a short program of this project that knows which ends a prompt may have.
-# You will meet it on the third evening. For now it is the referee: when it complains, something went wrong.
+# The text below the diagram comes from the **oracle**, a short program of this project that knows which outcomes a
+# prompt can have. You will meet it in part 3. For now it is the referee: when it complains, something went wrong.
 
 # %% [markdown]
-# ## A cancel that is lost
+# ## A lost cancel
 #
-# The same story, but the user is quicker: the cancel comes one second after the 202.
+# The same story, but the user is quicker: the cancel arrives one second after the 202.
 #
-# **Predict** how A ends: `"canceled"`, or `"end_turn"` (the model spoke to its end)? Write it in place of the dots.
+# **Predict** how A ends: `"canceled"`, or `"end_turn"` (the model completed its answer)? Replace the dots.
 
 # %%
 from cancelmark.views.course.exercises import predict
@@ -141,33 +143,32 @@ lost = play(ChatServer, stop_at_once)
 display(lost, guess.against(lost))
 
 # %% [markdown]
-# The user pressed Stop. The server said yes. And then A was answered, to its end. The oracle says the same: A
-# starts, but could only end `canceled`. (It also speaks of things that our toy does not have, such as a queue that can
-# be cleared. Read over them for now.)
+# The user pressed Stop, and the server acknowledged it. And yet A was answered completely. The oracle agrees: A starts,
+# but could only end `canceled`. (It also mentions things that our toy server does not have, such as a queue that can be
+# cleared. Ignore them for now.)
 #
-# Where is the mistake? Look at `cancel` again before you open this.
+# Where is the mistake? Look at `cancel` again before you open the answer.
 #
 # <details><summary>Where it went wrong</summary>
 #
-# `cancel` looks for something that is *running*. While A loads, nothing is: `self.running` is `None`. So the cancel
-# finds nobody, does nothing, and is forgotten. A moment later A begins.
+# `cancel` looks for a prompt that is *running*. While A loads, there is none: `self.running` is `None`. The cancel
+# finds no prompt, does nothing, and is forgotten. A moment later, A starts.
 #
 # </details>
 #
-# Between “accepted” and “active” there is time, and in that time nobody but its own task knows of the prompt. We
-# shall call this the **window**. It is not a detail of our toy. Whoever answers before the work begins has such a
-# window, and whoever makes it smaller only makes the bug rarer.
+# Time passes between “accepted” and “active”, and during that time only the prompt's own task knows about it. We call
+# this the **window**. It is not a peculiarity of our toy: every server that responds before the work starts has such a
+# window. Making the window smaller only makes the bug rarer.
 
 # %% [markdown]
 # ## “Just check a flag”
 #
-# The repair that everybody thinks of: a cancel leaves a note, and whoever is about to begin looks at it first. The
-# note is a flag, and it has to be taken down again, or nothing would ever run after the first cancel. So whoever
-# finds it takes it down.
+# The obvious fix: a cancel sets a flag, and a prompt that is about to start checks it first. The flag has to be cleared
+# again, or no prompt would ever run after the first cancel. So the prompt that finds the flag clears it.
 
 # %%
 class FlagServer(ChatServer):
-    """A cancel sets a flag. Who is about to begin and finds it takes it down."""
+    """A cancel sets a flag. The next prompt to start clears it and is canceled."""
 
     flag = False
 
@@ -187,10 +188,10 @@ class FlagServer(ChatServer):
 play(FlagServer, stop_at_once)
 
 # %% [markdown]
-# A never begins. Repaired!
+# A never starts. Fixed!
 #
-# Now A is answered in peace, and the user presses Stop *after* the last word, as people do. A little later they send
-# another prompt, B.
+# In the next story A is answered completely, and the user presses Stop *after* the last word, as people do. A little
+# later they send another prompt, B.
 #
 # **Predict.**
 
@@ -212,24 +213,23 @@ display(poisoned, guess.against(poisoned))
 # %% [markdown]
 # ## A cancel that poisons
 #
-# B was sent *after* the cancel. Nobody wanted to stop it. It is dead all the same: the flag of an old cancel was
-# still up, and B ran into it. We say that the cancel **poisoned** B.
+# B was sent *after* the cancel, and no user wanted to stop it. It is canceled anyway: the flag of the earlier cancel
+# was still set, and B found it. We say that the cancel **poisoned** B.
 #
-# So the two ways to be wrong are each other's mirror image:
+# The two failures are mirror images of each other:
 #
-# | wrong | what happened | in the words of users |
+# | failure | what happened | what users report |
 # |---|---|---|
-# | **lost** | a cancel did not reach a prompt that was accepted *before* it | “the run went on” |
-# | **poisoned** | a cancel reached a prompt that was accepted *after* it | “canceled by the last Escape” |
+# | **lost** | a cancel did not stop a prompt that was accepted *before* it | “the run went on” |
+# | **poisoned** | a cancel stopped a prompt that was accepted *after* it | “canceled by the last Escape” |
 #
-# Well then: a cancel should only set the flag if there is somebody to be canceled, somebody who was accepted and has
-# not begun. We count those. This is no straw man: it is what the real server did next, with a lock and a great deal
-# of care. Its revisions have names in this project, and this one is called **r1**. The server before it, without a
-# flag, is **r0**.
+# So a cancel should set the flag only if there is a prompt to cancel: one that is accepted and has not started. We
+# count those. This is not a straw man: the real server did exactly this next, with a lock and a great deal of care. Its
+# revisions have names in this project. This one is called **r1**, and the server before it, without a flag, is **r0**.
 
 # %%
 class CarefulFlagServer(FlagServer):
-    """A cancel sets the flag only if somebody waits who has not begun."""
+    """A cancel sets the flag only if some accepted prompt has not started."""
 
     waiting = 0
 
@@ -250,10 +250,10 @@ class CarefulFlagServer(FlagServer):
 play(CarefulFlagServer, stop_too_late)
 
 # %% [markdown]
-# B lives, and `stop_at_once` still works (try it). Are we done?
+# B survives, and `stop_at_once` still works (try it). Are we done?
 #
-# **Predict** two more stories. In the first, A and B are both accepted, and then comes one cancel. In the second, A
-# is accepted and takes long to load; a cancel; and *then* C is accepted, which loads quickly.
+# **Predict** two more stories. In the first, A and B are both accepted before a single cancel. In the second, A is
+# accepted and takes long to load, then a cancel arrives, and *then* C is accepted, which loads quickly.
 
 # %%
 guess_siblings = predict(A=..., B=...)
@@ -271,7 +271,7 @@ siblings = play(CarefulFlagServer, two_and_a_cancel)
 display(siblings, guess_siblings.against(siblings))
 
 # %% [markdown]
-# One cancel, one flag, two prompts. A takes the flag down, and B finds none.
+# One cancel, one flag, two prompts. A clears the flag, and B finds none.
 
 # %% tags=["picture", "reveal"]
 async def overtaken(server):
@@ -286,18 +286,18 @@ eaten = play(CarefulFlagServer, overtaken)
 display(eaten, guess_overtaken.against(eaten))
 
 # %% [markdown]
-# The worst of all: C, which nobody wanted to cancel, dies in the place of A, which somebody did, and A runs. One
-# cancel is lost *and* poisons.
+# This is the worst case: C, which the user did not cancel, is canceled instead of A, which the user did cancel, and A
+# runs. One cancel is lost *and* poisons.
 #
 # ### Your turn: a counter?
 #
-# “Then let us count! The cancel notes *how many* have to be canceled, and each that is canceled counts it down.”
-# Write it: a number in place of `flag`. Then tell it both stories. (It is easier to begin from `ChatServer`: the
-# `answer` of the flag servers, which `super()` would call, knows only up and down.)
+# “Then let us count! The cancel records *how many* prompts to cancel, and each canceled prompt decrements the number.”
+# Write it, with a number instead of `flag`, and run both stories on it. (It is easier to start from `ChatServer`: the
+# `answer` of the flag servers, which `super()` would call, only understands a flag.)
 
 # %%
 class CounterServer(CarefulFlagServer):
-    """Your code here. As it stands it is the careful flag again."""
+    """Your code here. For now it is the careful flag again."""
 
 
 # %% tags=["picture"]
@@ -307,7 +307,7 @@ play(CounterServer, two_and_a_cancel)
 play(CounterServer, overtaken)
 
 # %% [markdown]
-# <details><summary>What becomes of the counter</summary>
+# <details><summary>What happens with a counter</summary>
 #
 # ```python
 # class CounterServer(ChatServer):
@@ -330,19 +330,19 @@ play(CounterServer, overtaken)
 #             await super().answer(name)
 # ```
 #
-# The siblings are both canceled now. But C still dies for A. A counter says how *many*, and not *who*. Whatever is
-# consumed by whoever comes first will be consumed by the wrong one.
+# The siblings are both canceled now. But C is still canceled instead of A. A counter records how *many* prompts to
+# cancel, but not *which*. Whatever the first prompt consumes, the wrong prompt can consume.
 #
 # </details>
 
 # %% [markdown]
 # ## It is not bad luck
 #
-# “My tests pass; who presses Stop in just that second?” Let us ask how many ways there are. `explore_schedules` runs
-# a program once for *every* order in which its tasks can run. One client posts A and then B, another one cancels, and
-# loading takes no time to speak of, so anybody may be first.
+# “My tests pass; who presses Stop in exactly that second?” Let us count the possibilities. `explore_schedules` runs a
+# program once for *every* order in which its tasks can run. One client posts A and then B, another client cancels, and
+# loading takes almost no time, so any of them can come first.
 #
-# **Predict**: for about which share of all orders has the oracle a complaint, for each of our three servers?
+# **Predict**: for about what share of all orders does the oracle complain, for each of our three servers?
 
 # %% tags=["picture", "reveal"]
 from cancelmark.conformance.schedule import explore_schedules
@@ -350,7 +350,7 @@ from cancelmark.views.notebook import table
 
 
 def every_order(kind):
-    """How many orders there are, and in how many of them something goes wrong."""
+    """The number of orders, and the number of orders with a complaint."""
     async def main():
         history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
@@ -378,16 +378,16 @@ table("Two prompts and a cancel, in every order",
       ("server", "orders", "with a complaint", "share"), rows)
 
 # %% [markdown]
-# The first server is right only if the cancel finds A answering and B not yet sent: whoever loads or waits for the
-# lock is missed. And then a careful programmer, a lock, a count of those who wait, and still a third of all orders is
-# wrong. In production most of these orders are rare: that is the trouble. A bug that shows once in ten thousand
-# cancels is not found by trying.
+# The first server is correct only if A is being answered and B is not sent yet when the cancel arrives: the cancel
+# misses prompts that are loading or waiting for the lock. The third server has a careful programmer, a lock and a count
+# of waiting prompts, and still a third of all orders go wrong. In production most of these orders are rare, and that is
+# the problem: trial and error does not find a bug that occurs once in ten thousand cancels.
 
 # %% [markdown]
 # ## The real server
 #
-# The project has models of the real server, revision by revision, as precise as its locks. `explore` walks through
-# *every* interleaving of two prompts and a cancel in a model, and judges each step. First r0, before any repair.
+# This project has a model of each revision of the real server, at the granularity of its locks. `explore` visits
+# *every* interleaving of two prompts and a cancel in a model, and checks each step. First r0, before any fix.
 
 # %% tags=["picture"]
 from dataclasses import replace
@@ -396,46 +396,47 @@ from cancelmark.model.check.explore import explore
 from cancelmark.model.properties import Bounds
 from cancelmark.model.revisions import REVISIONS
 
-# Prompts of one kind are enough for us, and there is less to go through.
+# One kind of prompt is enough here, and keeps the search small.
 r0, r1 = (replace(revision, accepts=(True,)) for revision in REVISIONS[:2])
 first = explore(r0, Bounds(prompts=2, cancels=1))
 first
 
 # %% [markdown]
-# A *state* is a situation the server can be in, an *edge* is a step from one to another, and no state is more than
-# *depth* steps away from the start. Each line that *breaks* something names a **property**, a promise that should
-# hold; for each that is broken the explorer has kept a shortest example.
+# A *state* is a possible situation of the server, an *edge* is a step from one state to another, and no state is more
+# than *depth* steps away from the start. Each line that starts with *violates* names a **property**, a guarantee that
+# should hold. For each violated property the explorer keeps a shortest example.
 #
-# Here is the lost cancel of r0. In such a *sequence diagram* time goes down. What clients do is an arrow to the
-# right; what the server does by itself stands beside its line; each prompt has a column that says what it is.
+# Here is the lost cancel of r0. In this *sequence diagram* time runs downwards. A client's call is an arrow to the
+# right, the server's own actions are written next to its line, and each prompt has a column that shows its state.
 
 # %% tags=["picture"]
 first.violations["no-lost-cancel"]
 
 # %% [markdown]
-# You know this story. The cancel (which takes two steps in r0: `cancel` stops who is running, and `cancel…` empties
-# the *queue*, in which the real server keeps those who came while another was answered) finds nobody. Then A looks
-# whether somebody is answering, nobody is, and A begins. Two words in the pictures are for later evenings: a *run id*
-# is a name that the client gives to its prompt, and the *mark* is tomorrow's topic.
+# You know this story. The cancel takes two steps in r0: `cancel` stops the running prompt, and `cancel…` empties the
+# *queue*, in which the real server keeps prompts that arrive while another is being answered. The cancel finds no
+# prompt. Then A checks whether another prompt is being answered, finds none, and starts. Two terms in the diagrams are
+# explained in later parts: a *run id* is a name that the client gives to its prompt, and the *mark* is the topic of
+# part 2.
 #
-# Now r1, the careful flag. (The flag itself is not drawn. Think it up or down at each step.)
+# Now r1, the careful flag. (The flag itself is not shown. Keep track of it at each step.)
 
 # %% tags=["picture"]
 second = explore(r1, Bounds(prompts=2, cancels=1))
 second.violations["no-poisoning"]
 
 # %% [markdown]
-# **Read it aloud**, step by step: who sets the flag, who takes it down, and who should have?
+# **Go through it** step by step: what sets the flag, which prompt clears it, and which prompt should have?
 #
 # <details><summary>The answer</summary>
 #
-# The cancel sets the flag for A, the only one accepted so far. B is accepted after it and enters first. B finds the
-# flag, takes it down and is canceled on entry: poisoned. A is still to come, and will find no flag.
+# The cancel sets the flag for A, the only prompt accepted so far. B is accepted after the cancel and enters first. B
+# finds the flag, clears it, and is canceled on entry: poisoned. A has not entered yet, and will find no flag.
 #
 # </details>
 #
-# And both side by side with the protocol that we are going to build, the *reference*. (A *terminal event* is the
-# message that says how a prompt ended, and *quiescence* is when everything has come to rest.)
+# Here are both next to the protocol that we are going to build, the *reference*. (A *terminal event* is the message
+# that reports the outcome of a prompt, and *quiescence* is the state in which the system has nothing left to do.)
 
 # %% tags=["picture"]
 from cancelmark.model.properties import PROPERTIES
@@ -451,25 +452,27 @@ asked = {"no-lost-cancel", "no-poisoning", "no-late-fold", "some-terminal",
 matrix_sheet(judged, [p for p in PROPERTIES if p.id in asked])
 
 # %% [markdown]
-# Two things may surprise you in the column of r0. Without a flag nobody is poisoned, but *no-late-fold* is broken: r0
-# takes a queued prompt, even one that was sent after the cancel, into a turn that has been told to stop, and both end
-# together. And two can be active at once: each *looks* before the other *begins*. Our toy has its lock against that.
+# Two things in the column of r0 may surprise you. Without a flag no prompt is poisoned, but *no-late-fold* is violated:
+# r0 folds a queued prompt, even one that was sent after the cancel, into a turn that has been asked to stop, and both
+# end together. And two prompts can be active at once: each *checks* before the other *starts*. The lock of our toy
+# server prevents that.
 #
-# ## What a repair has to do
+# ## What a fix has to do
 #
 # Write down, in one sentence, what a cancel should do. Then compare.
 #
 # <details><summary>Our sentence</summary>
 #
-# **A cancel reaches exactly the prompts that were accepted before it.** Not fewer: that would be lost. Not more: that
-# would be poison. And however often it has been asked.
+# **A cancel affects exactly the prompts that were accepted before it.** If it affects fewer, it is lost. If it affects
+# more, it poisons. And this must be true however often a cancel is sent.
 #
 # </details>
 #
-# Three things went wrong tonight, and each says what is needed:
+# Three things went wrong in this part, and each shows a requirement:
 #
-# - The cancel looked for what was *running*. It has to know of prompts **from acceptance on**.
-# - The flag said *that* there was a cancel, the counter *how many* it was for. Needed is **for whom**.
-# - Flag and counter were **consumed**. Whoever consumes takes something away from somebody else.
+# - The cancel looked for a *running* prompt. It has to know about prompts **from acceptance on**.
+# - The flag recorded *that* there was a cancel, and the counter *how many* prompts it was for. It has to record
+#   **which** prompts.
+# - Flag and counter were **consumed**. One prompt's consumption deprives another prompt.
 #
-# Tomorrow: one number that does all three, and is never consumed.
+# In the next part: one number that does all three, and is never consumed.

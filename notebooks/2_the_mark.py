@@ -13,39 +13,39 @@
 # %% [markdown]
 # # 2. The mark
 #
-# Last night we looked for a way to cancel **exactly the prompts that were accepted before the cancel**. A flag said
-# *that* there was a cancel, a counter *how many* it was for, and both were used up by the wrong prompt.
+# In part 1 we looked for a way to cancel **exactly the prompts that were accepted before the cancel**. A flag recorded
+# *that* there was a cancel, a counter recorded *how many* prompts it was for, and the wrong prompt consumed them.
 #
-# Tonight: the answer, which is two numbers; why it is right, in five lines; and then a different kind of looking, in
-# which a program goes through *everything* that can happen. About forty minutes.
+# This part gives the solution, which is two numbers, and proves it correct in five lines. Then it introduces another
+# way to check a protocol: a program that visits *everything* that can happen. It takes about forty minutes.
 #
-# ## Numbers that say who
+# ## Numbers that identify the prompts
 #
-# “Accepted before” is a question about order, so let us number the prompts in the order of acceptance. The number is
-# called **seq**. It is given at the very moment of the 202, before anything else happens to the prompt.
+# “Accepted before” is about order, so let us number the prompts in the order of acceptance. The number is called
+# **seq**. The server assigns it when it sends the 202, before anything else happens to the prompt.
 #
-# A cancel then need not keep a list of those it is meant for. It only notes how far the numbers have got. That is the
-# **mark**: *everybody up to here*. It is the idea of a *high-water mark*, the line that a flood leaves on a wall.
+# A cancel then needs no list of its prompts. It only records the latest number. That is the **mark**: *all prompts up
+# to here*. It is a *high-water mark*, like the line that a flood leaves on a wall.
 #
-# And a prompt that is about to begin asks: is my seq at or below the mark? Then a cancel came after my acceptance,
-# and I must not begin. It *compares*. Nothing is taken down, nothing is used up, so the next one who asks gets its
-# own right answer.
+# Before a prompt starts, the server checks whether its seq is at or below the mark. If it is, a cancel came after the
+# prompt's acceptance, and the prompt must not start. The server only *compares*. Nothing is cleared or consumed, so the
+# check is correct for the next prompt too.
 #
-# Here is the server of last night with these two numbers. Five lines are new; they are marked.
+# Here is the server of part 1 with these two numbers. Five lines are new; they are marked.
 
 # %%
 import asyncio
 
 
 class MarkServer:
-    """One session. Who is at or below the mark does not begin."""
+    """One session. A prompt at or below the mark does not start."""
 
     def __init__(self, history):
         self.history = history
         self.lock = asyncio.Lock()
         self.running = None
         self.tasks = []
-        self.latest = self.mark = 0  # new: the last seq given out, and the mark
+        self.latest = self.mark = 0  # new: the latest seq, and the mark
 
     def post(self, name, loading=3):
         self.history.accept(name)
@@ -79,7 +79,7 @@ class MarkServer:
 
 
 # %% [markdown]
-# We also need `play`, as last night:
+# We also need `play`, as in part 1:
 
 # %%
 # %load_ext cancelmark.views.notebook
@@ -91,8 +91,8 @@ from cancelmark.views.course.exercises import predict
 from cancelmark.views.course.recording import Recording
 
 # %% [markdown]
-# The worst story of last night: A is accepted and loads for long; a cancel; C is accepted and loads quickly. The
-# careful flag canceled C and let A run.
+# This was the worst story of part 1: A is accepted and takes long to load, a cancel arrives, and then C is accepted and
+# loads quickly. The careful flag canceled C and let A run.
 #
 # **Predict.** Which seqs do A and C get, where is the mark, and how do they end?
 
@@ -112,14 +112,14 @@ right = play(MarkServer, overtaken)
 display(right, guess.against(right))
 
 # %% [markdown]
-# A has seq 1, the cancel sets the mark to 1, C has seq 2. C asks: 2 ≤ 1? No, so it begins. A asks: 1 ≤ 1? Yes. It
-# does not matter who asks first.
+# A has seq 1, the cancel sets the mark to 1, and C has seq 2. For C, 2 ≤ 1 is false, so C starts. For A, 1 ≤ 1 is true,
+# so A is canceled. The order of the two checks does not matter.
 #
-# Tell it the other stories of last night too, if you like. Here are all orders at once, as we counted them then:
+# Run the other stories of part 1 too, if you like. Here are all orders at once, counted as before:
 
 # %%
 def every_order(kind):
-    """How many orders there are, and in how many of them the oracle complains."""
+    """The number of orders, and the number of orders with a complaint."""
     async def main():
         history = Recording(asyncio.get_running_loop().time)
         server = kind(history)
@@ -144,26 +144,26 @@ aside(every_order, MarkServer)
 # %% [markdown]
 # ## The proof, in five lines
 #
-# Trying is not proving. Here is why no order whatever can go wrong. We write *covered* for “seq at or below the
-# mark”.
+# Testing is not proving. Here is why no order can go wrong. A prompt is *covered* if its seq is at or below the mark.
 #
-# 1. Seqs are given at acceptance and only rise. So whoever is accepted later has a higher seq.
-# 2. A cancel sets the mark to the latest seq. So at that moment it covers everybody who was accepted, and nobody who
-#    will be.
-# 3. Nothing else moves the mark, and it never falls: it is only ever set to the *latest* seq, which only rises.
+# 1. Seqs are assigned at acceptance and only rise. So a prompt that is accepted later has a higher seq.
+# 2. A cancel sets the mark to the latest seq. So at that moment it covers every prompt accepted so far, and no prompt
+#    that is accepted later.
+# 3. Nothing else changes the mark, and it never falls: it is only ever set to the *latest* seq, which only rises.
 # 4. Hence, at every moment: **a prompt is covered if and only if a cancel came after its acceptance.**
-# 5. Before a prompt begins it asks whether it is covered, and begins or ends *in the same step*. By 4 it begins only
-#    if no cancel came since its acceptance (nothing is lost), and is canceled only if one did (nobody is poisoned). ∎
+# 5. The server checks whether a prompt is covered, and starts or ends it *in the same step*. By 4, the prompt starts
+#    only if no cancel came since its acceptance (no cancel is lost), and is canceled only if one did (no prompt is
+#    poisoned). ∎
 #
-# (Who is running already is asked to stop, as before.) Read line 5 again: *in the same step*. A question, and what
-# follows from the answer, have to happen at once.
+# (A prompt that is already running is asked to stop, as before.) Read line 5 again: *in the same step*. The check and
+# the action that depends on it must be atomic.
 #
-# **Predict**: below, somebody has put a tiny pause between the question and the beginning. A log line, a metric,
-# anything with an `await`. Does it matter?
+# **Predict**: the server below has a tiny pause between the check and the start, for a log line, a metric, or anything
+# else with an `await`. Does it matter?
 
 # %% tags=["reveal"]
 class HesitantServer(MarkServer):
-    """It asks, pauses for an instant, and then begins."""
+    """Checks, pauses for an instant, and then starts the prompt."""
 
     async def answer(self, name):
         await asyncio.sleep(0)
@@ -173,16 +173,16 @@ class HesitantServer(MarkServer):
 aside(every_order, HesitantServer)
 
 # %% [markdown]
-# The numbers are right and the server is wrong. To look and then to act, with a gap between, is the oldest race there
-# is: in the gap the answer goes stale. So from here on we speak of **atomic steps**: things that happen all at once,
-# with nothing in between. A protocol is a list of atomic steps.
+# The numbers are right, but the server is wrong. Check-then-act is the oldest kind of race: in the gap between check
+# and action, the result of the check becomes stale. From now on we think in **atomic steps**, which nothing can
+# interrupt. A protocol is a list of atomic steps.
 
 # %% [markdown]
 # ## The protocol as a table
 #
-# Our toy leaves much out. A real server has a queue that can be cleared, prompts that fail before they begin,
-# crashes, several sessions. All of it is written down in this project as one table of what can happen to a prompt.
-# Here it is, drawn: each arrow is a row. (A `Protocol` shows itself in a notebook.)
+# Our toy server leaves much out. A real server has a queue that can be cleared, prompts that fail before they start,
+# crashes, and several sessions. In this project, one table lists all transitions of a prompt. Here it is as a diagram;
+# each arrow is a row of the table. (Notebooks display a `Protocol` in this way.)
 
 # %% tags=["picture", "wide"]
 from cancelmark.model.protocol import REFERENCE
@@ -190,26 +190,26 @@ from cancelmark.model.protocol import REFERENCE
 REFERENCE
 
 # %% [markdown]
-# Five states, and arrows with a *trigger*, its *guards* in brackets, the end that it leads to if there is one, and
-# the number of the rule (in specs/protocol.md). Find the three arrows called `enter`. Together they are line 5 of the
-# proof: one atomic step that asks `covered`, then `busy`.
+# There are five states. Each arrow has a *trigger*, its *guards* in brackets, the outcome if there is one, and the
+# number of the rule (in specs/protocol.md). Find the three arrows called `enter`. Together they are line 5 of the
+# proof: one atomic step that checks `covered`, then `busy`.
 #
-# - `enter [covered]` leads to *canceled on entry*: it will not begin. (It still has to be written down; that is
-#   `settle`.)
+# - `enter [covered]` leads to *canceled on entry*: the prompt will not start. (Its messages still have to be written;
+#   that is `settle`.)
 # - `enter [busy, not covered]` leads to the queue.
 # - `enter [not covered, not busy]` leads to *active*.
 #
-# Two arrows belong to turns that are longer than our toy's. While a turn runs, it may take in what is queued: at a
-# *step* of the turn, queued prompts without a run id **fold** into it, as one more message of the same conversation.
-# And a conversation can outgrow what the language model takes. Then the turn is summed up, goes back to the queue
-# (that is `requeue`), and goes on later from the summary.
+# Two arrows belong to turns that are longer than those of our toy server. While a turn runs, queued prompts can join
+# it: at a *step* of the turn, queued prompts without a run id **fold** into it, as one more message of the same
+# conversation. And a conversation can outgrow the context window of the language model. Then it is compacted into a
+# summary, and its prompt goes back to the queue (that is `requeue`) and resumes later from the summary.
 #
-# Some arrows are not steps of their own but parts of another one: when a turn has its `finish`, the first in the
-# queue has its `start` in the same step, and a `cancel` means `drop` for everybody in the queue. The others need not
-# worry you tonight.
+# Some arrows are not steps of their own but part of another step. When a turn has its `finish`, the first queued prompt
+# has its `start` in the same step, and a `cancel` triggers `drop` for every queued prompt. You can ignore the other
+# arrows for now.
 #
-# To play a story on the model, say what happens, step by step. What comes back is a `Trace`. Here is the worst story
-# once more. (`cancelmark play` is the same in a terminal, with a quiz.)
+# To replay a story on the model, list the steps. The result is a `Trace`. Here is the worst story once more.
+# (`cancelmark play` does the same in a terminal, with a quiz.)
 
 # %% tags=["picture"]
 from cancelmark.model.trace import replay
@@ -219,26 +219,27 @@ trace = replay(REFERENCE, calls)
 trace
 
 # %% [markdown]
-# The column *mark* says `≤ A` from the cancel on. The dashed line crosses A's bar and not B's, because B is not there
-# yet: that is “exactly those accepted before” as a picture. And this is the state after the last step:
+# The column *mark* shows `≤ A` from the cancel on. The dashed line crosses A's bar but not B's, because B is not
+# accepted yet: the diagram shows “exactly the prompts accepted before”. And this is the state after the last step:
 
 # %% tags=["picture"]
 trace.states[-1]
 
 # %% [markdown]
-# **Your turn**: change the calls above. Cancel twice; let A enter before the cancel; accept three. A turn ends with
-# `"finish A end_turn"`, or `error`, or (if it is covered) `canceled`. When a step cannot happen, the error says which
-# ones can.
+# **Your turn**: change the calls above. Cancel twice, let A enter before the cancel, or accept three prompts. A turn
+# ends with `"finish A end_turn"`, or `error`, or (if it is covered) `canceled`. If a step is not possible, the error
+# message lists the possible ones.
 
 # %% [markdown]
 # ## Everything that can happen
 #
-# A trace is one way through the table. Now for all of them. In each state the model knows *every* next step: what
-# clients may do, what the server may do, how a turn may end. Follow them all, from each state reached follow them all
-# again, and stop when nothing new appears. This is called **exploring the state space**.
+# A trace is one path through the table. Now we want all paths. In each state the model knows *every* possible next
+# step: the calls that clients can make, the actions of the server, and the outcomes of a turn. Follow all of them,
+# repeat this from every state reached, and stop when no new state appears. This is called **exploring the state
+# space**.
 #
-# For one prompt and one cancel it is so small that we can look at it. Start at the top. Each path downwards is one
-# interleaving.
+# For one prompt and one cancel, the state space is small enough to look at. Start at the top. Each path downwards is
+# one interleaving.
 #
 # **Predict** before you look: how many different states will there be?
 
@@ -249,7 +250,7 @@ from cancelmark.views.states.export import graph_of
 
 
 def space(prompts):
-    """All states of so many prompts and one cancel."""
+    """All states with that many prompts and one cancel."""
     bounds = Bounds(prompts, cancels=1)
     return graph_of(REFERENCE, [Profile(bounds, (True,), "for a picture")])
 
@@ -257,11 +258,11 @@ def space(prompts):
 space(1)
 
 # %% [markdown]
-# Both sides of the race are in it: on the left A begins first and is then asked to stop, on the right the cancel
-# comes first and A never begins. There is no path on which the cancel comes first and A begins. You have just
-# *proved* something, for one prompt, by looking at everything.
+# The graph contains both sides of the race: on the left A starts first and is then asked to stop, and on the right the
+# cancel comes first and A never starts. There is no path on which the cancel comes first and A starts. You have just
+# *proved* this for one prompt, by looking at every state.
 #
-# Two prompts: each dot is a state. Green means that somebody is active, orange that somebody is being stopped.
+# With two prompts, each dot is a state. In a green state a prompt is active, in an orange state a prompt is stopping.
 
 # %% tags=["picture"]
 space(2)
@@ -273,9 +274,9 @@ space(2)
 space(3)
 
 # %% [markdown]
-# Nobody looks through this by hand, and nobody has to. `explore` goes through every state and judges every step by
-# all properties, about a hundred thousand states a second. It counts more states than the pictures show, because it
-# also keeps the prompts that are done, and how many cancels are still to come.
+# This is too large to inspect by hand. `explore` visits every state and checks all properties on every step, at about a
+# hundred thousand states per second. It counts more states than the diagrams show, because it also keeps track of the
+# finished prompts and of the number of cancels left.
 
 # %% tags=["picture"]
 from cancelmark.model.check.explore import explore
@@ -284,8 +285,8 @@ result = explore(REFERENCE, Bounds(prompts=3, cancels=2))
 result
 
 # %% [markdown]
-# The search goes level by level: all states that are one step away, then two, then three. That is why a
-# counterexample, if there is one, is always a *shortest* one. The levels swell and shrink again:
+# The search is breadth-first: all states that are one step away, then two, then three. That is why a counterexample, if
+# there is one, is always a *shortest* one. The levels grow and then shrink again:
 
 # %% tags=["picture"]
 from cancelmark.views.notebook import columns_picture
@@ -295,8 +296,8 @@ columns_picture(result.levels, "steps from the start", "states")
 # %% [markdown]
 # ### How fast it grows
 #
-# `Bounds` says how much may happen. **Predict**: three prompts and no cancel give 899 states. About how many with
-# *four*? Ten more? Twice as many? And is a prompt more expensive than a cancel?
+# `Bounds` limits what can happen. **Predict**: three prompts and no cancel give 899 states. About how many are there
+# with *four* prompts? Ten more? Twice as many? And does a prompt add more states than a cancel?
 
 # %% tags=["picture", "reveal"]
 from cancelmark.views.notebook import growth_picture
@@ -311,14 +312,14 @@ series = {"no cancel": states(0, 4), "one": states(1, 3), "two": states(2, 3)}
 growth_picture(series)
 
 # %% [markdown]
-# A line for each number of cancels. The scale goes up by *tens*: every further prompt multiplies the states by ten or
-# more. The first cancel costs nearly as much as a prompt; the second merely doubles them. This is the **state
-# explosion**, and it is why models are small: two or three prompts, one or two cancels. Is that enough? Every flaw in
-# this project's collection shows with three prompts or fewer. But that is experience and not proof, so keep the doubt
-# for a moment.
+# There is a line for each number of cancels. The scale is *logarithmic*: every further prompt multiplies the number of
+# states by ten or more. The first cancel adds nearly as much as a prompt; the second merely doubles the number. This is
+# the **state explosion**, and it is why models are small: two or three prompts, one or two cancels. Is that enough?
+# Every flaw in this project's collection appears with three prompts or fewer. But that is experience, not proof, so we
+# come back to this question soon.
 #
-# **Play with the bounds.** What do `clears`, `crashes`, `closes`, `requeues` and `sessions` cost? (Below a million
-# states it takes seconds.)
+# **Experiment with the bounds.** How many states do `clears`, `crashes`, `closes`, `requeues` and `sessions` add? (Up
+# to a million states, a search takes seconds.)
 
 # %% tags=["picture"]
 explore(REFERENCE, Bounds(prompts=2, cancels=1, clears=1, crashes=1))
@@ -326,10 +327,10 @@ explore(REFERENCE, Bounds(prompts=2, cancels=1, clears=1, crashes=1))
 # %% [markdown]
 # ## Line 4, checked by a machine
 #
-# The heart of the proof is line 4: covered if and only if a cancel came after acceptance. Let us have the explorer
-# look at it. The model keeps, for each prompt, which call has *reached* it since its acceptance. No action ever looks
-# at that; it is there for properties. A property is a function from a step to yes or no. (`live` are the prompts that
-# are not done yet.)
+# The heart of the proof is line 4: a prompt is covered if and only if a cancel came after its acceptance. Let the
+# explorer check it. For each prompt, the model records which call has *reached* it since its acceptance. No action
+# reads this record; it exists for properties. A property is a function from a step to a boolean. (`live` are the
+# unfinished prompts.)
 
 # %% tags=["picture"]
 from cancelmark.model.actions import Reach
@@ -345,10 +346,10 @@ line_4 = Property("line-4", "Covered iff a cancel came later.", covered_is_reach
 explore(REFERENCE, Bounds(prompts=3, cancels=2, clears=1), properties=[line_4])
 
 # %% [markdown]
-# It holds in all those states. For more prompts than three? Here is the doubt again, and here is how to end it. Line
-# 4 can be shown **by induction**: it holds at the start, and no step leads from a state in which it holds to one in
-# which it does not. (It needs a few other sentences beside it, such as line 1; they are shown in the same way.) That
-# question has no number of prompts in it, and a solver, z3, can answer it, one action at a time:
+# It holds in all those states. Does it hold for more than three prompts? Line 4 can be proved **by induction**: it
+# holds initially, and every step preserves it. (The induction needs a few other claims, such as line 1, which are
+# proved in the same way.) This argument does not depend on the number of prompts, and the solver z3 can check it, one
+# action at a time:
 
 # %% tags=["picture"]
 from cancelmark.model.proof.actions import ACTIONS
@@ -362,13 +363,14 @@ table(claim.sentence, ("after the action", "for any number of prompts"),
       [(v.obligation.action.name, v.verdict.value) for v in verdicts])
 
 # %% [markdown]
-# (`cancelmark prove` does this for all twelve sentences of the invariant and for every guarantee.)
+# (`cancelmark prove` does this for all conjuncts of the invariant and for every guarantee.)
 #
-# ## What you have
+# ## What you have learned
 #
-# - A **seq** for each prompt, from acceptance on, and one **mark**. Compared, never consumed.
-# - A proof of five lines, with one condition: to ask and to act must be **one atomic step**.
-# - Two ways to be sure: **explore** everything within bounds, and **prove** by induction without any.
+# - Each prompt has a **seq** from acceptance on, and there is one **mark**. It is compared, never consumed.
+# - A five-line proof shows that this is correct, on one condition: check and action must be **one atomic step**.
+# - There are two ways to verify a protocol: **explore** everything within bounds, or **prove** it by induction without
+#   bounds.
 #
-# What we have not asked is whether we are checking the right things. Would the explorer notice if the protocol were
-# wrong? Tomorrow we break it on purpose, and find out.
+# We have not asked whether we are checking the right properties. Would the explorer notice if the protocol were wrong?
+# In part 3 we break it on purpose, and find out.

@@ -13,17 +13,17 @@
 # %% [markdown]
 # # 3. Oracle, model, machine
 #
-# A test that cannot fail says nothing. So before we trust a checker we ask: what would it take for it to complain?
+# A test that cannot fail is worthless. So before we trust a checker we ask: what would make it complain?
 #
-# Tonight we write an *invariant*, break the protocol on purpose, and read the *counterexample*. We let Hypothesis
-# find the same bug by chance and watch it **shrink** what it found. We meet the oracle in person. And then there are
-# six protocols with a hidden bug each, for you to find. Forty minutes, and the exercises are yours for as long as you
-# like.
+# In this part we write an *invariant*, break the protocol on purpose, and read the *counterexample*. We let Hypothesis
+# find the same bug at random and watch it **shrink** the failure. We take a closer look at the oracle. And then there
+# are six protocols with one hidden bug each, for you to find. It takes forty minutes, plus as much time as you like for
+# the exercises.
 #
 # ## An invariant of your own
 #
-# An **invariant** is something that is true in every state that can be reached. “A session never has two active
-# prompts.” In this project it is a `Property`: an id, one plain sentence, and a function that looks at one step.
+# An **invariant** is a statement that is true in every reachable state, such as “A session never has two active
+# prompts.” In this project it is a `Property`: an id, one plain sentence, and a function that checks one step.
 
 # %% tags=["picture"]
 # %load_ext cancelmark.views.notebook
@@ -40,10 +40,10 @@ alone = Property("alone", "A session never has two active prompts.", at_most_one
 explore(REFERENCE, Bounds(prompts=3, cancels=1), properties=[alone])
 
 # %% [markdown]
-# A step has `before` and `after` (the session), `started` (the prompts whose turns it starts), `effects` and a few
-# more. A session has `prompts`, `queue`, `active`, `live` (all that are not done) and `mark`.
+# A step has `before` and `after` (the session), `started` (the prompts whose turns it starts), `effects` and a few more
+# fields. A session has `prompts`, `queue`, `active`, `live` (the unfinished prompts) and `mark`.
 #
-# Here is another invariant that sounds just as true: *prompts start in the order in which they were accepted.*
+# Here is another invariant that sounds just as plausible: *prompts start in the order in which they were accepted.*
 #
 # **Predict**: does it hold?
 
@@ -59,29 +59,28 @@ wrong = explore(REFERENCE, Bounds(prompts=2), properties=[order])
 wrong.violations["order"]
 
 # %% [markdown]
-# It does not: B is accepted after A and *enters* before it, because loading takes as long as it takes. When an
-# invariant breaks there are always two suspects, **the protocol and the invariant**. Here it is the invariant that
-# asks for too much: nobody ever promised it (specs/protocol.md says so, under “What is not guaranteed”). What is
-# promised is order *in the queue*.
+# It does not: B is accepted after A but *enters* before it, because loading times vary. When an invariant is violated
+# there are always two suspects, **the protocol and the invariant**. Here the invariant is too strong: the protocol
+# never guaranteed it (see “What is not guaranteed” in specs/protocol.md). It guarantees only the order *in the queue*.
 #
-# **Your turn**: weaken `in_order` until it holds, with three prompts too. Which word has to go? (End the cell with
-# `wrong` then: when it holds, there is no violation to be shown.)
+# **Your turn**: weaken `in_order` until it holds, even with three prompts. Which word has to go? (End the cell with
+# `wrong` then: if the invariant holds, there is no violation to show.)
 #
 # <details><summary>One way</summary>
 #
-# `"accepted"`. Once only queued prompts are compared, it holds. That property is called **fifo** here: no prompt
-# becomes active past an earlier one that is *queued*.
+# `"accepted"`. If it compares only queued prompts, it holds. This project calls that property **fifo**: no prompt
+# starts ahead of an earlier prompt that is *queued*.
 #
 # </details>
 
 # %% [markdown]
 # ## Break it on purpose
 #
-# Now the other suspect. The three `enter` rows of the table ask about the mark first and then whether the session is
-# busy. Somebody tidies up and asks the other way round: *if the session is busy, into the queue with it; only who
-# finds it idle looks at the mark.*
+# Now the other suspect. The three `enter` rows of the table check the mark first, and then whether the session is busy.
+# Suppose that a well-meaning refactoring swaps the checks: *if the session is busy, queue the prompt; check the mark
+# only if the session is idle.*
 #
-# **Predict**: which promise breaks? And how many steps does the shortest story need?
+# **Predict**: which guarantee does this violate? And how many steps does the shortest counterexample have?
 
 # %%
 from dataclasses import replace
@@ -105,8 +104,8 @@ broken
 # %% [markdown]
 # ### Reading a counterexample
 #
-# The explorer keeps a shortest trace for each property that breaks. A good way to read one is *backwards*: what is
-# wrong in the last step? Why was that possible? Which step made it so?
+# The explorer keeps a shortest trace for each violated property. A good way to read one is *backwards*: what is wrong
+# in the last step? Why was that possible? Which earlier step caused it?
 
 # %% tags=["picture"]
 counterexample = broken.violations["no-lost-cancel"]
@@ -115,27 +114,27 @@ counterexample
 # %% [markdown]
 # <details><summary>Backwards</summary>
 #
-# In the last step B starts, and the dashed line crosses B: a cancel had reached it, so it must not. It was possible
-# because B sat in the *queue*, and whoever is in the queue gets its turn without another question. It got there
-# because when it entered the session was busy, and the tidy row did not ask about the mark.
+# In the last step B starts, and the dashed line crosses B: a cancel covers it, so it must not start. It could start
+# because it was *queued*, and a queued prompt starts without another check of the mark. It was queued because the
+# session was busy when it entered, and the refactored row did not check the mark.
 #
-# (That A ends `end_turn` is no mistake, though a cancel has reached it too. A was *running*: it is asked to stop, and
-# may say its last word before it hears of it.)
+# (It is no mistake that A ends `end_turn`, although the cancel covers it too. A was *running*: it is asked to stop, and
+# may finish before the request arrives.)
 #
-# And why did the cancel not drop B from the queue? Because B was not in the queue yet. It was accepted, in the
-# window of the first evening.
+# And why did the cancel not drop B from the queue? Because B was not queued yet. It was accepted, in the window of
+# part 1.
 #
 # </details>
 
 # %% [markdown]
 # ## Hypothesis, and how it shrinks
 #
-# Exploring everything works for small bounds. For larger things there is chance: take random steps for a while and
-# look whether something breaks. Random failures are long and full of things that do not matter. **Hypothesis** throws
-# them out: once it has a failure it tries smaller and smaller ones, for as long as they still fail.
+# Exhaustive exploration works for small bounds. For larger systems there is random testing: take random steps for a
+# while and check whether a property is violated. Random failures are long and full of irrelevant steps. **Hypothesis**
+# removes them: once it has a failure, it tries smaller and smaller variants, as long as they still fail.
 #
-# Our test takes a list of actions and makes a walk out of it: each is taken if it can happen, and passed over if not.
-# We also keep every failing walk, to see how they get shorter.
+# Our test turns a list of actions into a walk: it takes each action if it is enabled, and skips it otherwise. We also
+# keep every failing walk, to see how they get shorter.
 
 # %%
 from hypothesis import given, settings
@@ -166,13 +165,13 @@ except AssertionError as complaint:
     print(f"{complaint}, in {len(failures)} walks on the way")
 
 # %% [markdown]
-# The first failure that chance came up with:
+# The first random failure:
 
 # %% tags=["picture", "wide"]
 failures[0]
 
 # %% [markdown]
-# **Predict**: how many steps will the last one have? More than the six of the explorer, as many, or fewer?
+# **Predict**: how many steps will the last failure have? More than the six of the explorer, as many, or fewer?
 
 # %% tags=["picture", "reveal"]
 from IPython.display import display
@@ -184,37 +183,38 @@ display(columns_picture(lengths, "failing walk", "steps"))
 failures[-1]
 
 # %% [markdown]
-# Each column is one failing walk that Hypothesis kept on its way down. It leaves out and simplifies for as long as
-# the test still fails. What is left is what matters.
+# Each column is one failing walk that Hypothesis kept while shrinking. It removes and simplifies steps as long as the
+# test still fails. The remaining steps are the relevant ones.
 #
-# Mostly it ends with *four* steps here. (If yours has six: it stops where leaving out one more thing no longer
-# fails.) How can that be less than a shortest counterexample? The explorer's six steps were the shortest *within its
-# bounds*, and we had not given it a crash. Do, and it finds a story as short:
+# It usually ends with *four* steps. (If yours has six: Hypothesis stops when removing one more step no longer fails.)
+# How can that be shorter than a shortest counterexample? The explorer's six steps were the shortest *within its
+# bounds*, and those allowed no crash. With one crash, it finds an equally short trace:
 
 # %%
 wider = explore(tidy, Bounds(prompts=1, cancels=1, crashes=1))
 len(wider.violations["no-lost-cancel"])
 
 # %% [markdown]
-# (It is the same bug. A server that comes back lets everybody enter before it starts anybody, so in that moment it
-# counts as busy. The tidy row puts A into the queue without a look at the mark.)
+# (It is the same bug. A server that recovers lets all prompts enter before it starts any, so during recovery the
+# session counts as busy. The refactored row queues A without checking the mark.)
 #
-# The explorer says *there is none* and means it, within its bounds. Hypothesis says *I found none*, without bounds,
-# and needs nothing but a program to run. They are good at different things, and this project uses both.
+# The explorer can report that *no counterexample exists* within its bounds. Hypothesis can only report that it *found
+# none*, but it has no bounds and needs only a program to run. They have different strengths, and this project uses
+# both.
 
 # %% [markdown]
 # ## The oracle
 #
-# To judge a random history of a real server, where nobody knows what is going on inside, we need somebody who knows
-# what is *allowed*. If that somebody were as complicated as the server, we would only compare two mistakes. The
-# **oracle** of this project is little more than a hundred lines that share no code with the model. From what clients
-# see it says which ends each prompt may have.
+# To check a random history of a real server, whose internals we cannot see, we need something that knows what is
+# *allowed*. If it were as complicated as the server, we would only compare one set of bugs with another. The **oracle**
+# of this project has little more than a hundred lines and shares no code with the model. From the observations of
+# clients it derives which outcomes each prompt can have.
 #
-# One thing makes that difficult. A client knows when its call *began* and when it was *answered*. In between it took
-# effect, nobody knows when. So a history consists of **spans**.
+# One thing makes that difficult. A client knows when its call *started* and when it *returned*. The call took effect at
+# some unknown time in between. So a history consists of **spans**.
 #
-# A is accepted in a call that lasts from 0 to 2. A cancel lasts from 1 to 3. A has not started. **Predict**: may A
-# end `canceled`? May A be answered (`start`, then `end_turn`)?
+# A is accepted in a call that lasts from 0 to 2. A cancel lasts from 1 to 3. A has not started. **Predict**: can A end
+# `canceled`? Can A be answered (`start`, then `end_turn`)?
 
 # %% tags=["reveal"]
 from cancelmark.model.oracle import Call, Prompt, Span, judge, may_end
@@ -228,11 +228,11 @@ complaints = judge([started_at_4], [cancel], complete=False)
 print("if A starts at 4:", *complaints or ["no complaint"])
 
 # %% [markdown]
-# Both! The calls overlap. If the acceptance came first, the cancel covers A; if the cancel came first, it does not.
-# The client cannot know, so the oracle must allow either. (`error` means that A could not start; `folded` is another
-# end, which you will meet tomorrow.)
+# Both! The calls overlap. If the acceptance came first, the cancel covers A; if the cancel came first, it does not. The
+# client cannot know, so the oracle must allow both. (`error` means that A could not start; `folded` is the outcome of a
+# prompt that was folded into another turn.)
 #
-# Now let the cancel begin at 2.5, after the acceptance was answered:
+# Now let the cancel start at 2.5, after the acceptance has returned:
 
 # %%
 later = Call(2.5, 3, "cancel")
@@ -240,14 +240,14 @@ print("A, not started, may end:", *sorted(may_end(never_started, [later])))
 print("if A starts at 4:", *judge([started_at_4], [later], complete=False))
 
 # %% [markdown]
-# No doubt any more, and only `canceled` is left. An oracle like this never complains about something that may have
-# been right. It is the referee of the first evening.
+# Now the order is certain, and only `canceled` is possible. This oracle never complains about a history that may have
+# been correct. It is the referee of part 1.
 #
 # ## The machine
 #
-# The third statement of the truth is what runs. At run time a library for state machines (`transitions`) moves each
-# prompt, and it is made from the *same rows* that the explorer explores and that the diagram is drawn from. An
-# illegal trigger raises, and changes nothing:
+# The third formulation is the code that runs. At run time each prompt is a state machine (of the library
+# `transitions`), built from the *same rows* as the explorer's tables and the diagram. An illegal trigger raises an
+# exception and changes nothing:
 
 # %%
 from cancelmark.impl.runtime.machine import Lifecycle
@@ -275,19 +275,19 @@ except IllegalTrigger as error:
 print("still", prompt.state.value)
 
 # %% [markdown]
-# Oracle, model, machine. The oracle is *obviously right*, the model is *complete*, the machine is *what runs*. Each
-# is tested against the others. Model and machine are made from the same rows, so a mistake in a row would be in both:
-# that is why the oracle shares nothing with them.
+# So there are three: oracle, model, machine. The oracle is *simple enough to trust*, the model is *complete*, and the
+# machine is *what runs*. Each is tested against the others. Model and machine are built from the same rows, so both
+# would have the same mistake in a row. That is why the oracle shares nothing with them.
 
 # %% [markdown]
 # ## Exercises: six hidden bugs
 #
-# Somebody has made one change to the protocol, six times. You get them by number: `exercise(1)` to `exercise(6)`.
-# When you think you have one, show a trace of it to `show_bug`: it must be something that this protocol does and the
+# Each of six protocols has one change. You get them by number: `exercise(1)` to `exercise(6)`. When you think that you
+# have found a change, pass a trace to `show_bug`. The trace must show something that this protocol does and the
 # reference does not.
 #
-# Try to *say in a sentence* what was changed before you ask `show_bug`. Solutions are in the next notebook; a hint for
-# each is below. Here is how it goes, with the one that you know already:
+# Try to *describe the change in one sentence* before you call `show_bug`. The solutions are in the next notebook; hints
+# are below. Here is an example, with the bug that you already know:
 
 # %% tags=["picture"]
 from cancelmark.views.course.exercises import exercise, show_bug
@@ -300,16 +300,16 @@ search
 show_bug(2, search.violations["no-lost-cancel"])
 
 # %% [markdown]
-# **1.** Two prompts and a cancel are enough. Read the counterexample and say where the mark is, and where it should
-# be.
+# **1.** Two prompts and a cancel are enough. Read the counterexample. Where is the mark, and where should it be?
 #
-# **3.** No cancel at all. Somebody waits for ever: what did they wait for?
+# **3.** No cancel is needed. A prompt waits forever: what is it waiting for?
 #
-# **4.** With two prompts and a cancel everything holds! What else can happen to a server?
+# **4.** With two prompts and a cancel, everything holds! What else can happen to a server?
 #
-# **5.** With two prompts everything holds, crash as much as you like. How many does it take to make a *queue*?
+# **5.** With two prompts everything holds, however many crashes there are. How many prompts does it take to form a
+# *queue*?
 #
-# **6.** All properties hold, whatever the bounds. There is a bug all the same. What did nobody ask?
+# **6.** All properties hold, whatever the bounds. And yet there is a bug. What does no property check?
 #
 # <details><summary>Hint for 4</summary>
 #
@@ -319,12 +319,13 @@ show_bug(2, search.violations["no-lost-cancel"])
 #
 # <details><summary>Hint for 6</summary>
 #
-# B is sent while A is answered, and *folds* into A's turn. What does whoever wrote B expect of the answer? Play it:
+# B is sent while A is being answered, and *folds* into A's turn. What does the author of B expect of the answer? Replay
+# it:
 # `from cancelmark.model.trace import replay`, then `replay(exercise(6), ["accept A", "enter A", …, "step A"])`, and the
-# same with `REFERENCE`. What a step asks of the world is in `trace.steps[-1].effects`, and a property can look at
-# `step.after.prompts` and at `step.effects`.
+# same with `REFERENCE`. The effects of a step are in `trace.steps[-1].effects`, and a property can check
+# `step.after.prompts` and `step.effects`.
 #
 # </details>
 
 # %%
-# Yours: take a number, choose bounds, explore, read, and show what you found.
+# Your turn: pick a number, choose bounds, explore, read the counterexample, and submit your trace.

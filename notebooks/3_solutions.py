@@ -13,10 +13,10 @@
 # %% [markdown]
 # # 3. Solutions
 #
-# Six protocols, one change each. If you have not tried them yet, close this: the third evening is where they are.
+# Six protocols, one change each. If you have not tried them yet, close this page: the exercises are in part 3.
 #
-# Each solution is a search, a counterexample, and one sentence. `show_bug` makes sure that the counterexample is
-# something which the reference does not do.
+# Each solution consists of a search, a counterexample, and one sentence. `show_bug` checks that the reference does not
+# allow the counterexample.
 
 # %%
 # %load_ext cancelmark.views.notebook
@@ -29,7 +29,7 @@ from cancelmark.views.course.exercises import exercise, show_bug
 
 
 def shortest(number, bounds, **more):
-    """The shortest counterexample of all, and the name of what it breaks."""
+    """The shortest counterexample, and the property that it violates."""
     result = explore(exercise(number), bounds, **more)
     return min(result.violations.items(), key=lambda item: len(item[1]))
 
@@ -37,73 +37,72 @@ def shortest(number, bounds, **more):
 # %% [markdown]
 # ## Exercise 1
 #
-# A prompt is canceled that was accepted *after* the only cancel: poison. After the cancel the mark is one higher than
-# any seq that was given out, so it waits for the next prompt to come along.
+# A prompt that was accepted *after* the only cancel is canceled: it is poisoned. After the cancel, the mark is one
+# higher than any assigned seq, so it covers the next prompt that arrives.
 
 # %% tags=["picture"]
 name, trace = shortest(1, Bounds(prompts=2, cancels=1))
-print("breaks", name)
+print("violates", name)
 display(trace, show_bug(1, trace))
 
 # %% [markdown]
-# An off-by-one. `mark := latest seq` and `mark := next seq` look alike, and a test that accepts a prompt, cancels,
-# and looks at *that* prompt does not notice.
+# This is an off-by-one error. `mark := latest seq` and `mark := next seq` look alike, and a test that accepts a prompt,
+# cancels, and checks *that* prompt does not notice the difference.
 
 # %% [markdown]
 # ## Exercise 2
 #
-# The tidy protocol of the third evening: who finds the session busy goes into the queue and is not asked about the
-# mark.
+# This is the refactored protocol of part 3: a prompt that enters a busy session is queued without a check of the mark.
 
 # %% tags=["picture"]
 name, trace = shortest(2, Bounds(prompts=2, cancels=1))
-print("breaks", name)
+print("violates", name)
 display(trace, show_bug(2, trace))
 
 # %% [markdown]
 # ## Exercise 3
 #
-# B waits in the queue, A's turn ends in an error, and nobody starts B. Nothing that is forbidden happens here.
-# Something that was promised does *not* happen. Such promises are called **liveness**: they are judged when the
-# system has come to rest. “Queued prompts hang until another is sent”, said the users.
+# B is queued, A's turn ends with an error, and nothing starts B. No forbidden step happens here. Instead, something
+# that was guaranteed does *not* happen. Such guarantees are called **liveness** properties, and they are checked when
+# the system is quiescent. Users reported: “Queued prompts hang until another is sent.”
 
 # %% tags=["picture"]
 name, trace = shortest(3, Bounds(prompts=2))
-print("breaks", name)
+print("violates", name)
 display(trace, show_bug(3, trace))
 
 # %% [markdown]
-# In code it is the `return` in the error path, above the lines that hand off to the next. The reference makes the
-# handoff a part of `finish`, whatever the outcome, so that no path can forget it.
+# In code, it is a `return` in the error path, above the lines that hand off to the next prompt. In the reference the
+# handoff is part of `finish`, whatever the outcome, so that no path can forget it.
 
 # %% [markdown]
 # ## Exercise 4
 #
-# Within two prompts and a cancel everything holds. With a crash it does not: the server comes back and has forgotten
-# that there was a cancel.
+# With two prompts and a cancel, everything holds. With a crash it does not: after the restart, the server has forgotten
+# the cancel.
 
 # %% tags=["picture"]
 name, trace = shortest(4, Bounds(prompts=1, cancels=1, crashes=1))
-print("breaks", name)
+print("violates", name)
 display(trace, show_bug(4, trace))
 
 # %% [markdown]
-# The mark has to be **durable**: written down before the client who canceled is told so. Tomorrow we kill a real
-# server to see whether ours is.
+# The mark has to be **durable**: the server must persist it before it acknowledges the cancel. In part 4 we kill a real
+# server to see whether its mark is durable.
 
 # %% [markdown]
 # ## Exercise 5
 #
-# With two prompts one runs and one waits, and a queue of one is in any order you like. It takes three.
+# With two prompts, one runs and one waits, and a queue of one is always in order. It takes three prompts.
 
 # %% tags=["picture"]
 name, trace = shortest(5, Bounds(prompts=3))
-print("breaks", name)
+print("violates", name)
 display(trace, show_bug(5, trace))
 
 # %% [markdown]
-# Who came last is served first: a `pop()` where a `pop(0)` was meant. What a search cannot express it cannot find.
-# Bounds are assumptions, and “it holds” is always “within these bounds”.
+# The last queued prompt starts first: a `pop()` instead of a `pop(0)`. A search cannot find what its bounds exclude.
+# Bounds are assumptions, and “it holds” always means “within these bounds”.
 
 # %% [markdown]
 # ## Exercise 6
@@ -115,9 +114,9 @@ silent = explore(exercise(6), Bounds(prompts=2, cancels=2, clears=1, crashes=1))
 silent
 
 # %% [markdown]
-# The properties say which *ends* are right, and here all ends are right. A prompt without a run id may be folded into
-# the running turn, and so it is, and its end says `folded`. Only: nobody has handed its words to that turn! The answer
-# comes, and passes over what was asked. So ask for what folding is *for*:
+# The properties determine which *outcomes* are correct, and here all outcomes are correct. A prompt without a run id
+# may be folded into the running turn, and this one is, with the outcome `folded`. But its text is never passed to that
+# turn! The answer arrives and ignores the question. So check the *purpose* of folding:
 
 # %% tags=["picture"]
 from cancelmark.model.effects import Fold
@@ -131,17 +130,17 @@ def hands_over(step):
     return folded & waiting <= handed
 
 
-heard = Property("heard", "The turn is handed what it takes in.", hands_over)
+heard = Property("heard", "A turn gets each folded prompt's text.", hands_over)
 name, trace = shortest(6, Bounds(prompts=2), properties=[heard])
 reference = explore(REFERENCE, Bounds(prompts=2), properties=[heard])
-print("the last step asks for:", *trace.steps[-1].effects or ["nothing"])
+print("effects of the last step:", *trace.steps[-1].effects or ["none"])
 print("the reference:", reference.verdict)
 display(trace, show_bug(6, trace))
 
 # %% [markdown]
-# In the picture nothing is wrong. B is *done: folded*, says the model; the turn itself never got to read it. What is
-# missing does not show.
+# The diagram looks correct. B is *done: folded*, but the turn never received its text. A diagram does not show what is
+# missing.
 #
-# Had nobody in the project noticed? Somebody would have: other checks compare *every* edge of the model with the
-# runtime, and what each step asks for is part of it. But no property says it, and you may well ask why not. A checker
-# finds what it was asked for. The asking is your job.
+# Would the project have noticed? Yes: other checks compare *every* edge of the model with the runtime, including the
+# effects of each step. But no property covers it, and you may well ask why not. A checker finds only violations of the
+# properties that it is given. Writing the properties is your job.

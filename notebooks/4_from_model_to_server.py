@@ -13,18 +13,19 @@
 # %% [markdown]
 # # 4. From model to server
 #
-# A model that is right is worth little if the program that runs is another one. Tonight everything runs: real prompts
-# on a real event loop, a real database file, a process that is really killed. And at the end a server that *you*
-# write is judged. About forty-five minutes.
+# A correct model is worth little if the program that runs does something else. In this part everything runs: real
+# prompts on a real event loop, a real database file, and a process that is really killed. At the end you test a server
+# that *you* write. It takes about forty-five minutes.
 #
-# Until now our names for prompts were A, B, C. A real client gives its prompt a name of its own, the **run id**, so
-# that it can recognize its end among all the others.
+# Until now our names for prompts were A, B, C. A real client gives its prompt its own name, the **run id**, so that it
+# can recognize the prompt's terminal event among all the others.
 #
 # ## The runtime
 #
-# `Runtime` is the machine of last night with everything around it that makes things happen: it starts turns, stops
-# them, writes the journal, publishes ends. In place of a language model we use a script. Asked for a story it says
-# half a sentence and then waits for ever, so that we can cancel it in the middle; anything else it just repeats.
+# `Runtime` is the state machine of part 3 with everything around it that carries out its effects: it starts turns,
+# stops them, writes the journal, and publishes terminal events. Instead of a language model we use a script. Asked for
+# a story, it produces half a sentence and then waits forever, so that we can cancel it in the middle. It repeats any
+# other prompt.
 
 # %%
 # %load_ext cancelmark.conformance.notebook
@@ -33,15 +34,15 @@ import tempfile
 
 from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 
-os.chdir(tempfile.mkdtemp())  # the files of tonight go into a folder of their own
+os.chdir(tempfile.mkdtemp())  # a separate folder for the files of this part
 model = ScriptedModel({"a story": [*say("Once upon a "), Wait("for ever")]})
 
 
 async def a_cancel_in_the_middle(runtime):
-    """A speaks; B is accepted; a cancel; C is accepted. How each ends."""
+    """A runs; B is accepted; a cancel; C is accepted. Returns their results."""
     await runtime.create_session("s")
     a = await runtime.accept("s", "a story", run_id="A")
-    await model.gate("for ever").reached()  # A is speaking
+    await model.gate("for ever").reached()  # A is running
     b = await runtime.accept("s", "and then?", run_id="B")
     await runtime.cancel("s")
     c = await runtime.accept("s", "hello", run_id="C")
@@ -73,15 +74,15 @@ for result in results:
 guess.against({result.run_id: result.outcome.value for result in results})
 
 # %% [markdown]
-# `accept` returns as soon as the prompt is accepted: that is the 202. The *handle* can be awaited for the end. A was
-# running and was stopped (what it had said is kept), B had been accepted before the cancel and never ran, C came
-# after it and lives.
+# `accept` returns as soon as the prompt is accepted: that is the 202. Await the *handle* to get the result. A was
+# running and was stopped (its text so far is kept). B was accepted before the cancel and never ran. C was accepted
+# after it and ran.
 #
-# ### The same on the model
+# ### The same steps on the model
 #
-# The runtime has written a trace: one line for each atomic step it took. If the runtime is right, those steps are
-# also possible on the model, one by one, and lead to the same states. Let us replay them. (`replay` raises an error
-# at a step that cannot be.)
+# The runtime has written a trace: one line for each atomic step. If the runtime is correct, the model allows the same
+# steps, one by one, and reaches the same states. Let us replay them. (`replay` raises an error at a step that is not
+# possible.)
 
 # %% tags=["picture"]
 import json
@@ -92,30 +93,29 @@ from cancelmark.model.trace import replay
 
 
 def as_call(line):
-    """A line of the trace in the words that `replay` knows."""
+    """A line of the trace as a call for `replay`."""
     step = json.loads(line)
     prompt = label(step["seq"]) if "seq" in step else ""
     more = "run id" if step["action"] == "accept" else step.get("outcome", "")
     return f"{step['action']} {prompt} {more}"
 
 
-_, *lines = log.read_text().splitlines()  # the first is a recovery: of nothing yet
+_, *lines = log.read_text().splitlines()  # the first: recovery of an empty store
 replay(REFERENCE, map(as_call, lines))
 
 # %% [markdown]
-# You are looking at something that *happened*, a moment ago, in this notebook. The last step, `close`, is the end of
-# the `async with`: a close is a cancel of everything, and then nothing more is accepted.
+# This diagram shows what *happened* a moment ago, in this notebook. The last step, `close`, is the end of the `async
+# with`: a close cancels everything and stops accepting prompts.
 #
-# The project's tests do this for every step the model can take: each edge of the state graph is replayed on the
+# The project's tests do this for every possible step of the model: they replay each edge of the state graph on the
 # runtime.
 
 # %% [markdown]
 # ## Killed
 #
-# Now the worst that can happen. Below is a program of its own. It has two sessions. In the first, A is speaking and B
-# is queued behind it. In the second, loading takes for ever (`ready` is what the runtime waits for before a prompt
-# enters): C is accepted; then a cancel; then D is accepted. Everything is in a file, `prompts.db`. Then it says
-# “ready”, and waits.
+# Now the worst case. The program below has two sessions. In the first, A is running and B is queued behind it. In the
+# second, loading takes forever (the runtime awaits `ready` before a prompt enters): C is accepted, then a cancel
+# arrives, then D is accepted. Everything is stored in a file, `prompts.db`. Then the program prints “ready”, and waits.
 
 # %%
 VICTIM = '''
@@ -150,8 +150,8 @@ asyncio.run(main(*sys.argv[1:]))
 '''
 
 # %% [markdown]
-# We start it, wait for its “ready”, and kill it with `SIGKILL`. No process can catch that signal: nothing is tidied
-# up, no `finally` runs. To the program a power failure looks the same.
+# We start it, wait for its “ready”, and kill it with `SIGKILL`. No process can catch that signal: nothing is cleaned
+# up, and no `finally` block runs. For the program it is like a power failure.
 
 # %%
 import subprocess
@@ -159,20 +159,20 @@ import sys
 
 
 def kill_one(*names):
-    """Starts the program with these run ids, and kills it when it is ready."""
+    """Start the program with these run ids, and kill it when it is ready."""
     command = [sys.executable, "-c", VICTIM, *names]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         said = process.stdout.readline().strip()
         process.kill()
     if said != "ready":
-        raise RuntimeError("it did not start; were these run ids used before?")
-    return f"it said {said!r} and was killed by signal {-process.returncode}"
+        raise RuntimeError("the program did not start; use new run ids")
+    return f"it printed {said!r} and was killed by signal {-process.returncode}"
 
 
 kill_one("A", "B", "C", "D")
 
 # %% [markdown]
-# What is left is the file. Let us look into it.
+# Only the file is left. Let us look into it.
 
 # %% tags=["picture"]
 from cancelmark.impl.store import SqliteStore
@@ -180,7 +180,7 @@ from cancelmark.views.notebook import Word, table
 
 
 async def journal():
-    """What the file says of each prompt, and the mark of its session."""
+    """The state of each prompt in the file, and the mark of its session."""
     store = SqliteStore("prompts.db")
     rows = []
     for session in await store.sessions():
@@ -196,13 +196,13 @@ async def journal():
 await journal()
 
 # %% [markdown]
-# Everything that clients were told is there: four acceptances, and the cancel, as the mark of the second session.
-# That is a rule with a number (R16c): *a step is journaled before any of it can be seen from outside*. The 202 of D
-# came after D was in the file. Had the server answered first and written then, a crash between the two would have
-# made it a liar. (Seqs are counted through all sessions here, and each session has its own mark.)
+# Everything that the server acknowledged is there: four acceptances, and the cancel, as the mark of the second session.
+# That is rule R16c: *a step is journaled before any of its results is visible to clients*. The server sent the 202 for
+# D after D was in the file. If it had responded before writing, a crash in between would have turned the 202 into a
+# lie. (All sessions share one seq counter, and each session has its own mark.)
 #
-# **Predict**: we start a server on this file again. How will each of the four end, `end_turn`, `canceled` or `error`?
-# (Think of exercise 4.)
+# **Predict**: we start a server on this file again. How will each of the four prompts end: `end_turn`, `canceled` or
+# `error`? (Think of exercise 4.)
 
 # %%
 guess = predict(A=..., B=..., C=..., D=...)
@@ -214,7 +214,7 @@ from IPython.display import display
 
 
 async def restarted():
-    """A server on the same file, until all is done: every end so far."""
+    """Run a server on the file until it is idle; return all terminal events."""
     async with Runtime(ScriptedModel(), SqliteStore("prompts.db")) as runtime:
         while runtime.is_busy():
             await asyncio.sleep(0.01)
@@ -225,14 +225,13 @@ ends = {event.run_id: event.payload["outcome"] for event in await restarted()}
 display(guess.against(ends), await journal())
 
 # %% [markdown]
-# - **A** was running. It ends with an *error* that says so: “interrupted by a restart”. Why not run it again? Its
-#   turn may have sent a mail already. The caller shall decide.
-# - **B** was queued, and goes on as if nothing had happened.
-# - **C** was canceled before it could enter, and the mark has outlived the crash. It ends *canceled*.
-# - **D** was accepted after the cancel, and lives.
+# - **A** was running. It ends with an *error* whose message says why: “interrupted by a restart”. Why does the server
+#   not run it again? Its turn may already have sent an email. The caller decides whether to retry.
+# - **B** was queued, and runs as if nothing had happened.
+# - **C** was canceled before it entered, and the mark has survived the crash. It ends *canceled*.
+# - **D** was accepted after the cancel, and runs.
 #
-# (Both marks are at 4 now. That is our own doing: to leave the `async with` is a close, and a close cancels every
-# session.)
+# (Both marks are at 4 now, because leaving the `async with` closes the runtime, and a close cancels every session.)
 #
 # The same story on the model, crash and all:
 
@@ -245,13 +244,13 @@ replay(REFERENCE, [
 ], sessions=2)
 
 # %% [markdown]
-# ### Exactly one end
+# ### Exactly one terminal event
 #
-# The second promise of the protocol: every prompt ends with **exactly one** terminal event. Not none, or somebody
-# waits for ever. Not two, or somebody acts twice. One restart is behind us. Let us restart once more, for nothing;
-# then kill it twice again, with four more prompts each time; and count.
+# The second guarantee of the protocol: every prompt has **exactly one** terminal event. Without one, a client would
+# wait forever. With two, a client could act twice. So far there was one restart. Let us restart once more for no
+# reason, kill the program twice more, with four new prompts each time, and count.
 #
-# **Predict**: how many terminal events are in the file in the end, and how many has A?
+# **Predict**: how many terminal events does the file contain in the end, and how many does A have?
 
 # %% tags=["picture", "reveal"]
 from collections import Counter
@@ -260,47 +259,49 @@ await restarted()
 kill_one("E", "F", "G", "H")
 kill_one("I", "J", "K", "L")
 count = Counter(event.run_id for event in await restarted())
-table("Terminal events", ("prompt", "how many"), sorted(count.items()))
+table("Terminal events", ("prompt", "count"), sorted(count.items()))
 
 # %% [markdown]
-# Twelve prompts, twelve ends. (The project's own tests kill such a server dozens of times, at chosen writes and at
-# any moment between, and count.)
+# Twelve prompts, twelve terminal events. (The project's own tests kill such a server dozens of times, at chosen writes
+# and at random times, and count.)
 
 # %% [markdown]
-# ## What delivery adds
+# ## Delivery
 #
-# (If it is late already, go on with the next part; nothing there needs this one.)
+# (You can skip this section; the next one does not depend on it.)
 #
-# Published is not delivered. The event is in the server's log; the client is on a train. In the original server each
-# subscriber had a buffer, and when the buffer was full, events were dropped *for that subscriber, for ever*. Here is
-# a model of just that: one subscriber, who may go away once, and a buffer of one.
+# Published does not mean delivered. The event is in the server's log, but the client may be offline. In the original
+# server each subscriber had a buffer, and when the buffer was full, the server *permanently* dropped events for that
+# subscriber. Here is a model of this mechanism: one subscriber, which can disconnect once, and a buffer of size one.
 #
-# **Predict**: how many prompts does it take to lose an end?
+# **Predict**: how many prompts does it take to lose a terminal event?
 
 # %% tags=["picture", "reveal"]
 from cancelmark.model.check.explore import explore
 from cancelmark.model.delivery import DELIVERY, LOGGED, LOSSY
 from cancelmark.model.properties import Bounds
 
-# To go away counts as a crash: of the connection.
+# A disconnect uses the bound for crashes.
 lossy = explore(LOSSY, Bounds(prompts=2, crashes=1), properties=[DELIVERY])
 lossy.violations["delivery"]
 
 # %% [markdown]
-# One is enough, and no buffer has to overflow: A's end is still in it when the subscriber goes away, and nobody
-# sends it again. No arrow ever tells the clients. The repair is the same idea as the mark: do not consume,
-# **compare**. The server keeps a log, each event has a number, and the subscriber remembers the last number it has
-# seen. When it comes back it says so (over HTTP that is `Last-Event-ID`), and reads on from there.
+# One is enough, and the buffer need not overflow: A's terminal event is still in the buffer when the subscriber
+# disconnects, and the server never sends it again. In the diagram no arrow notifies the client. The fix is the same
+# idea as the mark: do not consume, **compare**. The server keeps a log in which each event has an offset, and the
+# subscriber remembers the last offset it has seen. When it reconnects, it sends that offset (`Last-Event-ID` in HTTP),
+# and resumes from there.
 
 # %% tags=["picture"]
 explore(LOGGED, Bounds(prompts=2, crashes=1), properties=[DELIVERY])
 
 # %% [markdown]
-# On the runtime. The subscriber sees one end, goes away, misses two, and comes back with its place:
+# Here is the same on the runtime. The subscriber receives one terminal event, disconnects, misses two, and reconnects
+# with its offset:
 
 # %%
 async def ends_seen(runtime, place, how_many):
-    """Reads that many terminal events from a place on, and says where it got to."""
+    """Read so many terminal events after an offset; return them and the new one."""
     seen = []
     with runtime.broker.subscribe(after=place) as subscription:
         async for notice in subscription:
@@ -316,16 +317,16 @@ async with Runtime(ScriptedModel()) as runtime:
     await runtime.create_session("s")
     await (await runtime.accept("s", "one", run_id="A"))
     seen, place = await ends_seen(runtime, 0, 1)
-    print("sees", seen, "and goes away")
+    print("receives", seen, "and disconnects")
     await (await runtime.accept("s", "two", run_id="B"))
     await (await runtime.accept("s", "three", run_id="C"))
     seen, place = await ends_seen(runtime, place, 2)
-    print("comes back and sees", seen)
+    print("reconnects and receives", seen)
 
 # %% [markdown]
-# One more thing that you have met as a word. A prompt *without* a run id has nobody who waits for its end by name. If
-# it arrives while a turn is running it may be **folded** into that turn: the model sees it at its next step, and its
-# end is the end of that turn.
+# One more term deserves an example. No client waits on a prompt *without* a run id. If such a prompt arrives while a
+# turn is running, it may be **folded** into that turn: the language model receives it at the turn's next step, and it
+# ends with that turn.
 
 # %% tags=["picture"]
 from cancelmark.model.examples import EXAMPLES
@@ -333,10 +334,10 @@ from cancelmark.model.examples import EXAMPLES
 next(example for example in EXAMPLES if example.name == "fold").trace
 
 # %% [markdown]
-# ## A server of your own, judged
+# ## Test your own server
 #
-# You know how it is done by now. Here is the server of the second evening once more, with sessions, and with a model
-# that it calls. It has seqs, marks, and one answer at a time.
+# You know how it is done by now. Here is the server of part 2 once more, with sessions, and with a model that it calls.
+# It has seqs, marks, and one answer at a time.
 
 # %%
 from collections import defaultdict
@@ -381,10 +382,11 @@ class LockServer:
 
 
 # %% [markdown]
-# The **conformance kit** judges any server, in any language, by what its clients can see. It needs an *adapter*, a
-# few lines that say how to post, how to cancel, and how ends are told. Then it plays known flaws and random
-# histories, in many orders, and lets the oracle judge them. It also plays the language model (`self.turns`), so it
-# decides when each turn ends. What an adapter cannot do (restart the server, say) is reported as not observable.
+# The **conformance kit** tests any server, in any language, as a black box. It needs an *adapter*: a few lines that
+# post prompts, cancel, and report terminal events. Then it runs scenarios for known flaws and random histories, in many
+# orders, and checks them with the oracle. It also stands in for the language model (`self.turns`), so it controls when
+# each turn ends. If an adapter cannot do something (such as restart the server), the kit reports the guarantees that
+# need it as not observable.
 
 # %%
 from cancelmark.conformance.adapter import Adapter, Ended
@@ -392,7 +394,7 @@ from cancelmark.conformance.kit import judge
 
 
 def adapter(kind):
-    """How the kit talks to our server."""
+    """The kit's adapter for our server."""
     class Mine(Adapter):
         name = kind.__name__
 
@@ -412,40 +414,40 @@ def adapter(kind):
 
 
 # %% [markdown]
-# On the second evening we proved that nothing is lost and nobody is poisoned. **Predict**: is the server right, then?
-# If not, which promise does it break?
+# In part 2 we proved that no cancel is lost and no prompt is poisoned. **Predict**: is the server correct, then? If
+# not, which guarantee does it violate?
 
 # %% tags=["picture", "reveal"]
 report = judge(adapter(LockServer))
 report
 
 # %% [markdown]
-# What we proved is kept. But a protocol promises more than what we proved. (What each name promises stands in
-# specs/protocol.md, under “What is guaranteed”.) Here is the shortest history for each promise that is broken. To
-# find out whether an end is missing the kit waits, and says so: “nothing more within 9 s”. What was not published by
-# then counts as never; only afterwards the kit lets go of the turns that it has held.
+# The guarantees that we proved hold. But the protocol has more guarantees than those. (specs/protocol.md defines each
+# of them, under “What is guaranteed”.) Here is the shortest history for each violation. To find out whether a terminal
+# event is missing, the kit waits, and reports the waiting time. An event that has not been published by then counts as
+# missing; only afterwards does the kit release the turns that it has held back.
 
 # %% tags=["picture", "reveal"]
 display(*(report.verdict(guarantee) for guarantee in report.broken))
 
 # %% [markdown]
-# **What is wrong**, in your own words? Both have to do with the lock.
+# **What is wrong**, in your own words? Both violations have to do with the lock.
 #
 # <details><summary>What is wrong</summary>
 #
-# *fifo*: a lock serves whoever *came to the lock* first. The queue has to be in order of seq, whatever the order of
-# entry.
+# *fifo*: a lock serves tasks in the order in which they *reach the lock*. The queue has to be in seq order, whatever
+# the order of entry.
 #
-# *some-terminal*: A was accepted, then canceled. But it stands behind B at the lock, and it learns of its cancel only
-# when B has been answered, which may take an hour. Whoever waits for A waits for that. The question about the mark
-# has to come **before** the question whether the session is busy, and a cancel has to end at once what is queued. You
-# have seen the mirror image of this bug: it was exercise 2.
+# *some-terminal*: A was accepted, then canceled. But it waits for the lock behind B, and notices the cancel only after
+# B has been answered, which may take an hour. A client that waits for A has to wait just as long. The server has to
+# check the mark **before** it checks whether the session is busy, and a cancel has to end queued prompts immediately.
+# You have seen the mirror image of this bug in exercise 2.
 #
 # </details>
 #
-# So the lock has to go, and with it the idea that “waiting” is something that a task does. The queue becomes *data*,
-# and each thing that can happen becomes one atomic step, just as in the model: `enter`, `finish` with the handoff in
-# it, `cancel`. None of them has an `await`.
+# So the lock has to go, and with it the idea that a task “waits”. The queue becomes *data*, and each action becomes one
+# atomic step, just as in the model: `enter`, `finish` (which includes the handoff), and `cancel`. None of them has an
+# `await`.
 
 # %%
 from collections import namedtuple
@@ -454,7 +456,7 @@ Prompt = namedtuple("Prompt", "seq name text")
 
 
 class Session:
-    """What the protocol keeps of a session."""
+    """The protocol's state of a session."""
 
     def __init__(self):
         self.mark, self.active, self.queue = 0, None, []
@@ -514,18 +516,18 @@ verdict = judge(adapter(MyServer))
 verdict
 
 # %% [markdown]
-# Compare it with the table of the protocol: it is the same thing.
+# Compare it with the table of the protocol: it is the same protocol.
 #
-# **Your turn,** tomorrow perhaps: the evening is full. Break it. Leave out the `sorted`. Hand off only after an
-# `end_turn`. Ask `session.active` before the mark. Put a pause between the question and `start` (make `enter` a
-# coroutine, and await it in `load`). Each time, predict what the kit will say, and look at the history of what broke:
-# `verdict.verdict("fifo")`, say. Then write your own server, or an adapter to one that you use.
+# **Your turn**, if you have time: break it. Leave out the `sorted`. Hand off only after an `end_turn`. Check
+# `session.active` before the mark. Put a pause between the check and `start` (make `enter` a coroutine, and await it in
+# `load`). Each time, predict the kit's verdict, and look at the history of the violation, for example with
+# `verdict.verdict("fifo")`. Then write your own server, or an adapter for one that you use.
 #
-# ## The end of the course
+# ## What you have achieved
 #
-# Four evenings ago a cancel was a flag. Now it is a mark; there is a proof of five lines, a model in which every
-# interleaving has been seen, an oracle that knows what is allowed, and a server that survives being killed.
+# At the start of this course a cancel was a flag. Now it is a mark, with a five-line proof, a model whose every
+# interleaving has been checked, an oracle that knows what is allowed, and a server that survives being killed.
 #
-# If you want to go on: `specs/protocol.md` has every rule with its reason (“Why it is so” is the best part),
-# `cancelmark explain` tells the flaws of the original by name, `cancelmark serve` runs it all, and `cancelmark
-# review` puts everything on one page.
+# To continue: `specs/protocol.md` has every rule with its rationale (read “Why it is so”), `cancelmark explain`
+# describes the flaws of the original by name, `cancelmark serve` runs a server, and `cancelmark review` generates the
+# review page. The last part of the course is short: you write your own protocol.

@@ -3,29 +3,33 @@
 import gc
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support.budget import find_left_out
 from support.commands import Said, run_command
 from support.reviewing import Review, make_review
 from support.runtimes import OpenStore
 from support.shared_fixture import once
 
 from cancelmark.impl.store import MemoryStore, SqliteStore
+from cancelmark.model.check.fast.library import NoLibrary, load
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions import REVISIONS
 from cancelmark.model.revisions.matrix import Column
 from cancelmark.model.server import Server
 from cancelmark.model.trace import Trace
 from cancelmark.views.drawing.render import render_png
-from cancelmark.views.traces.timeline import trace_svg
+from cancelmark.views.traces.lifelines import trace_svg
 
-# No example fails for being slow: on a busy machine any of them is, now and then.
-settings.register_profile("patient", settings(), deadline=None)
+pytest_plugins = ["support.tiers"]
+
+# No example fails for being slow: on a busy machine any of them is, now and then. Outside CI, Hypothesis draws new
+# examples each run, and replays the failures of earlier runs first. A failure says how to reproduce it.
+settings.register_profile("patient", settings(), deadline=None, print_blob=True)
 settings.load_profile("patient")
-# What `make test-random` tries is new each time, and can be tried again.
+# In CI, too, `make test-all` draws new examples.
 settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
 
 
@@ -35,17 +39,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is left to `make test-long` says more of the same: `make test` runs that test with other parameters."""
-    if not any("::" in argument for argument in config.args):
-        left_out = find_left_out({item.nodeid: item.get_closest_marker("long") is not None for item in items})
-        if left_out:
-            raise pytest.UsageError(f"`make test` has no part of {', '.join(left_out)}: mark less as long")
-
-
 def pytest_collection_finish() -> None:
-    """What is imported by now stays, and no garbage collection need look at all of it again."""
+    """Compiles the fast engine, so that no test does, and freezes what is imported by now for the garbage collector."""
+    with suppress(NoLibrary):
+        load()
     gc.collect()
     gc.freeze()
 

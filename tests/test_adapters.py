@@ -31,6 +31,7 @@ class Forgetful(Quick):
         await super().restart()
 
 
+@pytest.mark.real
 def test_a_server_in_another_process_is_judged() -> None:
     scripts = ["accept A; accept B; cancel", "accept A, cancel, accept B", "accept A; accept B; restart",
                "accept A; leave; release; return", "accept A; fail"]
@@ -40,6 +41,7 @@ def test_a_server_in_another_process_is_judged() -> None:
     assert not Quick.server.place.exists()
 
 
+@pytest.mark.real
 def test_what_it_forgets_is_found() -> None:
     report = judge(Forgetful, scripts=["accept A; restart"], times=1)
     assert report.broken == ["no-loss"]

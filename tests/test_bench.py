@@ -61,6 +61,7 @@ def test_the_report_is_written_for_people_and_for_programs(
     assert kept["subjects"]["explorer"]["report"]["tables"][0]["rows"][0][:2] == ["prompts=1 cancels=1", 34]
 
 
+@pytest.mark.real
 def test_a_subject_that_is_measured_alone_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -84,8 +85,9 @@ def test_a_subject_that_is_measured_alone_leaves_the_others(
     assert Report.of(kept).json == kept
 
 
+@pytest.mark.real
 def test_an_earlier_version_must_be_a_commit(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="BASELINE nope: it is no commit here"):
+    with pytest.raises(UsageError, match="BASELINE nope: not a commit of this checkout"):
         frame.install_baseline("nope", tmp_path)
 
 
@@ -100,6 +102,7 @@ def test_remarks_are_told() -> None:
     assert Report(remarks=["not measured: x"]).markdown == "- not measured: x\n"
 
 
+@pytest.mark.real
 def test_an_earlier_version_is_measured_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """This version beside itself."""
     for name in ("DEFAULT", "LARGEST"):

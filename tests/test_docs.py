@@ -15,9 +15,9 @@ import pytest
 from support.commands import Said, run_command
 from support.docs import PAGES, code_blocks, commands_with_output, heading_anchors, matches
 from support.paths import ROOT
+from tools.power import SEEDED
 
 import cancelmark
-from cancelmark.model.revisions.flaws import FLAWS
 
 README = ROOT / "README.md"
 SAYS = {
@@ -47,7 +47,8 @@ def test_no_example_is_left_out() -> None:
     assert {str(page.relative_to(ROOT)) for page in PAGES if code_blocks(page, "python")} == SAYS.keys() | elsewhere
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [
+    pytest.param(command, marks=pytest.mark.real if command == "cancelmark prove" else ()) for command in COMMANDS])
 def test_a_command_prints_what_the_page_shows(command: str, request: pytest.FixtureRequest) -> None:
     name, *arguments = shlex.split(command)
     assert name == "cancelmark"
@@ -68,7 +69,7 @@ def test_the_history_in_the_readme_is_what_the_example_prints(tmp_path: Path) ->
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text().split()) <= 1100
+    assert len(README.read_text().split()) <= 900
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -80,7 +81,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or there.suffix != ".md" or anchor in heading_anchors(there), target
 
 
-@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "specs").glob("*.pml"), *(ROOT / "notebooks").glob("*.py")],
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "specs").glob("*.pml"), *(ROOT / "notebooks").glob("[0-9]*.py")],
                          ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     rooms = "model|views|conformance|impl|bench|tests|specs|docs|notebooks|examples"
@@ -123,7 +124,7 @@ def test_figures_on_the_page_about_trust_are_those_that_were_measured() -> None:
     assert [row for row in re.findall(r"^\| prompts.*$", page, re.MULTILINE) if row not in results] == []
     (mutants,) = re.findall(r"^\| all \| (\d+) \|", mutation, re.MULTILINE)
     assert f"in {int(mutants):,} small ways" in page
-    assert f"All {len(FLAWS)} known flaws" in page
+    assert f"{len(SEEDED)} flaws of the original are seeded" in page
     _, _, missed = page.partition("## Goals that were missed")
     assert missed.count("\n- ") == results.count("- goal missed:")
 

@@ -87,6 +87,7 @@ def test_the_committed_page_is_of_the_wording_that_is_committed() -> None:
         assert promise.reading in text
 
 
+@pytest.mark.real
 def test_opencode_is_told_which_model_to_use_and_to_stay_at_home(tmp_path: Path) -> None:
     server = OpencodeServer(tmp_path / "opencode", "http://127.0.0.1:1/v1")
     try:

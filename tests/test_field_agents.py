@@ -64,17 +64,18 @@ def test_every_agent_of_the_list_is_pinned_and_says_how_it_starts() -> None:
         assert all(re.search(r"==\d[\w.]*$", package) for package in agent.also), name
 
 
+@pytest.mark.real
 def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Path) -> None:
     agent, script = small("error-for-cancelled"), "accept A; cancel"
     reports = {mode: play(agent, tmp_path, mode, 2, script) for mode in SCRIPTS["acp"]}
     text = page(agent, seen(reports, reports))
     assert tell(seen(reports, reports)).startswith(
-        "polite: accept A; cancel\n  ends: A error\n  did not hold: attribution 2/2, loaded 2/2\nfree: ")
+        "polite: accept A; cancel\n  outcomes: A error\n  broken: attribution 2/2, loaded 2/2\nfree: ")
     assert "| polite | `accept A; cancel` | A error | attribution 2/2, loaded 2/2 |" in text
     assert "## polite: attribution" in text
     assert "Agents MUST catch these errors" in text
-    assert "| as the machine was | 0.5 | none |" in text
-    assert "| what showed, on a loaded machine | 5.5 | 4 |" in text
+    assert "| machine as it was | 0.5 | none |" in text
+    assert "| broken scripts, on a loaded machine | 5.5 | 4 |" in text
     assert "sequenceDiagram" in text
     assert "python -m examples.field small --mode polite --script 'accept A; cancel'" in text
     rows = table({"small": (agent, seen(reports, reports))}, {"other": "npm is not on the PATH"},
@@ -82,7 +83,7 @@ def test_an_agent_is_judged_in_a_process_of_its_own_and_gets_a_page(tmp_path: Pa
     cell = "A error<br>**attribution 2/2, loaded 2/2**"
     assert f"| [small](small.md) 1.0 | {cell} | {cell} |" in rows
     assert "- **other**: npm is not on the PATH" in rows
-    assert "in process: cancelled, end_turn." in rows
+    assert "in process: cancelled, end_turn." in " ".join(rows.split())
 
 
 def report(n: int, times: int = 5) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def test_what_was_seen_on_a_busy_machine_alone_is_a_finding_when_it_shows_again_
     kept["series"][0]["load"] = 20.0
     whole = {"id": "attribution", "says": "It is so.", "promise": "the text", "status": "broken", "histories": 9}
     kept["whole"] = make_whole({"histories": 9, "guarantees": [whole]})
-    assert "| yes | did not hold, and was not yet played on a loaded machine and on one that was not: polite |" in page(
+    assert "| yes | broken, but not yet run both on a loaded machine and on one that is not: polite |" in page(
         small(""), kept)
     put_series(kept, make_series(AGAIN, 0, 0.3, {"polite": report(3, 3)}))
     assert tell_again(kept)
@@ -143,10 +144,10 @@ def test_a_finding_that_does_not_show_again_is_none(
     for n in (3 - times, times):  # the last time counts
         put_series(kept, make_series(AGAIN, 0, 0.1, {"polite": report(n, 3)}))
     assert bool(list(list_findings(kept))) == stays == tell_again(kept)
-    assert f"{times} of 3 plays of 'accept A'" in capsys.readouterr().out
+    assert f"{times} of 3 runs of 'accept A'" in capsys.readouterr().out
     assert len(list(list_candidates(kept))) == 1
     assert f"attribution 5/5, loaded 4/5, again {times}/3" in page(small(""), kept)
-    assert "| findings, again | 0.1 | none |" in page(small(""), kept)
+    assert "| findings, rerun | 0.1 | none |" in page(small(""), kept)
 
 
 @pytest.mark.parametrize("often", [5, 1])
@@ -154,7 +155,7 @@ def test_what_is_to_be_reported_first_is_told_without_a_recipe(often: int) -> No
     marked, kept = replace(small(""), first={"polite attribution": "it goes on."}), seen(
         {"polite": report(5)}, {"polite": report(often)})
     for text in (page(marked, kept), table({"small": (marked, kept)}, {}, {})):
-        assert "accept A" not in text.partition("## Again")[0]
+        assert "accept A" not in text.partition("## Rerun")[0]
         assert often == 1 or "to be reported first" in text.lower()
     assert "accept A" in page(small(""), kept)
 
@@ -185,7 +186,7 @@ def test_a_machine_is_loaded_for_as_long_as_it_has_to_be() -> None:
 def test_a_judgement_that_stops_half_way_is_played_once_more_and_is_not_taken_for_a_whole_one(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     player = Player(small(""), tmp_path, tmp_path, monotonic() + 60)
-    half = {"scripts": ["one"], "stopped": "the judgement has stopped: it is gone"}
+    half = {"scripts": ["one"], "stopped": "the judgement stopped: it is gone"}
     for answers, right in (([half, {"scripts": ["one", "two"]}], True), ([half, half, half], False)):
         told = iter(answers)
         monkeypatch.setattr(Player, "_judge", lambda *_, told=told: next(told))
@@ -246,6 +247,7 @@ def test_all_are_played_on_the_machine_as_it_is_before_it_is_loaded(
         FIRST, LOADED, AGAIN]
 
 
+@pytest.mark.real
 def test_an_agent_that_cannot_be_judged_is_skipped_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(Skipped, match="Authentication required"):
         play(small("wants-login"), tmp_path, "polite", 1, "accept A")
@@ -267,6 +269,7 @@ def test_the_command_has_what_the_list_says(tmp_path: Path) -> None:
     assert words[2:4] == ["--config", f"c/small.json={tmp_path / 'small-small.json'}"]
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("kind", "mode", "flaw", "cell"), [
     ("langgraph", "stream", "hides-waiting", "A canceled, B without end<br>**some-terminal 1/1, loaded 1/1**"),
     ("a2a", "tasks", "says-completed",
@@ -281,6 +284,7 @@ def test_a_server_is_started_for_each_judgement_and_gets_a_line_for_each_mode(
     assert "small==1.0 with other==2 from PyPI" in page(server, seen(reports, reports))
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("script", "broken"), [("accept A; restart", ["no-loss"]), ("accept A; release; restart", [])])
 def test_what_a_server_forgets_when_it_is_killed_is_lost(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, broken: list[str]) -> None:
@@ -295,6 +299,7 @@ def test_what_a_server_forgets_when_it_is_killed_is_lost(
     assert judge(Forgetful, scripts=[script], times=1).broken == broken
 
 
+@pytest.mark.real
 def test_a_server_that_does_not_start_is_skipped_with_the_reason(tmp_path: Path) -> None:
     server = Listed("small", ("{bin}/none",), "", judge="a2a", url="http://127.0.0.1:{port}", pip="small==1.0")
     with pytest.raises(Skipped, match="cannot start none: No such file"):
@@ -313,4 +318,4 @@ def test_a_name_that_is_not_listed_is_refused() -> None:
     done = subprocess.run([sys.executable, "-m", "examples.field", "nobody"], cwd=ROOT, capture_output=True, text=True,
                           check=False)
     assert done.returncode == 2
-    assert "there is no agent nobody in the list" in done.stderr
+    assert "unknown agent nobody" in done.stderr

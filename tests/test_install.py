@@ -27,13 +27,13 @@ BROUGHT = {  # by each extra, as modules
     "test": ("pytest", "schemathesis", "playwright", "jsonschema"),
 }
 NEEDS = {  # the modules that may load what an extra brings as soon as they are imported
-    "model.proof": "prove", "views.pages.proof": "prove", "conformance.suite": "test",
+    "model.proof": "prove", "conformance.suite": "test",
     "impl.http": "openai", "impl.server": "serve", "impl.client": "wire", "impl.acp": "wire",
     "impl.adapters.wire": "wire",
     "impl.adapters.connections": "wire", "impl.adapters.langgraph": "wire", "impl.adapters.a2a": "wire",
     "impl.adapters.offered": "wire",
     "impl.store.postgres": "postgres", "impl.cluster": "postgres",
-    "impl.notebooks": "notebooks", "impl.specs": "all", "bench": "all",
+    "bench": "all",
 }
 
 LOG = '{"action": "cancel", "session": "s"}\n'

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import pytest
 from support.paths import ROOT
-
-from cancelmark.impl.specs.pages import generated
-from cancelmark.impl.specs.rooms import ROOMS
+from tools.specs.pages import generated
+from tools.specs.rooms import ROOMS
 
 PAGE = ROOT / "docs" / "architecture.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tools.specs.tables import actions_table
 
 from cancelmark.impl.models.scripted import ScriptedModel, Stubborn, Wait
 from cancelmark.impl.runtime import Runtime, Stuck
@@ -13,7 +14,6 @@ from cancelmark.model.lifecycle import Guard, State, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.trace import replay
-from cancelmark.views.pages.tables import actions_table
 from cancelmark.views.states.session import session_mermaid
 
 
@@ -88,8 +88,8 @@ def test_a_runtime_whose_protocol_breaks_its_own_rows_stands_still(caplog: pytes
         async with asyncio.timeout(30), Runtime(ScriptedModel(), protocol=broken) as runtime:
             await runtime.create_session("s")
             handle = await runtime.accept("s", "a")
-            with pytest.raises(Stuck, match="cannot go on: IllegalTrigger"):
+            with pytest.raises(Stuck, match="is stuck: IllegalTrigger"):
                 await handle
 
     asyncio.run(main())
-    assert "stands still" in caplog.text
+    assert "is stuck" in caplog.text

@@ -1,4 +1,4 @@
-"""Diagrams and traces for people: Graphviz, Mermaid, SVG, PNG, text, and ITF for other tools.
+"""Diagrams and traces: Graphviz, Mermaid, SVG, PNG, text, and ITF for other tools.
 
-Views return what they made, and write nothing. The same input gives the same bytes.
+Views return their output and write no files. The same input always gives the same bytes.
 """

@@ -1,7 +1,7 @@
-"""How the model's objects look in a notebook, after `%load_ext cancelmark.views.notebook`.
+"""Rich displays of the model's objects in a notebook, after `%load_ext cancelmark.views.notebook`.
 
-A notebook's page may be light while the machine prefers dark, and the other way round. So whatever is shown here brings
-its own paper: a background that changes together with its text.
+A notebook can be light on a machine that prefers dark mode, and vice versa. Everything shown here therefore has its own
+background, which changes together with its text.
 """
 
 import json
@@ -28,12 +28,12 @@ from .drawing.render import render_svg
 from .states.export import ExportedGraph
 from .states.lifecycle import lifecycle_graph
 from .states.space import space_graph
-from .traces import telling
-from .traces.lifelines import sequence_svg
+from .traces import content
+from .traces.lifelines import trace_svg
 from .traces.text import trace_text
 
 PAPER_LIGHT, PAPER_DARK = "#ffffff", "#0d1117"
-LINES = ("cancel", "happy", "ordinary", "fault")  # of the theme, for the lines of a plot
+LINES = ("cancel", "happy", "ordinary", "fault")  # the theme's colours for the lines of a plot
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ class Sheet:
 # --- pictures
 
 def on_paper(svg: str, says: str) -> str:
-    """The SVG with a background of its own, never wider than the page, and with the same in words for who cannot see
-    it."""
+    """The SVG with its own background, at most as wide as the page, and with `says` as a text alternative."""
     described = f"</title>\n<desc>{escape(says, quote=False)}</desc>"
     root = f'class="{theme.ROOT_CLASS}"'
     return (svg.replace(root, f'class="{theme.ROOT_CLASS} paper"', 1)
@@ -92,31 +91,30 @@ def _paper() -> str:
 
 def trace_picture(trace: Trace) -> str:
     """A trace as a sequence diagram."""
-    loop = telling.loop_text(trace)
     title = f"A trace of {len(trace)} step{'s' * (len(trace) != 1)}"
-    return on_paper(sequence_svg(trace, title, loop or ""), trace_text(trace))
+    return on_paper(trace_svg(trace, title), trace_text(trace))
 
 
 def recording_picture(history: Recording) -> str:
     """A history as a timeline."""
     ends = [f"{name} ends {outcome}" for name, outcome in history.ends.items()]
-    return on_paper(recording_svg(history), ". ".join([*ends, *history.complaints()]) or "Nothing has ended.")
+    return on_paper(recording_svg(history), ". ".join([*ends, *history.complaints()]) or "No prompt has ended.")
 
 
 def protocol_picture(protocol: Protocol) -> str:
-    """A protocol as the life of one of its prompts."""
+    """A protocol as its lifecycle diagram."""
     rows = (f"{r.trigger.value} takes {r.source.value} to {r.dest.value}" for r in protocol.rows)
     return on_paper(render_svg(lifecycle_graph(protocol.rows)), ". ".join(rows))
 
 
 def space_picture(space: ExportedGraph) -> str:
-    """A state graph, whole."""
+    """A complete state graph."""
     steps = sum(edge.target != number for number, edges in enumerate(space.edges) for edge in edges)
     return on_paper(render_svg(space_graph(space)), f"{len(space.states)} states and {steps} steps between them")
 
 
 def growth_picture(series: Mapping[str, Sequence[int]], across: str = "prompts", up: str = "states") -> Picture:
-    """How numbers grow, on a scale of powers of ten: a line for each series, over 1, 2, 3, …"""
+    """A line per series over 1, 2, 3, …, on a logarithmic scale."""
     says = ". ".join(f"{name}: {', '.join(f'{n:,}' for n in values)}" for name, values in series.items())
     return Picture(on_paper(growth(f"{up} by {across}", series, across, up), says))
 
@@ -129,12 +127,12 @@ def columns_picture(values: Sequence[int], across: str, up: str) -> Picture:
 # --- sheets
 
 def sheet(html: str) -> str:
-    """The HTML with the colours that it needs, which apply to nothing else on the page."""
+    """The HTML with its own stylesheet, scoped so that it affects nothing else on the page."""
     colours = theme.variables(".cancelmark-sheet", (PAPER_LIGHT, PAPER_DARK, "#fff"))
     return f'<style>{colours}\n{SHEET}</style>\n<div class="cancelmark-sheet">{html}</div>'
 
 
-_SCOPE = ".cancelmark-sheet" * 3  # heavier than what JupyterLab says about tables
+_SCOPE = ".cancelmark-sheet" * 3  # higher specificity than JupyterLab's rules for tables
 SHEET = f"""
 {_SCOPE} {{ background: var(--paper); color: var(--text); font: 13px/1.5 {theme.FONT_STACK};
   padding: 10px 12px; border-radius: 6px; display: inline-block; max-width: 100%; overflow-x: auto; }}
@@ -156,7 +154,7 @@ SHEET = f"""
 
 @dataclass(frozen=True)
 class Word:
-    """A cell that is not plain text: a class, and the words."""
+    """A table cell with a CSS class."""
 
     css: str
     words: str
@@ -182,7 +180,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) 
 
 
 def session_sheet(session: AnySession) -> str:
-    """A session as a card: its mark, and what each prompt is."""
+    """A session as a card: its mark, and the state of each prompt."""
     return _card("a session", [session])
 
 
@@ -196,13 +194,13 @@ def _card(caption: str, sessions: Sequence[AnySession]) -> str:
     rows: list[Sequence[object]] = []
     for number, session in enumerate(sessions, 1):
         where = [number] if len(sessions) > 1 else []
-        mark = telling.mark_text(session) + ", down" * session.down
+        mark = content.mark_text(session) + ", down" * session.down
         for i, p in enumerate(session.prompts or [None]):
             here = [mark if i == 0 else ""]
             if p is None:
                 rows.append([*where, *here, "", "", "", ""])
                 continue
-            words, kind = telling.prompt_text(session, p)
+            words, kind = content.prompt_text(session, p)
             rows.append([*where, *here, p.label, p.seq, "yes" if p.run_id else "no",
                          Word(f"state {kind}", words.replace("_", " "))])
     heads = [*(["session"] if len(sessions) > 1 else []), "mark", "prompt", "seq", "run id", "state"]
@@ -210,36 +208,37 @@ def _card(caption: str, sessions: Sequence[AnySession]) -> str:
 
 
 def result_sheet(result: Result) -> str:
-    """What a search found: the counts, and each property that it broke with the length of the shortest trace."""
+    """The result of a search: the counts, and each violated property with the length of the shortest trace."""
     verdict = Word("good" if result.verdict == "holds" else "bad", result.verdict)
     rows: list[Sequence[object]] = [
         ("states", result.states), ("edges", result.edges), ("depth", result.depth), ("verdict", verdict)]
-    rows += [(f"breaks {id}", f"after {len(trace)} steps") for id, trace in result.violations.items()]
-    rows += [("never happens", goal) for goal in result.unmet]
+    rows += [(f"violates {id}", f"after {len(trace)} step{'s' * (len(trace) != 1)}")
+             for id, trace in result.violations.items()]
+    rows += [("unreachable", goal) for goal in result.unmet]
     rows += [("stopped", result.stopped)] if result.stopped else []
     return table(f"{result.protocol.name}: every interleaving within {result.bounds}", ("what", "found"), rows).html
 
 
 def prediction_sheet(judged: JudgedPrediction) -> str:
-    """A prediction beside what happened."""
+    """A prediction compared with what happened."""
     rows = []
     for name, said in judged.said.items():
         was = judged.was.get(name, "no end")
-        right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "surprised")
-        rows.append((name, "you did not say" if said is ... else said, was, right))
+        right = Word("good", "right") if said == was else Word("", "–") if said is ... else Word("bad", "wrong")
+        rows.append((name, "no prediction" if said is ... else said, was, right))
     was_so = escape(json.dumps({name: judged.was.get(name, "no end") for name in judged.said}))
-    sheet = table("Your prediction", ("prompt", "you said", "it was", "and so you are"), rows).html
+    sheet = table("Your prediction", ("prompt", "your prediction", "actual outcome", "result"), rows).html
     return f'<div class="prediction" data-ends="{was_so}">{sheet}</div>'
 
 
 def shown_bug_sheet(found: ShownBug) -> str:
     """A bug that was found."""
     rows = [("first difference", f"step {found.step}, {found.call}"), ("what was changed", Word("good", found.bug))]
-    return table(f"Exercise {found.number}: you have found it", ("about", "the bug"), rows).html
+    return table(f"Exercise {found.number}: you found the bug", ("about", "the bug"), rows).html
 
 
 def matrix_sheet(judged: Sequence[Column], properties: Sequence[Property] = JUDGED) -> Sheet:
-    """The verdict matrix: properties down, protocols across."""
+    """The verdict matrix, with a row per property and a column per protocol."""
     def verdict(column: Column, id: str) -> Word:
         says = column.cell(id)
         return Word({"h": "good", "f": "bad"}.get(says[0], ""), says)
@@ -261,7 +260,7 @@ SHEETS: Mapping[type, Callable[[Any], str]] = {
 def register(
     shell: Any, pictures: Mapping[type, Callable[[Any], str | None]], sheets: Mapping[type, Callable[[Any], str]],
 ) -> None:
-    """Tells IPython to show objects of these types by these functions: as SVG, or as HTML."""
+    """Register these functions with IPython as the SVG and HTML displays of these types."""
     for mime, shows in (("image/svg+xml", pictures), ("text/html", sheets)):
         for shown, function in shows.items():
             shell.display_formatter.formatters[mime].for_type(shown, function)

@@ -1,4 +1,4 @@
-"""What the kit needs of a server that it judges: an adapter, about a dozen lines.
+"""The interface between the kit and a server under test: an adapter, about a dozen lines.
 
     class Mine(Adapter):
         async def open(self) -> None:                          # a server, or a connection to one
@@ -10,35 +10,38 @@
         async def cancel(self, session: str) -> None:
             await self.server.cancel(session)
 
-        def tell_end(self, run_id: str, how: str) -> None:     # called by the server, for each terminal event
+        def tell_end(self, run_id: str, how: str) -> None:     # the server calls this for each terminal event
             self.tell(Ended(run_id, how))
 
     print(judge(Mine))
 
-That is enough to be judged. What else a server offers is told by writing the method for it: `clear`, `queued`,
-`messages`, `delete`, `shut`, `restart`, `attach`, `lose`, `slow` with `catch_up`, and `leave` with `come_back`; or by
-setting `folds`, `outgrows`, `run_ids`, `grace` or `fails_early`. What it does not offer is never asked for, and
-guarantees that need it are reported as not observable. Guarantees that it does not mean to give are left out of
-`claims`, and reported as not claimed.
+That is enough for a judgement. To declare what else the server offers, implement the method for it: `clear`, `queued`,
+`messages`, `delete`, `shut`, `restart`, `attach`, `lose`, `slow` with `catch_up`, and `leave` with `come_back`; or set
+`folds`, `outgrows`, `run_ids`, `grace` or `fails_early`. The kit never uses what the adapter does not declare, and
+reports the guarantees that need it as not observable. Leave guarantees that the server does not intend to give out of
+`claims`; they are reported as not claimed.
 
-Some servers also have calls of the family: `revoke`, `stop`, `stop_hold`, `hold` with `resume`, `replace`, `next`, and
-`if_busy`, which names what a prompt may want of a busy session. Each has guarantees of its own. A server without the
-call has nothing to keep there, and is reported so: not offered.
+**Optional calls.** Some servers also have `revoke`, `stop`, `stop_hold`, `hold` with `resume`, `replace`, `next`, or
+`if_busy`, which names what a client may request for a busy session. Each has guarantees of its own. If the server does
+not have the call, they are reported as not offered.
 
-**Turns.** The kit decides how long each turn takes and how it ends, because `self.turns` stands in for the language
-model. A server in this process calls it: `answer = await self.turns(text)`. A server elsewhere uses a fake language
-model server on a port of this machine, which the kit serves: `judge(Mine, llm_port=4545)`.
+**Turns.** The kit controls how long each turn takes and how it ends, because `self.turns` stands in for the language
+model. A server in this process calls it: `answer = await self.turns(text)`. An external server uses a fake language
+model that the kit serves on a port of this machine: `judge(Mine, llm_port=4545)`.
 
-**Time.** A server in this process runs on a deterministic event loop, where the kit chooses who comes first and waiting
-costs nothing (`cancelmark.conformance.schedule`). One that uses sockets, threads or the clock says `outside = True`.
+**Time.** A server in this process runs on a deterministic event loop with virtual time, where the kit chooses the
+schedule (`cancelmark.conformance.schedule`). For a server that uses sockets, threads or the clock set `outside = True`.
 
-**Connections.** Races are decided in microseconds. An adapter of a server outside keeps its connections open from one
-call to the next, opens as many as `warm` asks for before anything is played, and sends each request in one write.
+**Connections.** Races are decided in microseconds. The adapter of an external server should keep its connections open
+between calls, open as many as `warm` requests in advance, and send each request in one write.
 
-**Other wires.** The kit speaks of sessions, and of a cancel that reaches all that a session has accepted. If the server
-has threads or conversations, those are sessions. If it cancels by run id alone, `cancel` is a loop over the run ids
-that this adapter has had accepted and whose end it has not told. If it has no queue and refuses while it is busy,
-`accept` raises `Refused`. If it gives out ids instead of taking them, keep a dictionary from its id to `prompt.name`.
+**Other wire protocols.** The kit knows sessions, and a cancel of everything that a session has accepted.
+
+- Threads or conversations are sessions.
+- If the server cancels only by run id, `cancel` loops over the prompts that this adapter has sent and that have not
+  ended.
+- If the server has no queue and refuses prompts while it is busy, `accept` raises `Refused`.
+- If the server assigns ids, keep a dictionary from its id to `prompt.name`.
 """
 
 from .interface import (
@@ -54,12 +57,11 @@ from .interface import (
     Sent,
     ServerGone,
     Spoken,
-    Steering,
     is_gone,
 )
 from .turns import ContextFull, TurnFailed, Turns, answer_to, failure_of
 
 __all__ = [
     "GUARANTEES", "OPTIONAL", "Adapter", "ContextFull", "Declined", "Ended", "Event", "MakeAdapter", "Notice",
-    "Refused", "Sent", "ServerGone", "Spoken", "Steering", "TurnFailed", "Turns", "answer_to", "failure_of", "is_gone",
+    "Refused", "Sent", "ServerGone", "Spoken", "TurnFailed", "Turns", "answer_to", "failure_of", "is_gone",
 ]

@@ -1,32 +1,32 @@
-"""A fake language model: a server of the usual wires (`llm`) whose turns a test holds, releases, fails and counts.
+"""A fake language model: a server of the usual APIs (`llm`) whose turns a test holds, releases, fails and counts.
 
-A server under test is given `url` as the base URL of its language model, and cannot tell the difference. Prompts are
-told apart by a token, a word that a test puts into the text of one prompt and of no other:
+Configure the server under test with `url` as the base URL of its language model. Prompts are identified by a token, a
+word that occurs in the text of one prompt and of no other:
 
     async with FakeModel() as fake:
         fake.hold("a1")
-        …                                   the server under test is sent the prompt "do this a1"
-        await fake.until_started("a1")      its turn has begun, and waits for an answer
-        fake.release("a1")                  or fail("a1"), or the server drops it: count_broken_off("a1") == 1
+        …                                   send the prompt "do this a1" to the server under test
+        await fake.until_started("a1")      its turn has started, and waits for an answer
+        fake.release("a1")                  or fail("a1"), or the server aborts it: count_broken_off("a1") == 1
 
-`again("a1")` makes the turn call a tool and ask again. `outgrow("a1")` says that the turn no longer fits into its
-context; the summary that a server asks for then is held until `summarize("a1")`. `flood("a1")` is a very long answer.
+`again("a1")` makes the turn call a tool and call the model again. `outgrow("a1")` makes it overflow its context; the
+summary that the server requests then is held until `summarize("a1")`. `flood("a1")` gives a very long answer.
 
-Which request is whose turn:
+## Which turn a request belongs to
 
-- A request belongs to the prompts whose tokens are in its **last user message**: to several if the server folds several
-  into one message. What stands before it is conversation, even if nobody has answered it: that a canceled prompt stays
-  in the conversation does not start it. If its own turn never began, `taken_in` says whose turn has heard it instead.
-- A prompt that has ended (`finish`) is conversation too, when it comes again in one message with another prompt: some
-  agents say what was canceled once more, together with what is said next.
-- A request that answers a tool call goes on with the turn that made it, and starts none. Prompts that come behind
-  the answer were taken in by that turn. So it is until `settle` says that the turn may be over.
-- A request with the words of a prompt whose turn no longer fits, and with another prompt's last, asks for its summary.
-- A request for the model `side` starts none. Agent servers ask for titles and summaries with the user's own words in
-  the request; many can be told to use another model for that. Give them `side` for those and `turn` for
-  turns (any other name does too). For a server that has one model for both, `is_turn` tells them apart.
+- A request belongs to the prompts whose tokens are in its **last user message**; to several if the server folds them
+  into one message. Earlier messages are conversation, even if they are unanswered: a canceled prompt that stays in the
+  conversation does not start. If its own turn never started, `taken_in` names the turn that included its text.
+- A prompt that has ended (`finish`) is conversation too, if it comes again in one message with another prompt: some
+  agents repeat a canceled prompt together with the next one.
+- A request with the result of a tool call continues the turn that made the call, and starts none. Prompts after the
+  result were folded into that turn. This holds until `settle` declares that the turn may be over.
+- A request that contains a prompt whose turn has overflowed, and ends with another user message, asks for its summary.
+- A request for the model `side` starts no turn. Agent servers request titles and summaries with the user's own text in
+  the request; many can use another model for that. Configure `side` for those and `turn`, or any other name, for turns.
+  For a server with one model for both, pass `is_turn`.
 
-A request that starts no turn is answered at once, never held or failed, and counted nowhere but in `asked`.
+A request that starts no turn is answered immediately, is never held or failed, and is recorded only in `asked`.
 """
 
 import asyncio
@@ -43,120 +43,122 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from ..llm import WIRES, WORD, Asked, Call, Response, Said, Wire, json_response, list_models
+from ..llm import WIRES, WORD, ModelAnswer, ModelRequest, Response, ToolCall, Wire, json_response, list_models
 
 TURN, SIDE = "turn", "side"
-LINGER = 2  # seconds for the last bytes to go out
+LINGER = 2  # seconds to send the last bytes
 FLOOD = 400  # lines of a very long answer
-LINE = f"{'and so on, and on, ' * 7}until whoever reads this has had enough\n"
-TOO_MUCH = 1_000_000_000  # tokens, more than any window has
+LINE = f"{'and so on, and on, ' * 7}until every reader of this has had enough\n"
+TOO_MUCH = 1_000_000_000  # tokens, more than any context window
 MODELS = "/v1/models"
 CHAT = "/v1/chat/completions"
 TOKENS = "/v1/messages/count_tokens"
 METHODS = {MODELS: "GET", TOKENS: "POST", **dict.fromkeys(WIRES, "POST")}
 
 
-def is_turn(asked: Asked) -> bool:
-    """Whether a request starts a turn, as far as one can tell without knowing the server."""
+def is_turn(asked: ModelRequest) -> bool:
+    """Whether a request starts a turn, as far as that can be decided without knowing the server."""
     return asked.model != SIDE and bool(asked.unanswered)
 
 
 class Ending(Enum):
-    """How a turn ended, as the language model sees it."""
+    """How a turn ended, as the language model observes it."""
 
     ANSWERED = "answered"
     FAILED = "failed"
     CLOSED = "closed"
-    """The server under test dropped the request before its end."""
+    """The server under test aborted the request."""
 
 
 @dataclass
 class Turn:
-    """A request that started a turn or went on with it, or asked for its summary. Times: `time.monotonic`."""
+    """A request that started or continued a turn, or asked for its summary. Times are from `time.monotonic`."""
 
-    asked: Asked
+    asked: ModelRequest
     wire: Wire
     begin: float
     tokens: frozenset[str] = frozenset()
-    """Of the prompts whose turn it is."""
+    """The tokens of the prompts whose turn it is."""
     end: float | None = None
     ending: Ending | None = None
 
 
 class FakeModel:
-    """Answers on 127.0.0.1 while it is entered. Answers and errors repeat the prompt, so that they can be attributed.
+    """Serves on 127.0.0.1 inside `async with`. Answers and errors repeat the prompt, so that they can be attributed.
 
-    The methods are for the event loop in which it was entered. On leaving, turns that are still held fail.
+    ToolCall its methods only in the event loop in which it was entered. On exit, turns that are still held fail.
     """
 
-    def __init__(self, port: int = 0, *, is_turn: Callable[[Asked], bool] = is_turn) -> None:
-        self.asked: list[Asked] = []
-        """Every request for an answer, also those that started no turn."""
+    def __init__(self, port: int = 0, *, is_turn: Callable[[ModelRequest], bool] = is_turn) -> None:
+        self.asked: list[ModelRequest] = []
+        """Every request for an answer, including those that started no turn."""
         self.turns: list[Turn] = []
         self.taken_in: dict[str, str] = {}
-        """By token, of prompts that were steered and have had no turn of their own: whose turn was the first that came
-        with their text, unanswered, before its own: after folding message by message, or after a cancel."""
+        """By the token of a prompt without a turn of its own: the first turn whose request contained its text,
+        unanswered, before the host's. Either it was folded as a separate message, or it was canceled."""
         self.find_host: Callable[[Sequence[str], Sequence[str]], str | None] = lambda last, waiting: None
-        """Of prompts that are new in a request, who speak last and who before: whose turn it is, if not the last's."""
+        """Given the new prompts in a request, those in the last message and those before it: the prompt whose turn it
+        is, if that is not the last one."""
         self.is_over: Callable[[str, Sequence[str]], bool] = lambda token, texts: False
-        """Whether a turn that has called a tool is over, though its answer comes: with the texts of another's turn."""
+        """Whether a turn that has called a tool is over although a request contains the tool's result, given the
+        unanswered texts in that request."""
         self.breaks_off_for_good = False
-        """A prompt whose turn was broken off has ended, though nobody has said so yet: its text is conversation."""
+        """A prompt whose turn was aborted has ended, even before its terminal event: its text is conversation."""
         self.tool = ("cancelmark_wait", "{}")
-        """The tool that is called by `again`, and with what."""
+        """The tool that `again` calls, and its arguments."""
         self.outgrows = "error"
-        """How `outgrow` is told: by an `error`, or by the `usage` of an answer."""
+        """How `outgrow` reports the overflow: by an `error`, or by the `usage` of an answer."""
         self._port = port
         self._is_turn = is_turn
         self._by_token: defaultdict[str, list[Turn]] = defaultdict(list)
-        self._hosts: dict[str, str] = {}  # by token, whose turn has taken it in before that turn first asked
+        self._hosts: dict[str, str] = {}  # by the token of a prompt that folded before its host's first request
         self._summaries: defaultdict[str, list[Turn]] = defaultdict(list)
         self._steered: set[str] = set()
         self._held: set[str] = set()
         self._failing: set[str] = set()
         self._flooding: set[str] = set()
-        self._once: dict[str, str] = {}  # what a turn is answered though it is held: again, outgrow
+        self._once: dict[str, str] = {}  # the next response of a held turn: again, outgrow
         self._calling: dict[str, str] = {}  # by token, the tool call that its turn has made
         self._finished: set[str] = set()
         self._outgrown: set[str] = set()  # a summary is expected
-        self._summarized: set[str] = set()  # and may be made
+        self._summarized: set[str] = set()  # the summary may be answered
         self._leaving = False
         self._servers: list[asyncio.Server] = []
         self._changed = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
-        self._reading: set[StreamWriter] = set()  # of the connections whose request has not arrived yet
+        self._reading: set[StreamWriter] = set()  # connections whose request has not arrived yet
 
     # --- steering
 
     def hold(self, token: str) -> None:
-        """From now on, turns of this prompt say nothing until they are released or failed."""
+        """Leave turns of this prompt unanswered until they are released or failed."""
         self._failing.discard(self._known(token))
         self._held.add(token)
 
     def release(self, token: str) -> None:
-        """Turns of this prompt are answered: the one that is held, and those to come."""
+        """Answer turns of this prompt: the one that is held, and later ones."""
         self._held.discard(self._known(token))
         self._failing.discard(token)
         self._tell()
 
     def fail(self, token: str) -> None:
-        """Turns of this prompt are refused: the one that is held, and those to come. The refusal (400) is one that
-        clients do not try again; one that does so nevertheless starts another turn."""
+        """Fail turns of this prompt: the one that is held, and later ones. Clients do not retry the status (400); one
+        that does so nevertheless starts another turn."""
         self._held.discard(self._known(token))
         self._failing.add(token)
         self._tell()
 
     def flood(self, token: str) -> None:
-        """As `release`, with an answer of many lines."""
+        """Answer like `release`, with many lines."""
         self._flooding.add(token)
         self.release(token)
 
     def again(self, token: str) -> None:
-        """The turn that is held, or the next one, calls a tool; when it asks again, it is held."""
+        """Answer the held turn, or the next one, with a tool call; its next request is held."""
         self._plan(token, "again")
 
     def outgrow(self, token: str) -> None:
-        """The turn that is held, or the next one, is told that it no longer fits; what it asks then is held."""
+        """Report a context overflow to the held turn, or to the next one; its next request is held."""
         self._plan(token, "outgrow")
 
     def _plan(self, token: str, what: str) -> None:
@@ -164,61 +166,61 @@ class FakeModel:
         self._tell()
 
     def summarize(self, token: str) -> None:
-        """The summary that is held, or the next one, is answered."""
+        """Answer the held request for a summary, or the next one."""
         self._summarized.add(self._known(token))
         self._tell()
 
     def settle(self, token: str) -> None:
-        """The turn may be over: what comes behind its tool call from now on may be another's turn."""
+        """Note that the turn may be over: a request after its tool call may belong to another turn from now on."""
         self._calling.pop(token, None)
 
     def finish(self, token: str) -> None:
-        """The prompt has ended. Turns of it that begin from now on are answered; in one message with another prompt it
-        is conversation. A request that is open stays so: the server has to break it off."""
+        """Note that the prompt has ended. Later turns of it are answered; in one message with another prompt it is
+        conversation. An open request stays open: the server has to abort it."""
         self._finished.add(self._known(token))
 
     def _known(self, token: str) -> str:
         self._steered.add(_checked(token))
         return token
 
-    # --- looking
+    # --- observing
 
     def count_starts(self, token: str) -> int:
-        """How many turns of this prompt have begun."""
+        """How many turns of this prompt have started."""
         return len(self._by_token.get(_checked(token), ()))
 
     def count_broken_off(self, token: str) -> int:
-        """How many turns of this prompt the server under test dropped before their end."""
+        """How many turns of this prompt the server under test has aborted."""
         return sum(turn.ending is Ending.CLOSED for turn in self.turns_of(token) + self.summaries_of(token))
 
     def count_open(self, token: str) -> int:
-        """How many requests of this prompt alone, for its turn or its summary, wait for an answer."""
+        """How many requests of only this prompt, for its turn or its summary, are open."""
         return sum(turn.ending is None and turn.tokens & self._steered == {token}
                    for turn in self.turns_of(token) + self.summaries_of(token))
 
     def count_summaries(self, token: str) -> int:
-        """How many summaries for turns of this prompt were asked for."""
+        """How many summaries were requested for turns of this prompt."""
         return len(self.summaries_of(token))
 
     def heard(self, token: str) -> str:
-        """What a turn, its own or another's, first said for this token."""
+        """The user messages with this token in the first request that had any, of its own turn or its host's."""
         turns = [*self.turns_of(token), *self.turns_of(self.taken_in.get(token, token))]
         return next(filter(None, (turn.asked.heard(token) for turn in turns)), "")
 
     def turns_of(self, token: str) -> list[Turn]:
-        """The turns of this prompt, in the order in which they began."""
+        """The turns of this prompt, in the order of their starts."""
         return list(self._by_token.get(_checked(token), ()))
 
     def summaries_of(self, token: str) -> list[Turn]:
-        """The requests for summaries of this prompt's conversation, in the order in which they began."""
+        """The requests for summaries of this prompt's conversation, in the order of their starts."""
         return list(self._summaries.get(_checked(token), ()))
 
     async def until_started(self, token: str, n: int = 1) -> None:
-        """Waits until `n` turns of this prompt have begun, for ever if need be."""
+        """Wait until `n` turns of this prompt have started. No timeout."""
         await self._until(lambda: self.count_starts(token) >= n)
 
     async def until_closed(self, token: str, n: int = 1) -> None:
-        """Waits until `n` turns of this prompt have been dropped, for ever if need be."""
+        """Wait until the server has aborted `n` turns of this prompt. No timeout."""
         await self._until(lambda: self.count_broken_off(token) >= n)
 
     async def _until(self, holds: Callable[[], bool]) -> None:
@@ -233,7 +235,7 @@ class FakeModel:
 
     @property
     def url(self) -> str:
-        """The base URL for a client of the OpenAI-compatible wire. It ends in /v1."""
+        """The base URL for OpenAI-compatible clients. It ends in /v1."""
         return f"http://127.0.0.1:{self._port}/v1"
 
     async def __aenter__(self) -> Self:
@@ -243,15 +245,15 @@ class FakeModel:
             listener.bind(("127.0.0.1", self._port))
         except (OSError, OverflowError) as error:
             listener.close()
-            raise OSError(f"the fake model cannot listen on 127.0.0.1 port {self._port}: {error}; choose another, or 0"
-                          ) from error
+            raise OSError(f"the fake language model cannot listen on 127.0.0.1 port {self._port}: {error}; choose "
+                          "another port, or 0 for any free one") from error
         self._port = listener.getsockname()[1]
         self._leaving = False
         await self.serve(listener)
         return self
 
     async def serve(self, listener: socket.socket) -> None:
-        """Answers there too: on the loopback of another network namespace, say."""
+        """Serve on this listener too, for example on the loopback interface of another network namespace."""
         self._servers.append(await asyncio.start_server(self._connect, sock=listener))
 
     async def __aexit__(
@@ -278,7 +280,7 @@ class FakeModel:
         connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """One connection, which carries one request: so nothing that the client sends later can be a request."""
+        """Serve one connection with a single request, so that nothing the client sends later can be a request."""
         try:
             with suppress(ConnectionError, IncompleteReadError):  # the client has left
                 try:
@@ -315,22 +317,22 @@ class FakeModel:
             turn = self._begin_turn(asked, wire, owner)
             await self._take_turn(turn, self._respond(turn, writer), reader)
         else:
-            await _send(writer, wire.answer(asked, Said("A side answer.")))
+            await _send(writer, wire.answer(asked, ModelAnswer("A side answer.")))
 
-    def _find_outgrown(self, asked: Asked) -> str | None:
-        """The prompt whose turn no longer fits, if this asks for the summary."""
+    def _find_outgrown(self, asked: ModelRequest) -> str | None:
+        """The prompt whose turn has overflowed, if the request asks for its summary."""
         words = {word for text in asked.texts for word in WORD.findall(text)} & self._outgrown
         if asked.model != SIDE:
             words -= set(WORD.findall(asked.prompt))
         return max(words, default=None)
 
-    def _find_caller(self, asked: Asked) -> str | None:
-        """The prompt whose turn goes on, if this answers its tool call."""
+    def _find_caller(self, asked: ModelRequest) -> str | None:
+        """The prompt whose turn continues, if the request has the result of its tool call."""
         return next((token for token, call in self._calling.items()
                      if call in asked.calls and not self.is_over(token, asked.unanswered)), None)
 
-    def _find_host(self, asked: Asked) -> str | None:
-        """Whose turn it is, if not that of the prompt that speaks last: a turn may take others in before it asks."""
+    def _find_host(self, asked: ModelRequest) -> str | None:
+        """The prompt whose turn it is, if not the last one in the request: a turn may fold others before it starts."""
         *before, last = [[word for word in WORD.findall(text) if word in self._steered]
                          for text in asked.unanswered] or [[]]
         if not (last and self._is_turn(asked)):
@@ -341,7 +343,7 @@ class FakeModel:
             self._hosts |= dict.fromkeys(last, host)
         return host
 
-    def _begin_turn(self, asked: Asked, wire: Wire, owner: str | None) -> Turn:
+    def _begin_turn(self, asked: ModelRequest, wire: Wire, owner: str | None) -> Turn:
         words = [owner] if owner else self._find_owners(asked.prompt)
         turn = Turn(asked, wire, time.monotonic(), frozenset(words))
         self.turns.append(turn)
@@ -357,7 +359,7 @@ class FakeModel:
         return turn
 
     def _find_owners(self, text: str) -> list[str]:
-        """Its words without those of prompts that have ended, unless it has none of a prompt that has not."""
+        """The words of the text without the tokens of ended prompts, unless those are the only tokens."""
         words = WORD.findall(text)
         left = [word for word in words if word not in self._finished and not self._was_broken_off(word)]
         return left if self._steered.intersection(left) else words
@@ -367,7 +369,7 @@ class FakeModel:
         return self.breaks_off_for_good and ending is Ending.CLOSED
 
     async def _take_turn(self, turn: Turn, response: Coroutine[Any, Any, Ending], reader: StreamReader) -> None:
-        """Responds as the test decides, when it does, unless the server under test leaves before that."""
+        """Respond when and how the test decides, unless the server under test aborts the request before that."""
         responding = asyncio.create_task(response)
         leaving = asyncio.create_task(_until_left(reader))
         ending = Ending.CLOSED
@@ -400,14 +402,14 @@ class FakeModel:
         if how in ("again", "outgrow"):
             call = f"call-{len(self.asked)}"
             self._calling |= dict.fromkeys(turn.tokens & self._steered if how == "again" else (), call)
-            said = Said("", Call(call, *self.tool), TOO_MUCH if how == "outgrow" else 1)
+            said = ModelAnswer("", ToolCall(call, *self.tool), TOO_MUCH if how == "outgrow" else 1)
         else:
-            said = Said(f"I heard: {heard}" + ("\n" + FLOOD * LINE if how == "flood" else ""))
+            said = ModelAnswer(f"I heard: {heard}" + ("\n" + FLOOD * LINE if how == "flood" else ""))
         await _send(writer, wire.answer(asked, said))
         return Ending.ANSWERED
 
     async def _decide(self, turn: Turn) -> str:
-        """What the turn is answered, once the test has said so."""
+        """Wait until the test has decided how the turn is answered."""
         tokens = turn.tokens - self._finished
         await self._until(lambda: self._leaving or not self._held & tokens or bool(tokens & self._once.keys()))
         if planned := [self._once.pop(token) for token in tokens & self._once.keys()]:
@@ -423,11 +425,11 @@ class FakeModel:
             return Ending.FAILED
         self._summarized.discard(token)
         self._outgrown.discard(token)
-        await _send(writer, turn.wire.answer(turn.asked, Said("A summary.")))
+        await _send(writer, turn.wire.answer(turn.asked, ModelAnswer("A summary.")))
         return Ending.ANSWERED
 
 
-# --- HTTP: as much of it as clients of this wire use
+# --- HTTP, as far as clients of these APIs use it
 
 class _Refused(Exception):
     """A request that is answered with an error."""
@@ -455,7 +457,7 @@ async def _read_request(reader: StreamReader, writer: StreamWriter) -> _Request:
         else:
             body = await reader.readexactly(int(headers.get("content-length", "0")))
     except (ValueError, LimitOverrunError) as error:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"this is no HTTP request ({error})") from error
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"malformed HTTP request ({error})") from error
     return _Request(method, target.partition("?")[0], body)
 
 
@@ -465,7 +467,7 @@ async def _read_chunks(reader: StreamReader) -> bytes:
         chunks.append(await reader.readexactly(size))
         await reader.readexactly(2)
     while await reader.readuntil(b"\r\n") != b"\r\n":
-        """A trailer, which says nothing to us."""
+        """Skip the trailers."""
     return b"".join(chunks)
 
 
@@ -481,22 +483,22 @@ async def _send(writer: StreamWriter, response: Response) -> None:
 async def _until_left(reader: StreamReader) -> None:
     with suppress(ConnectionError):
         while await reader.read(65_536):
-            """Whatever comes after the request is none."""
+            """Ignore anything after the request."""
 
 
-# --- what is asked
+# --- requests
 
 def _checked(token: str) -> str:
     if not WORD.fullmatch(token):
-        raise ValueError(f"a token is one word of letters, digits, - and _: not {token!r}")
+        raise ValueError(f"invalid token {token!r}; use one word of letters, digits, - and _")
     return token
 
 
-def _read_asked(request: _Request) -> Asked:
-    """The request. What clients of a wire differ in is read liberally, and what is not of this wire is refused."""
+def _read_asked(request: _Request) -> ModelRequest:
+    """Parse the request, tolerating the differences between clients. Raises `_Refused` if it is malformed."""
     wire = WIRES[request.path]
     try:
         return wire.read(json.loads(request.body))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: this is no request for "
-                       f"{wire.name} ({type(error).__name__}: {error})", wire) from error
+        raise _Refused(HTTPStatus.BAD_REQUEST, f"{request.method} {request.path}: malformed {wire.name} request "
+                       f"({type(error).__name__}: {error})", wire) from error

@@ -1,4 +1,4 @@
-"""Something of somebody's own by its name, `module:NAME` or `file.py:NAME`, as the current directory has it."""
+"""Loading of user code by name: `module:NAME` or `file.py:NAME`, relative to the current directory."""
 
 import sys
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from .interface import Adapter, MakeAdapter
 
 
 class CannotLoad(ValueError):
-    """There is nothing of that name, or it is something else; says what, and what there is."""
+    """The name cannot be loaded, or is not an adapter; the message lists the adapters in the module."""
 
 
 @contextmanager
 def importable(where: str) -> Iterator[None]:
-    """While this lasts, what lies in the current directory and beside the file can be imported."""
+    """Make modules in the current directory and in the file's directory importable."""
     added = [str(Path.cwd()), str(Path(where).resolve().parent)]
     sys.path[:0] = added
     try:
@@ -28,19 +28,19 @@ def importable(where: str) -> Iterator[None]:
 
 
 def load_module(where: str) -> ModuleType:
-    """The module of that name, or the file."""
+    """Import the module, or the file."""
     with importable(where):
         try:
             return _load_file(where) if where.endswith(".py") else import_module(where)
-        except (Exception, SystemExit) as error:  # whatever somebody's module does when it is loaded
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise CannotLoad(f"cannot load {where}: {type(error).__name__}: {error}") from error
 
 
 def _load_file(path: str) -> ModuleType:
-    spec = spec_from_file_location(f"cancelmark_loaded_{Path(path).stem}", path)  # no name of another module
+    spec = spec_from_file_location(f"cancelmark_loaded_{Path(path).stem}", path)  # cannot shadow another module
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[spec.name] = module_from_spec(spec)  # where its own dataclasses look for it
+    module = sys.modules[spec.name] = module_from_spec(spec)  # dataclasses in it look it up there
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -50,10 +50,10 @@ def _load_file(path: str) -> ModuleType:
 
 
 def load_adapter(name: str) -> MakeAdapter:
-    """The adapter's class, or the function that makes one. One is made, to see that this works."""
+    """Load an adapter's class, or a function that returns an adapter. Calls it once, to check that this works."""
     where, colon, attribute = name.rpartition(":")
     if not colon or not where or not attribute:
-        raise CannotLoad(f"{name!r} does not say what and where; write module:Class or file.py:Class")
+        raise CannotLoad(f"{name!r} is not an adapter's name; expected module:Class or file.py:Class")
     module = load_module(where)
     make = getattr(module, attribute, None)
     there = [key for key, value in vars(module).items()
@@ -63,10 +63,10 @@ def load_adapter(name: str) -> MakeAdapter:
     try:
         made = make()
     except Exception as error:
-        raise CannotLoad(f"{attribute}() fails, and the kit makes one for each history: {type(error).__name__}: "
-                         f"{error}") from error
+        raise CannotLoad(f"{attribute}() raised {type(error).__name__}: {error}; it must be callable without "
+                         "arguments, because the kit calls it for each history") from error
     if not isinstance(made, Adapter):
-        raise CannotLoad(f"{attribute}() is of type {type(made).__name__}, which is no cancelmark.Adapter; adapters "
-                         f"there: {', '.join(there) or 'none'}")
+        raise CannotLoad(f"{attribute}() returned a {type(made).__name__}, not a cancelmark.Adapter; adapters there: "
+                         f"{', '.join(there) or 'none'}")
     found: MakeAdapter = make
     return found

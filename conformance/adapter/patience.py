@@ -1,31 +1,31 @@
-"""How long a silence has to last before it counts, learned from how long this server takes on this machine.
+"""The kit's timeouts, calibrated to this server on this machine.
 
-Nobody can see that something will never happen. The kit waits, and says how long it has waited: several times longer
-than anything took that did happen, among it a few plain prompts at the very beginning. Before a silence is called a
-finding, the history is played again, and the kit waits longer still.
+No client can observe that something will never happen. The kit waits several times longer than anything has taken so
+far, including a few plain prompts at the start, and reports how long it waited. Before a timeout becomes a finding, the
+history is replayed with a longer timeout.
 """
 
 from collections import deque
 
-PLAIN = 3  # plain prompts from which it is learned at first
-FACTOR = 4.0  # times the longest wait that has ended well
-CONFIRM = 3.0  # times as long, before it is said that something did not happen
-FIRST = 10.0  # times as long for the plain prompts at the beginning, of which nothing is known yet
-RECENT = 200  # waits that are remembered: a machine that was busy may not be any more
-STEP = 0.25  # seconds between two looks at a server in this process, while it is learned how long it takes
+PLAIN_PROMPTS = 3  # plain prompts for the initial calibration
+FACTOR = 4.0  # the timeout, in multiples of the longest recent wait that succeeded
+CONFIRM = 3.0  # multiplier when a finding is being confirmed
+FIRST = 10.0  # multiplier for the plain prompts at the start, before anything is known
+RECENT = 200  # waits that are remembered: a busy machine may become idle
+STEP = 0.25  # seconds between two polls of a server in this process, during calibration
 
 
 class Patience:
-    """Of one judgement."""
+    """The timeouts of one judgement."""
 
     def __init__(self, floor: float) -> None:
-        self.floor = floor  # seconds; it is never less
-        self.turn = 0.0  # seconds in which a turn that nobody steers has certainly ended
+        self.floor = floor  # the minimum, in seconds
+        self.turn = 0.0  # seconds in which a turn that the kit does not control has certainly ended
         self.times = CONFIRM
         self._waits: deque[float] = deque(maxlen=RECENT)
 
     def learn(self, seconds: float) -> None:
-        """Something that was waited for has come."""
+        """Record how long a successful wait took."""
         self._waits.append(seconds)
 
     @property
@@ -34,7 +34,7 @@ class Patience:
 
     @property
     def call(self) -> float:
-        """Seconds without an answer."""
+        """The timeout of a call, in seconds."""
         return min(self.times, CONFIRM) * self._usual
 
     @property
@@ -43,5 +43,5 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """Without any news after which what has not happened counts as missing."""
+        """The timeout without any observation, after which an expected event counts as missing."""
         return max(self.turn, self.times * self._usual)

@@ -1,13 +1,13 @@
-"""A server in a process of its own, with a home of its own: nothing of this machine's user is read or changed.
+"""A server process with its own home directory, isolated from the user's files.
 
     server = ServerProcess(["my-server", "--port", "{port}", "--model", model_url], ready="/health")
-    await server.start()                returns when it answers at server.url, or raises `NotRunning` with what it wrote
-    await server.restart()              kills it without warning, and starts it again on what it has stored
-    await server.close()                ends it, and removes its home and its directory
+    await server.start()                returns when it responds at server.url, or raises `NotRunning` with its output
+    await server.restart()              kills it, and starts it again on the same storage
+    await server.close()                stops it, and removes its directories
 
-`{port}` in the command is a port that was free. The process starts in an empty directory, `server.work`, that stays for
-as long as the server is not closed. HOME, TMPDIR and the XDG directories are its own, and of this process's environment
-it gets PATH and the language alone; what else it needs is said with `environment`.
+`{port}` in the command is replaced by a free port. The process starts in an empty directory, `server.work`, which
+exists until the server is closed. HOME, TMPDIR and the XDG directories are private. From this process's environment it
+inherits only PATH and the locale; pass other variables as `environment`.
 """
 
 import asyncio
@@ -24,33 +24,33 @@ from pathlib import Path
 from time import monotonic
 from weakref import WeakSet
 
-START = 60.0  # seconds for the first answer
-STOP = 10.0  # seconds between the request to stop and the kill
-POLL = 0.05  # seconds between two looks
-SHOWN = 2000  # characters of what it wrote, in an error
-LAST = 4  # lines of the same, in a finding
-DYING = 1.0  # seconds between a broken connection and the end of the process that has broken it
+START = 60.0  # seconds for the first response
+STOP = 10.0  # seconds between SIGTERM and SIGKILL
+POLL = 0.05  # seconds
+SHOWN = 2000  # characters of its output in an error
+LAST = 4  # lines of its output in a finding
+DYING = 1.0  # seconds between a broken connection and the exit of the process that broke it
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 XDG = {"XDG_DATA_HOME": ".local/share", "XDG_CONFIG_HOME": ".config", "XDG_CACHE_HOME": ".cache",
-       "XDG_STATE_HOME": ".local/state", "XDG_RUNTIME_DIR": ".local/run"}  # where they are in a home that says nothing
+       "XDG_STATE_HOME": ".local/state", "XDG_RUNTIME_DIR": ".local/run"}  # relative to the home directory
 
 
 _STARTED: "WeakSet[ServerProcess]" = WeakSet()
 
 
 class NotRunning(Exception):
-    """The server does not start; says why, with what it wrote."""
+    """The server did not start; the message has the reason and its output."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 async def find_exited(seconds: float) -> "list[ServerProcess]":
-    """The servers of this process that have ended by themselves, now or within this time."""
+    """The servers started by this process that have exited by themselves, or do so within this time."""
     until = monotonic() + seconds
     while not (exited := [server for server in _STARTED if server.exited]) and monotonic() < until and any(
             server.running for server in _STARTED):
@@ -59,7 +59,7 @@ async def find_exited(seconds: float) -> "list[ServerProcess]":
 
 
 class Home:
-    """A place for a process: an empty directory to work in, and directories of its own for all that it keeps."""
+    """Private directories for a process: an empty working directory, and a home for the files that it stores."""
 
     def __init__(self, prefix: str) -> None:
         self.place = Path(tempfile.mkdtemp(prefix=prefix))
@@ -74,24 +74,23 @@ class Home:
 
     @property
     def output(self) -> str:
-        """All that was written to the log."""
+        """Everything that the process wrote to its log."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def remove(self) -> None:
-        """Leaves nothing behind."""
+        """Remove the directories."""
         shutil.rmtree(self.place, ignore_errors=True)
         atexit.unregister(self.remove)
 
 
 class ServerProcess(Home):
-    """A server that is started, killed and started again. What it writes, to standard output and standard error, is
-    kept in `output`."""
+    """A server process that can be restarted. `output` collects its standard output and standard error."""
 
     def __init__(
         self, command: Sequence[str | Path], *, ready: str = "", environment: Mapping[str, str] | None = None,
         start: float = START,
     ) -> None:
-        """`ready` is a path that it answers with success when it is ready; without one, it is ready when it listens."""
+        """`ready` is a path that responds with 200 when the server is ready; without it, a listening port is enough."""
         super().__init__("cancelmark-server-")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -106,16 +105,16 @@ class ServerProcess(Home):
 
     @property
     def exited(self) -> str:
-        """How it has ended by itself, and what it wrote last. Empty if it has not, or was asked to."""
+        """How it exited by itself, and its last output. Empty if it is running or was stopped."""
         code = self._running.poll() if self._running else None
         if code is None:
             return ""
         how = f"exit code {code}" if code >= 0 else f"signal {-code}"
         last = " / ".join(self.output.splitlines()[-LAST:]) or "nothing"
-        return f"{self.command[0]} ended with {how}; it wrote last: {last}"
+        return f"{self.command[0]} exited with {how}; its last output: {last}"
 
     async def start(self) -> None:
-        """Returns when it answers."""
+        """Start the process, and return when it responds."""
         _STARTED.add(self)
         with self.log.open("ab") as log:
             try:
@@ -127,9 +126,9 @@ class ServerProcess(Home):
         until = monotonic() + self._start
         while not await self._answers():
             if not self.running or monotonic() > until:
-                how = f"did not answer within {self._start:g} s" if self.running else "ended before it answered"
+                how = f"did not respond within {self._start:g} s" if self.running else "exited before it responded"
                 self.kill()
-                raise NotRunning(f"{self.command[0]} {how}; it wrote:\n{self.output[-SHOWN:].strip()}")
+                raise NotRunning(f"{self.command[0]} {how}; its output:\n{self.output[-SHOWN:].strip()}")
             await asyncio.sleep(POLL)
 
     async def _answers(self) -> bool:
@@ -147,7 +146,7 @@ class ServerProcess(Home):
             return False
 
     def kill(self) -> None:
-        """Ends it without warning, and whatever it has started."""
+        """Kill the process and its children."""
         if self._running:
             with suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGKILL)
@@ -155,7 +154,7 @@ class ServerProcess(Home):
             self._running = None
 
     async def stop(self) -> None:
-        """Asks it to end; kills it if it does not, and whatever it has left behind."""
+        """Terminate the process; kill it if it does not exit in time, and its remaining children."""
         if self._running:
             self._running.terminate()
             until = monotonic() + STOP
@@ -164,12 +163,12 @@ class ServerProcess(Home):
             self.kill()
 
     async def restart(self) -> None:
-        """Kills it without warning, and starts it again where it was."""
+        """Kill the process, and start it again in the same directories."""
         self.kill()
         await self.start()
 
     async def close(self) -> None:
-        """Ends it, and leaves nothing behind."""
+        """Stop the process, and remove its directories."""
         await self.stop()
         self.remove()
 

@@ -1,9 +1,9 @@
-"""Adapters of servers that have the calls of `model.calls`: each call is made in one place."""
+"""The base of adapters for servers with all calls of `model.calls`: one method makes every call."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from cancelmark.model.calls import CALLS_BY_WORD, Call
+from cancelmark.model.calls import CALLS_BY_WORD, ClientCall
 
 from .interface import Adapter, Sent
 
@@ -18,14 +18,14 @@ def _made(word: str) -> Callable[..., Coroutine[Any, Any, None]]:
 
 
 class TableAdapter(Adapter):
-    """Has every call of the table."""
+    """An adapter that implements every call of the table by `make_call`."""
 
-    async def make_call(self, call: Call, session: str, prompt: Sent | None = None, **arguments: Any) -> Any:
-        """Makes the call, about this prompt if it names one, with the arguments of the runtime's method."""
+    async def make_call(self, call: ClientCall, session: str, prompt: Sent | None = None, **arguments: Any) -> Any:
+        """Make the call, for this prompt if the call names one, with the arguments of the runtime's method."""
         raise NotImplementedError
 
     async def name_stopped(self, answer: Any) -> str | None:
-        """The name of the prompt that the answer to a stop speaks of, as `Adapter.stop` returns it."""
+        """The name of the prompt that a stop has canceled, from its response, as `Adapter.stop` returns it."""
         raise NotImplementedError
 
     cancel = _made("cancel")

@@ -1,15 +1,15 @@
-"""The language model of a server in this process: the kit decides how long each turn takes, and how it ends."""
+"""The language model for servers in this process: the kit controls how long each turn takes and how it ends."""
 
 import asyncio
 from collections.abc import Callable
 
 
 class TurnFailed(Exception):
-    """The language model failed, because the kit wants it to."""
+    """The language model failed, as the kit requested."""
 
 
 class ContextFull(Exception):
-    """What the turn has to say no longer fits: it can go on after a summary."""
+    """The turn has overflowed its context; it can continue after a summary."""
 
 
 def answer_to(name: str) -> str:
@@ -21,36 +21,38 @@ def failure_of(name: str) -> str:
 
 
 class Turns:
-    """The language model of a server in this process, steered by the kit.
+    """The language model for servers in this process, controlled by the kit.
 
-    `await turns(text)` is one turn: it returns the answer, or raises `TurnFailed`. The text is the prompt's, or
-    anything that contains it; if it contains several prompts', the last one counts. To cancel a turn, cancel the task
-    that awaits it.
+    `await turns(text)` is one turn: it returns the answer, or raises `TurnFailed`. The text must contain the prompt's
+    text; if it contains several prompts, the turn is that of the last one. To cancel a turn, cancel the task that
+    awaits it.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, asyncio.Event] = {}
         self._summaries: dict[str, asyncio.Event] = {}
-        self._how: dict[str, str] = {}  # what it will do when it is let go: release, fail, again or outgrow
+        self._how: dict[str, str] = {}  # how a waiting call returns: release, fail, again or outgrow
         self._started: dict[str, int] = {}
         self._summarized: dict[str, int] = {}
         self._closed: dict[str, int] = {}
         self._open: dict[str, int] = {}
         self.taken_in: dict[str, str] = {}
-        """By name, the prompt whose turn has taken it in."""
+        """By the name of a folded prompt, the prompt whose turn folded it."""
         self._heard: dict[str, str] = {}
         self.changed: Callable[[], None] = lambda: None
-        """Called when a turn or a summary has started, or was broken off."""
+        """Called when a turn or a summary has started, ended, or was aborted."""
 
     async def __call__(self, text: str) -> str:
         answer = await self.step(text)
         if answer is None:
-            raise TypeError("this turn was asked to go on, but calls the model once; do not set `folds`")
+            raise TypeError("the kit wants this turn to call the model again, but `turns(text)` is a single call; use "
+                            "`turns.step`, or do not set `folds`")
         return answer
 
     async def step(self, text: str, *taken_in: str) -> str | None:
-        """One call of a turn that may need several: None means that it has to call again. `taken_in` are the texts of
-        prompts that the turn has taken in since the last call. Raises `ContextFull` if a summary is needed first."""
+        """One call of a turn that may need several. Returns None if the turn has to call again. `taken_in` are the
+        texts of prompts that the turn has folded since its last call. Raises `ContextFull` if a summary is needed
+        first."""
         name = self._name_in(text)
         for other, its_text in zip(map(self._name_in, taken_in), taken_in):
             self._heard.setdefault(other, its_text)
@@ -70,7 +72,7 @@ class Turns:
         return answer_to(name)
 
     async def make_summary(self, text: str) -> str:
-        """The summary of a conversation that no longer fits, for the turn that needs it."""
+        """Summarize a conversation that has overflowed its context, for the turn of this text."""
         name = self._name_in(text)
         made = self._summaries[name]
         await self._wait(name, made, self._summarized)
@@ -93,7 +95,8 @@ class Turns:
     def _name_in(self, text: str) -> str:
         found = [(text.rfind(name), name) for name in self._known if name in text]
         if not found:
-            raise LookupError(f"a turn for a text in which there is no prompt of the kit: {text:.200}")
+            raise LookupError(f"the text of this turn contains no prompt of the kit: {text:.200}; pass `prompt.text` "
+                              "unchanged")
         return max(found)[1]
 
     # --- steering
@@ -108,21 +111,21 @@ class Turns:
         self._let_go(token, "fail")
 
     def again(self, token: str) -> None:
-        """The call that waits now returns, and the turn has to call again."""
+        """Let the waiting call return None: the turn has to call again."""
         self._let_go(token, "again")
 
     def outgrow(self, token: str) -> None:
         self._let_go(token, "outgrow")
 
     def flood(self, token: str) -> None:
-        """Here nothing is streamed: a long answer is as good as any."""
+        """As `release`: nothing is streamed here, so a long answer makes no difference."""
         self._let_go(token, "release")
 
     def summarize(self, token: str) -> None:
         self._summaries[token].set()
 
     def settle(self, token: str) -> None:
-        """Whose turn it is says the text."""
+        """Do nothing: the text identifies the turn."""
 
     def heard(self, token: str) -> str:
         return self._heard.get(token, "")

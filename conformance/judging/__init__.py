@@ -1,1 +1,1 @@
-"""From what was seen of a server to what it breaks, and to what was put to the test."""
+"""From the observations of a server to the guarantees that they break, and those that they test."""

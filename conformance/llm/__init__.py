@@ -1,13 +1,13 @@
-"""The wires of language models that the fake one speaks: OpenAI chat completions, OpenAI Responses, Anthropic Messages.
+"""The APIs of the fake language model: OpenAI chat completions, OpenAI Responses and Anthropic Messages.
 
-    asked       what a request asks for, whatever its wire; and an answer to write as each wire does
+    asked       requests and answers, independent of the API
     chat        POST /v1/chat/completions
     responses   POST /v1/responses
     anthropic   POST /v1/messages
 """
 
 from . import anthropic, chat, responses
-from .asked import WORD, Asked, Call, Response, Said, Wire, json_response
+from .asked import WORD, ModelAnswer, ModelRequest, Response, ToolCall, Wire, json_response
 from .chat import list_models
 
 WIRES: dict[str, Wire] = {
@@ -15,6 +15,8 @@ WIRES: dict[str, Wire] = {
     "/v1/responses": responses.Responses(),
     "/v1/messages": anthropic.Messages(),
 }
-"""By the path of a request for an answer."""
+"""By the path of a request."""
 
-__all__ = ["WIRES", "WORD", "Asked", "Call", "Response", "Said", "Wire", "json_response", "list_models"]
+__all__ = [
+    "WIRES", "WORD", "ModelAnswer", "ModelRequest", "Response", "ToolCall", "Wire", "json_response", "list_models",
+]

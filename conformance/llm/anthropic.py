@@ -1,8 +1,8 @@
 """Anthropic Messages: `POST /v1/messages`.
 
-Users and assistants take turns on this wire: a client that has two prompts in a row, because the first was canceled,
-puts both into one message, as two blocks. Each block of text is a message here, so that the last block is the prompt.
-What a client tells the model beside the prompt, in a block of its own tag, is no prompt.
+In this API user and assistant messages alternate. A client with two prompts in a row, because the first was canceled,
+sends both as blocks of one message. So each text block is read as a message, and the last block is the prompt. A block
+that a client adds for its own purposes, marked by a tag (`ASIDE`), is not a prompt.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,27 +10,27 @@ from http import HTTPStatus
 from json import loads
 from typing import Any
 
-from .asked import Asked, Response, Said, json_response, named_event, stream
+from .asked import ModelAnswer, ModelRequest, Response, json_response, named_event, stream
 
 ASIDE = ("<system-reminder>", "<local-command", "<command-")
 
 
 class Messages:
-    """The wire."""
+    """The Anthropic Messages API."""
 
     name = "messages"
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         said = [each for message in body["messages"] for each in _read_message(message)]
         spoken = [message for message in body["messages"] if message["role"] == "assistant"][-1:]
         calls = tuple(str(block["id"]) for message in spoken for block in _blocks(message)
                       if block.get("type") == "tool_use")
-        return Asked(
+        return ModelRequest(
             model=str(body.get("model", "")), roles=tuple(role for role, _ in said),
             texts=tuple(text for _, text in said), tools=len(body.get("tools") or ()), stream=bool(body.get("stream")),
             usage=True, calls=calls)
 
-    def answer(self, asked: Asked, said: Said) -> Response:
+    def answer(self, asked: ModelRequest, said: ModelAnswer) -> Response:
         reason = "tool_use" if said.call else "end_turn"
         spent = {"input_tokens": said.heard, "output_tokens": 1}
         block: dict[str, Any] = {"type": "text", "text": said.text}
@@ -63,7 +63,7 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_message(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The blocks of the message, each as a message."""
+    """Each block of the message as a role and a text."""
     for block in _blocks(message):
         if block.get("type") == "text" and not block["text"].lstrip().startswith(ASIDE):
             yield str(message["role"]), block["text"]

@@ -1,4 +1,4 @@
-"""What a request asks of a language model, and what is answered, whatever the wire."""
+"""Requests to a language model, and its answers, independent of the API."""
 
 import json
 import re
@@ -12,21 +12,21 @@ PIECE, LINE = re.compile(r"\S*\s*"), re.compile(r".*\n?")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a request asks for."""
+class ModelRequest:
+    """A request to the language model."""
 
     model: str
     roles: tuple[str, ...]
-    """Whose messages they are, from the first to the last."""
+    """The roles of its messages, in order."""
     texts: tuple[str, ...]
-    """What they say."""
+    """The texts of its messages, in order."""
     tools: int
-    """How many tools the model is offered."""
+    """How many tools the request offers."""
     stream: bool
     usage: bool
-    """Whether the stream is to end with what was spent."""
+    """Whether the stream is to end with the token usage."""
     calls: tuple[str, ...] = ()
-    """The tool calls in the last assistant message, by their ids."""
+    """The ids of the tool calls in the last assistant message."""
 
     @property
     def prompt(self) -> str:
@@ -34,7 +34,7 @@ class Asked:
         return next((text for role, text in zip(self.roles[::-1], self.texts[::-1]) if role == "user"), "")
 
     def heard(self, word: str) -> str:
-        """The user messages that have this word in them."""
+        """The user messages that contain this word."""
         said = (text for role, text in zip(self.roles, self.texts) if role == "user")
         return "\n".join(text for text in said if word in WORD.findall(text))
 
@@ -45,7 +45,7 @@ class Asked:
         return tuple(text for role, text in zip(self.roles[after:], self.texts[after:]) if role == "user")
 
 
-class Call(NamedTuple):
+class ToolCall(NamedTuple):
     """A tool call that the model makes."""
 
     id: str
@@ -53,13 +53,13 @@ class Call(NamedTuple):
     arguments: str
 
 
-class Said(NamedTuple):
-    """What the model says: a text, or a tool call."""
+class ModelAnswer(NamedTuple):
+    """An answer of the model: a text, or a tool call."""
 
     text: str
-    call: Call | None = None
+    call: ToolCall | None = None
     heard: int = 1
-    """Tokens that the conversation took."""
+    """Input tokens to report."""
 
     @property
     def pieces(self) -> list[str]:
@@ -73,22 +73,24 @@ class Response(NamedTuple):
     status: HTTPStatus
     kind: str
     pieces: list[bytes]
-    """The body, each piece of which goes out by itself."""
+    """The body, in pieces that are sent one by one."""
 
 
 class Wire(Protocol):
-    """How one API writes requests and answers."""
+    """The encoding of requests and answers in one API."""
 
     name: str
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
-        """The request. What clients differ in is read liberally; `KeyError`, `TypeError` and the like: it is none."""
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
+        """Parse a request, tolerating the differences between clients. Raises `KeyError`, `TypeError` or the like if it
+        is malformed."""
 
-    def answer(self, asked: Asked, said: Said) -> Response:
-        """What the model says, as a stream if that is asked for."""
+    def answer(self, asked: ModelRequest, said: ModelAnswer) -> Response:
+        """Encode an answer, as a stream if the request asks for one."""
 
     def error(self, status: HTTPStatus, message: str, code: str | None = None) -> Response:
-        """A refusal. The code `context_length_exceeded` says that the conversation no longer fits."""
+        """Encode an error. The code `context_length_exceeded` means that the conversation has overflowed its context.
+        """
 
 
 def json_response(value: Mapping[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Response:
@@ -100,12 +102,12 @@ def stream(events: Sequence[bytes]) -> Response:
 
 
 def named_event(event: Mapping[str, Any]) -> bytes:
-    """A server-sent event that has the type of what it carries for a name."""
+    """A server-sent event named by the `type` of its data."""
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def text_of(content: object, kinds: Sequence[str] = ("text",)) -> str:
-    """A message's text: it is a string, nothing, or a list of parts of which some are text."""
+    """The text of a message's content, which is a string, None, or a list of parts some of which are text."""
     if isinstance(content, list):
         return "\n".join(texts_in(content, kinds))
     return content if isinstance(content, str) else ""

@@ -6,25 +6,25 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from .asked import Asked, Response, Said, json_response, stream, text_of
+from .asked import ModelAnswer, ModelRequest, Response, json_response, stream, text_of
 
 
 class ChatCompletions:
-    """The wire."""
+    """The OpenAI chat completions API."""
 
     name = "chat completions"
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         messages = [(message["role"], text_of(message.get("content"))) for message in body["messages"]]
         options = body.get("stream_options") or {}
         spoken = [message for message in body["messages"] if message["role"] == "assistant"][-1:]
         calls = tuple(str(call["id"]) for message in spoken for call in message.get("tool_calls") or ())
-        return Asked(
+        return ModelRequest(
             model=str(body.get("model", "")), roles=tuple(role for role, _ in messages),
             texts=tuple(text for _, text in messages), tools=len(body.get("tools") or ()),
             stream=bool(body.get("stream")), usage=bool(options.get("include_usage")), calls=calls)
 
-    def answer(self, asked: Asked, said: Said) -> Response:
+    def answer(self, asked: ModelRequest, said: ModelAnswer) -> Response:
         head = {"id": "chatcmpl-fake", "created": int(time.time()), "model": asked.model}
         spent = {"prompt_tokens": said.heard, "completion_tokens": 1, "total_tokens": said.heard + 1}
         reason = "tool_calls" if said.call else "stop"
@@ -50,6 +50,6 @@ class ChatCompletions:
 
 
 def list_models(*names: str) -> Response:
-    """What `GET /v1/models` answers."""
+    """The response to `GET /v1/models`."""
     models = [{"id": name, "object": "model", "created": 0, "owned_by": "cancelmark"} for name in names]
     return json_response({"object": "list", "data": models})

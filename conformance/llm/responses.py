@@ -6,17 +6,17 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any
 
-from .asked import Asked, Response, Said, json_response, named_event, stream, text_of
+from .asked import ModelAnswer, ModelRequest, Response, json_response, named_event, stream, text_of
 
 TEXTS = ("input_text", "output_text", "text")
 
 
 class Responses:
-    """The wire."""
+    """The OpenAI Responses API."""
 
     name = "responses"
 
-    def read(self, body: Mapping[str, Any]) -> Asked:
+    def read(self, body: Mapping[str, Any]) -> ModelRequest:
         given = body["input"]
         items = [{"role": "user", "content": given}] if isinstance(given, str) else given
         said = [_read_item(item) for item in items]
@@ -26,12 +26,12 @@ class Responses:
             begin -= 1
         calls = tuple(str(item["call_id"]) for item in items[max(begin, 0):end + 1]
                       if item.get("type") == "function_call")
-        return Asked(
+        return ModelRequest(
             model=str(body.get("model", "")), roles=tuple(role for role, _ in said),
             texts=tuple(text for _, text in said), tools=len(body.get("tools") or ()), stream=bool(body.get("stream")),
             usage=True, calls=calls)
 
-    def answer(self, asked: Asked, said: Said) -> Response:
+    def answer(self, asked: ModelRequest, said: ModelAnswer) -> Response:
         item = _item(said, "completed")
         whole = _response(asked, "completed", [item]) | {"usage": {
             "input_tokens": said.heard, "input_tokens_details": {"cached_tokens": 0}, "output_tokens": 1,
@@ -47,7 +47,7 @@ class Responses:
 
 
 def _read_item(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Whose item it is, and what it says."""
+    """The role and the text of an item."""
     match item.get("type", "message"):
         case "message":
             return str(item["role"]), text_of(item.get("content"), TEXTS)
@@ -57,7 +57,7 @@ def _read_item(item: Mapping[str, Any]) -> tuple[str, str]:
             return "tool", text_of(item.get("output"), TEXTS)
 
 
-def _item(said: Said, status: str) -> dict[str, Any]:
+def _item(said: ModelAnswer, status: str) -> dict[str, Any]:
     if said.call:
         return {"type": "function_call", "id": f"fc-{said.call.id}", "call_id": said.call.id, "name": said.call.name,
                 "arguments": said.call.arguments if status == "completed" else "", "status": status}
@@ -65,13 +65,15 @@ def _item(said: Said, status: str) -> dict[str, Any]:
     return {"type": "message", "id": "msg-fake", "role": "assistant", "status": status, "content": content}
 
 
-def _response(asked: Asked, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _response(asked: ModelRequest, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": "resp-fake", "object": "response", "created_at": int(time.time()), "status": status, "error": None,
             "incomplete_details": None, "instructions": None, "model": asked.model, "output": output,
             "parallel_tool_calls": False, "tool_choice": "auto", "tools": [], "metadata": {}}
 
 
-def _events(asked: Asked, said: Said, item: dict[str, Any], whole: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _events(
+    asked: ModelRequest, said: ModelAnswer, item: dict[str, Any], whole: dict[str, Any],
+) -> Iterator[dict[str, Any]]:
     at = {"item_id": item["id"], "output_index": 0}
     yield {"type": "response.created", "response": _response(asked, "in_progress", [])}
     yield {"type": "response.output_item.added", "output_index": 0, "item": _item(said, "in_progress")}

@@ -1,1 +1,1 @@
-"""Playing histories on a server: what clients do, and what is seen of it."""
+"""Running scripts on a server: what clients do, and what they observe."""

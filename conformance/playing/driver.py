@@ -1,4 +1,4 @@
-"""Plays a script on a server: calls the adapter, and steers the turns. The observer writes down what is seen."""
+"""Runs a script on a server: calls the adapter and controls the turns. The observer records what is observed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,23 +9,23 @@ from time import perf_counter
 from cancelmark.model.calls import CALLS_BY_WORD, NAMED
 from cancelmark.model.session import label
 
-from ..adapter import Adapter, Refused, Sent, ServerGone, Steering, is_gone
+from ..adapter import Adapter, Refused, Sent, ServerGone, is_gone
 from ..adapter.process import DYING, ServerProcess, find_exited
 from ..judging.family import replaces_of
 from ..judging.guarantees import judge_history
-from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
-from .observer import PAUSE, Hangs, Observer, call_adapter
+from ..judging.history import CLIENTS, ENDING, MODEL, SERVER, STOP, ClientCall, History, Track, at_session
+from .observer import PAUSE, Hangs, Observer, Steering, call_adapter
 from .script import TURNS, Batch, Do, Script
 
 LIMIT = 26  # prompts in a history: there are no more letters
-COARSE = 0.002  # seconds: the event loop waits no less exactly than that
+COARSE = 0.002  # seconds: the event loop's timers are at least this accurate
 SESSION_CALLS = {*CALLS_BY_WORD, "delete"} - {*NAMED}
-WORDS = {"release": "answers", "fail": "fails", "again": "wants a tool", "outgrow": "no longer fits",
-         "flood": "answers at length", "summarize": "the summary is made"}
+WORDS = {"release": "answer", "fail": "failure", "again": "tool call", "outgrow": "context overflow",
+         "flood": "long answer", "summarize": "summary"}
 
 
 class Driver:
-    """One history."""
+    """Runs one script on one adapter."""
 
     def __init__(self, adapter: Adapter, steering: Steering | None, name: str) -> None:
         self.adapter, self.steering, self.name = adapter, steering, name
@@ -34,7 +34,8 @@ class Driver:
         self.sent: dict[str, Sent] = {}  # by name
 
     async def play(self, script: Script) -> History:
-        """Plays it to its end: when the script is over, all turns are released, and every prompt has to end."""
+        """Run the script and check the history. After its last step all turns are released, and every prompt must end.
+        """
         history, adapter = self.history, self.adapter
         try:
             await call_adapter(adapter, "open", adapter.open())
@@ -60,7 +61,7 @@ class Driver:
         return history
 
     async def _note_gone(self, error: Exception) -> None:
-        """A server that is gone has broken something. Any other error is the adapter's."""
+        """Report that the server is gone. Re-raise any other error: it is the adapter's."""
         dead = [] if self.history.gone else await self._find_dead(DYING)
         if not (dead or is_gone(error)):
             raise error
@@ -71,7 +72,7 @@ class Driver:
             self.history.complain("progress", f"the server is gone ({self.history.gone:.400}{how}).")
 
     async def _leave(self) -> None:
-        """Leaves nothing behind, and brings a server back that is gone, if the adapter can."""
+        """Close the adapter, and restart a server that is gone if the adapter can."""
         adapter, history = self.adapter, self.history
         try:
             await self.observer.stop_reading()
@@ -80,9 +81,9 @@ class Driver:
         finally:
             if self.steering and adapter.outside:
                 for p in history.prompts:
-                    self.steering.release(p.name)  # a turn that is held for ever may keep the server from all others
+                    self.steering.release(p.name)  # a turn that never ends could block the next histories
             if history.gone:
-                with suppress(Exception):  # the next history shows whether it is back
+                with suppress(Exception):  # the next history shows whether it succeeded
                     await call_adapter(adapter, "revive", self._revive())
             with suppress(*([Exception] if history.gone else [Hangs])):
                 await call_adapter(adapter, "close", adapter.close())
@@ -112,12 +113,12 @@ class Driver:
         if batch.rest and self.steering:
             await self.observer.rest()
         elif batch.rest:
-            await asyncio.sleep(PAUSE)  # to wait for the end of every turn would leave nothing to cancel
+            await asyncio.sleep(PAUSE)  # waiting for every turn to end would leave nothing to cancel
         else:
             self.observer.look_at_turns()
 
     async def _wait(self, microseconds: int) -> None:
-        """So long and not longer. The event loop alone would round it up to milliseconds."""
+        """Sleep with microsecond accuracy. The event loop would round up to milliseconds."""
         if not microseconds:
             return
         until = perf_counter() + microseconds / 1e6
@@ -156,7 +157,7 @@ class Driver:
             case "return":
                 await observer.watch_again()
             case "attach" if not observer.shut:
-                self.history.note(CLIENTS, "", "one more client attaches")
+                self.history.note(CLIENTS, "", "another client attaches")
                 await call_adapter(adapter, "attach", adapter.attach())
 
     async def _send(self, do: Do) -> None:
@@ -179,7 +180,7 @@ class Driver:
             self._settle_turns(do.session)
         if do.what == "lose":
             await call_adapter(self.adapter, "lose", self.adapter.lose(self.observer.sessions[do.session], sent))
-            history.note(CLIENTS, "", f"the answer to {p.label} is lost")
+            history.note(CLIENTS, "", f"the response to {p.label} is lost")
         elif await self._accept(p.label, do.session, sent):
             p.accepted = inf if p.refused else min(p.accepted, history.now)
             interrupt.end = p.accepted
@@ -187,7 +188,8 @@ class Driver:
             p.refused, p.answered = True, history.now
 
     async def _is_free(self, session: int) -> bool:
-        """Whether a prompt may be sent there. Clients that send one at a time wait for those that are about to end."""
+        """Whether a prompt may be sent to this session. Clients that send one at a time first wait for prompts that are
+        about to end."""
         def busy() -> bool:
             return any(not p.ended and not p.refused for p in self.history.prompts_of(session))
 
@@ -196,7 +198,7 @@ class Driver:
         return not (self.adapter.one_at_a_time and busy())
 
     async def _accept(self, name: str, session: int, sent: Sent) -> bool:
-        """Whether the server has accepted it."""
+        """Send the prompt, and return whether the server accepted it."""
         call = self.adapter.accept(self.observer.sessions[session], sent)
         try:
             await call_adapter(self.adapter, "accept", call)
@@ -207,12 +209,12 @@ class Driver:
             if not (self.observer.shut and is_gone(error)):
                 raise
             accepted = False
-        self.history.note(SERVER, CLIENTS, f"{name} is {'accepted' if accepted else 'refused'}")
+        self.history.note(SERVER, CLIENTS, f"{name} {'accepted' if accepted else 'refused'}")
         self.observer.news += 1
         return accepted
 
     async def _resend(self, p: Track, do: Do) -> None:
-        """The same prompt again, as a client does that has not heard whether it was accepted."""
+        """Send the same prompt again, like a client that got no response and retries."""
         if p.refused or not p.run_id:
             return
         known = p.accepted < inf
@@ -222,10 +224,10 @@ class Driver:
             p.resent += 1
         elif known:
             p.resent += 1
-            self.history.complain("run-ids", f"{p.label} was accepted; sent again under its run id, it was refused.")
+            self.history.complain("run-ids", f"{p.label} was accepted, but refused when resent under its run id.")
 
     async def _reuse(self, p: Track, do: Do) -> None:
-        """Another prompt under the same run id: whoever takes it cannot tell the two apart."""
+        """Send another prompt under the same run id. The server must refuse it."""
         if p.accepted == inf or not p.run_id:
             return
         name = f"{p.name}-{self.history.now}"
@@ -237,10 +239,10 @@ class Driver:
         self.history.note(CLIENTS, SERVER, f"accept {other}{at_session(do.session)}")
         p.reused += 1
         if await self._accept(other, do.session, Sent(p.name, f"Say something about {name}", p.name)):
-            self.history.complain("run-ids", f"{other} was accepted.")
+            self.history.complain("run-ids", f"the server accepted {other}.")
 
     async def _name(self, p: Track, what: str) -> None:
-        """A call about one prompt. Who has no run id is known when it is accepted."""
+        """Make a call that names one prompt. A prompt without a run id can be named once it is accepted."""
         if p.refused or p.session in self.observer.deleted or (p.accepted == inf and not p.run_id):
             return
         sent, session = self.sent[p.name], self.observer.sessions[p.session]
@@ -252,7 +254,7 @@ class Driver:
     async def _make_call(self, made: ClientCall, call: Callable[..., Awaitable[str | None]], *arguments: object,
                          ) -> None:
         history = self.history
-        if made.what in KINDS:
+        if made.what in ENDING:
             self._settle_turns(made.session)
         known = history.prompts_of(made.session or 0)
         made.idle = made.what in ("cancel", "stop") and all(p.ended or p.refused for p in known)
@@ -261,27 +263,26 @@ class Driver:
         try:
             answer = await call_adapter(self.adapter, made.what, call(*arguments))
         except Refused:
-            history.note(SERVER, CLIENTS, f"{made.text} is refused")
+            history.note(SERVER, CLIENTS, f"{made.text} refused")
             made.refused = True
-            return  # nobody knows whether it took effect
+            return  # whether it took effect is unknown
         told = ""
         if made.what in STOP and answer is not None:
             stopped = history.find_prompt(answer)
             made.of = stopped.label if stopped else ""
-            told = f": {made.of or 'nobody was in front'}"
-        made.end = history.note(SERVER, CLIENTS, f"{made.text} is answered{told}")
+            told = f": {made.of or 'no prompt'}"
+        made.end = history.note(SERVER, CLIENTS, f"{made.text} acknowledged{told}")
         made.idle = made.idle and len(history.prompts_of(made.session or 0)) == len(known)
         self.observer.news += 1
 
     def _settle_turns(self, session: int | None) -> None:
-        """Turns of the session, or of all, may be over from now on."""
+        """Tell the language model that turns of the session, or of all sessions, may be over from now on."""
         for p in self.history.prompts if session is None else self.history.prompts_of(session):
             if self.steering:
                 self.steering.settle(p.name)
 
     def _steer_turn(self, do: Do) -> None:
-        """The turn of the prompt that is named; or else, of those that run in the session, the one that started first.
-        """
+        """Steer the turn of the named prompt; without a name, the first one started of those running in the session."""
         self.observer.look_at_turns()
         if do.back:
             found = self.history.prompts[-do.back:][:1] if do.back <= len(self.history.prompts) else []
@@ -317,8 +318,8 @@ class Driver:
         self.observer.start_reading()
 
     async def _end_all_turns(self) -> None:
-        """Turns are let go, one after the other, until nothing runs, in sessions that nobody holds any more: then
-        everything has to be over."""
+        """Resume held sessions and release one turn after the other until none is running. Then every prompt must have
+        ended."""
         await self.observer.watch_again()
         held = [n for n in range(len(self.observer.sessions)) if self.history.maybe_held(n)]
         if held and not self.observer.shut:

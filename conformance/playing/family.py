@@ -1,4 +1,4 @@
-"""What is tried of the calls that a server may have besides: a script and the guarantee that it tests, each."""
+"""The scenarios for optional calls: each a script and the guarantee that it tests."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from .script import Script, script
 
 @dataclass(frozen=True)
 class Scenario:
-    """Something to try."""
+    """A script that tests one guarantee."""
 
-    name: str  # of the flaw that it provokes, or what it shows
+    name: str  # of the flaw that it provokes, or of the case that it tests
     guarantee: str
     text: str
-    needs: frozenset[str] = frozenset()  # of what a server may offer, apart from being steered
+    needs: frozenset[str] = frozenset()  # what the server must offer, besides turns that the kit controls
 
     @classmethod
     def of(cls, name: str, guarantee: str, text: str, *needs: str) -> "Scenario":
-        """With what its script needs of the family."""
+        """A scenario that also needs the optional calls in its script."""
         family = (what for do in script(text).everything for what in do.needs)
         return cls(name, guarantee, text, frozenset([*needs, *family]))
 
@@ -36,7 +36,7 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("a revoke while its turn ends", "revoke-exact", "accept A; accept B; release + revoke A"),
     _s("a revoke before a restart", "no-lost-cancel", "accept A, revoke A, restart", "restart"),
     _s("the next prompt after a revoke", "no-poisoning", "accept A; revoke A, accept B"),
-    # what runs is stopped
+    # the running prompt stopped
     _s("a stop of a running turn", "stop-heard", "accept A; accept B; stop"),
     _s("a stop before the entry", "stop-heard", "accept A, stop"),
     _s("a stop before a queue", "keeps-queue", "accept A; accept B; accept C; stop"),
@@ -44,7 +44,7 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("a stop while its turn ends", "no-poisoning", "accept A; accept B; accept C; stop + release"),
     _s("a stop of an idle session", "idle-cancel-noop", "stop; accept A"),
     _s("the next prompt after a stop", "no-poisoning", "accept A; stop, accept B"),
-    # the queue is held
+    # the queue held
     _s("a stop that holds", "held", "accept A; accept B; stop hold; resume"),
     _s("a hold of a queue", "held", "accept A; accept B; hold; release; resume"),
     _s("a prompt in a held session", "held", "hold; accept A; resume"),
@@ -56,7 +56,7 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
        "outgrow"),
     _s("a resume with nothing running", "all-done", "hold; accept A; resume"),
     _s("a resume while a turn ends", "all-done", "accept A; accept B; hold; release + resume"),
-    # another text
+    # the text replaced
     _s("another text for one that waits", "edited", "accept A; accept B; replace B; release"),
     _s("a third text", "edited", "accept A; accept B; replace B; replace B; release"),
     _s("another text too late", "edited", "accept A; replace A"),
@@ -65,7 +65,7 @@ FAMILY_SCENARIOS: tuple[Scenario, ...] = (
     _s("another text for one that has begun", "edited",
        "accept A, accept B; outgrow; summarize; replace A + replace B", "outgrow"),
     _s("another text and a restart", "edited", "accept A; accept B; replace B; restart", "restart"),
-    # to the front
+    # moved to the front
     _s("to the front", "fifo", "accept A; accept B; accept C; next C; release; release"),
     _s("to the front, both", "fifo", "accept A; accept B; accept C; next C; next B; release; release"),
     _s("to the front and a restart", "fifo", "accept A; accept B; accept C; next C; restart", "restart"),

@@ -1,8 +1,8 @@
-"""Writes down what is seen of a server: events, what the language model hears, and what is in the queue.
+"""Records what is observed of a server: events, requests to the language model, and queue lengths.
 
-Whether the server has come to rest cannot be asked of it. But it owes something after every step, which follows from
-the guarantees (`judgement.find_debts`). When nothing is owed, the next step comes. What is still owed after a time
-without any news is what the server has broken.
+A server cannot be asked whether it is quiet. But the guarantees imply what it owes after every step
+(`judgement.find_debts`). When it owes nothing, the next step follows. What it still owes after a timeout without any
+new observation is what it has broken.
 """
 
 import asyncio
@@ -14,34 +14,35 @@ from typing import TypeVar
 
 from cancelmark.model.oracle import Span
 
-from ..adapter import Adapter, Declined, Ended, Event, Notice, ServerGone, Steering, Turns, is_gone
+from ..adapter import Adapter, Declined, Ended, Event, Notice, ServerGone, Turns, is_gone
 from ..adapter.fake_llm import Ending, FakeModel
 from ..adapter.patience import CONFIRM, STEP
-from ..judging.history import CLIENTS, KINDS, MODEL, SERVER, Complaint, History, Track, at_session
+from ..judging.history import CLIENTS, ENDING, MODEL, SERVER, Complaint, History, Track, at_session
 from ..judging.judgement import find_debts, judge_messages
 
-POLL = 0.004  # seconds between two looks at a server outside
-SOON = 0.25  # seconds in which prompts that are accepted get into the queue, if nothing is wrong
-CALL = 10.0  # seconds for a call to be answered
-UNSTEERED = 60.0  # seconds without news in which a turn that nobody steers has certainly ended
-LATE = 3  # times as long as it should take may a look at the server take, to count in full
+POLL = 0.004  # seconds between two polls of an external server
+SOON = 0.25  # seconds in which a correct server queues the prompts that it has accepted
+CALL = 10.0  # seconds for the response to a call
+UNSTEERED = 60.0  # seconds without news after which a turn that the kit does not control has certainly ended
+LATE = 3  # a poll counts as waiting time up to this multiple of its interval
 MAY_END = ("prompt-terminal", "no-lost-cancel", "cancel-stops", "queue-dropped", "revoke-exact", "stop-heard",
-           "send-now", "held")  # what is late may still come
-TEXT = re.compile(r"\(text (\d+)\)")  # in a text that has replaced another
-PAUSE = 0.05  # seconds after which a turn that nobody sees may have begun, or ended
+           "send-now", "held")  # the prompt's terminal event may still come
+TEXT = re.compile(r"\(text (\d+)\)")  # in the text of a replace
+PAUSE = 0.05  # seconds after which an unobserved turn may have started or ended
 
 OUTCOMES = ("end_turn", "error", "canceled")
 
 T = TypeVar("T")
+Steering = Turns | FakeModel  # controls turns by the name of their prompt: in this process, and of an external server
 
 
 class Hangs(Exception):
-    """A call was not answered."""
+    """A call got no response."""
 
 
 async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
-    """The answer to a call of the adapter. An answer that does not come in time is `Hangs`. If a task of the adapter
-    fails meanwhile, nobody waits any more."""
+    """Await a call of the adapter. Raises `Hangs` if it does not return in time, and the error of any task of the
+    adapter that fails meanwhile."""
     loop = asyncio.get_running_loop()
     begin, slow = loop.time(), adapter.call_limits.get(what)
     seconds = slow or max(CALL, 2 * adapter._waits.call)
@@ -50,14 +51,14 @@ async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
             adapter._calls.add(limit)
             try:
                 if not isawaitable(call):
-                    raise TypeError(f"{type(adapter).__name__}.{what} is not async: write `async def {what}(…)`")
+                    raise TypeError(f"{type(adapter).__name__}.{what} is not async; write `async def {what}(…)`")
                 answer = await call
             finally:
                 adapter._calls.discard(limit)
     except TimeoutError:
         adapter._check_tasks()
         if limit.expired():
-            raise Hangs(f"a call of {what} was not answered within {seconds:g} s.") from None
+            raise Hangs(f"a call of {what} got no response within {seconds:g} s.") from None
         raise
     adapter._check_tasks()
     if not slow:
@@ -66,11 +67,11 @@ async def call_adapter(adapter: Adapter, what: str, call: Awaitable[T]) -> T:
 
 
 def _find_problem(event: object) -> str:
-    """Why the event is none that an adapter can tell; empty if it is one."""
+    """Why an adapter must not report this event; empty if it may."""
     if not isinstance(event, Event):
-        return f"{event!r:.80}: tell Ended(name, outcome), Notice(name, error) or Declined(name, error)"
+        return f"{event!r:.80}; report Ended(name, outcome), Notice(name, error) or Declined(name, error)"
     if isinstance(event, Ended) and event.outcome not in OUTCOMES:
-        return f"the outcome {event.outcome!r:.80}: translate it into one of {', '.join(OUTCOMES)}"
+        return f"the outcome {event.outcome!r:.80}; translate it into one of {', '.join(OUTCOMES)}"
     return ""
 
 
@@ -79,7 +80,7 @@ async def _fail(why: str) -> None:
 
 
 class Observer:
-    """What is seen in one history."""
+    """Records the observations of one history."""
 
     def __init__(self, adapter: Adapter, steering: Steering | None) -> None:
         self.adapter, self.steering = adapter, steering
@@ -88,14 +89,14 @@ class Observer:
         self.waits = adapter._waits
         self.waits.turn = 0.0 if steering else UNSTEERED
         self.sessions: list[str] = []
-        self.deleted: set[int] = set()  # sessions that are gone
-        self.shut = False  # the server is closing, and is asked nothing any more
-        self.news = 0  # counts what was seen
+        self.deleted: set[int] = set()  # sessions
+        self.shut = False  # the server is closing, and gets no more calls
+        self.news = 0  # counts observations that show progress
         self._reading: asyncio.Task[None] | None = None
-        self._keen = asyncio.Event()  # the subscriber reads what comes
+        self._keen = asyncio.Event()  # set while the subscriber reads
         self._keen.set()
         self._begun = False  # the adapter's `events` has taken its first step
-        self._complained: list[tuple[Track, Complaint]] = []  # it is not waited for again
+        self._complained: list[tuple[Track, Complaint]] = []  # already reported, and not awaited again
         if isinstance(steering, Turns):
             steering.changed = self.look_at_turns
         elif isinstance(steering, FakeModel):
@@ -107,7 +108,7 @@ class Observer:
         self._reading = self.adapter.spawn(self._read_events(), name="events")
 
     def _note_told(self) -> None:
-        """What the adapter tells besides its events, if these do not read it."""
+        """Record the events that the adapter passed to `tell`, if its `events` does not read them."""
         inbox = self.adapter._inbox
         while self._begun and self._watched and not self.adapter._reads_inbox and not inbox.empty():
             self._note_event(inbox.get_nowait())
@@ -116,7 +117,7 @@ class Observer:
         if self._reading:
             reading, self._reading = self._reading, None
             reading.cancel()
-            await asyncio.wait([reading])  # unlike awaiting it, this tells its cancellation from one's own
+            await asyncio.wait([reading])  # awaiting it could not tell its cancellation from our own
             self.adapter._check_tasks()
             self.adapter._tasks.remove(reading)
 
@@ -125,15 +126,15 @@ class Observer:
         return self._reading is not None and self._keen.is_set()
 
     async def leave_events(self, long: bool = False) -> None:
-        """The subscriber goes away; if that is for long, this takes longer than the server waits for another."""
+        """Unsubscribe. With `long`, return only after the server's grace period has passed."""
         if self._watched and not self.shut and not self.adapter.has_place:
             self.history.placeless = True
-            self.history.note(CLIENTS, "", "events are watched on: nobody has said where to come back to")
+            self.history.note(CLIENTS, "", "the subscriber stays: it has no offset to resume from")
         elif self._watched and not self.shut:
             await self.stop_reading()
             self.look_at_turns()
             grace = self.adapter.grace if long else None
-            away = f"nobody watches events{'' if grace is None else f' for more than {grace:g} s'}"
+            away = f"no client is subscribed{'' if grace is None else f' for more than {grace:g} s'}"
             self.history.absences.append((self.history.note(CLIENTS, "", away), inf))
             await call_adapter(self.adapter, "leave", self.adapter.leave())
             if grace is not None:
@@ -142,11 +143,11 @@ class Observer:
                 self.look_at_turns()
 
     async def read_slowly(self) -> None:
-        """The subscriber stays, and reads nothing."""
+        """Stay subscribed, and stop reading."""
         if self._watched and not self.shut:
             self._keen.clear()
             self.look_at_turns()
-            self.history.absences.append((self.history.note(CLIENTS, "", "events are not read"), inf))
+            self.history.absences.append((self.history.note(CLIENTS, "", "the subscriber stops reading"), inf))
             await call_adapter(self.adapter, "slow", self.adapter.slow())
 
     async def watch_again(self) -> None:
@@ -155,7 +156,7 @@ class Observer:
         gone = self._reading is None
         if gone:
             await call_adapter(self.adapter, "come_back", self.adapter.come_back())
-        back = self.history.note(CLIENTS, "", f"events are {'watched' if gone else 'read'} again")
+        back = self.history.note(CLIENTS, "", f"the subscriber {'is back' if gone else 'reads again'}")
         self.history.absences[-1] = (self.history.absences[-1][0], back)
         if gone:
             self.start_reading()
@@ -168,43 +169,44 @@ class Observer:
             async for event in self.adapter.events():
                 await self._keen.wait()
                 self._note_event(event)
-            raise ServerGone("its stream of events has ended")
+            raise ServerGone("its event stream ended")
         except Exception as error:
             if not self.shut or not is_gone(error):
                 raise
 
     def _note_event(self, event: Event) -> None:
         if problem := _find_problem(event):
-            self.adapter.spawn(_fail(f"{type(self.adapter).__name__} tells {problem}"))
+            self.adapter.spawn(_fail(f"{type(self.adapter).__name__} reported {problem}"))
             return
         self._look_at_model()
         self.news += 1
         p = self.history.find_prompt(event.name)
         if p is None:
-            what = "end" if isinstance(event, Ended) else "error"
-            self.history.note(SERVER, CLIENTS, f"{what} of {event.name!r:.60}")
+            what = "ended" if isinstance(event, Ended) else "error"
+            self.history.note(SERVER, CLIENTS, f"{event.name!r:.60} {what}")
             if event.name not in self.history.others:
-                self.history.complain("attribution", f"an event speaks of {event.name!r:.60}, which nobody has sent.")
+                self.history.complain("attribution", f"an event names the prompt {event.name!r:.60}, which no client "
+                                                     "sent.")
         elif isinstance(event, Declined) and not p.starts:
-            self.history.note(SERVER, CLIENTS, f"{p.label} is refused: {self.history.with_letters(event.error)}")
+            self.history.note(SERVER, CLIENTS, f"{p.label} refused: {self.history.with_letters(event.error)}")
             p.refused, p.accepted = True, inf
         elif isinstance(event, Declined):
             self._note_end(p, Ended(event.name, "error", error=event.error))
         elif isinstance(event, Notice):
-            at = self.history.note(SERVER, CLIENTS, f"error of {p.label}: {self.history.with_letters(event.error)}")
+            at = self.history.note(SERVER, CLIENTS, f"{p.label} error: {self.history.with_letters(event.error)}")
             p.notices.append((at, event))
         else:
             self._note_end(p, event)
 
     def _note_end(self, p: Track, end: Ended) -> None:
-        at = self.history.note(SERVER, CLIENTS, f"end of {p.label}: {end.outcome}")
+        at = self.history.note(SERVER, CLIENTS, f"{p.label} ended: {end.outcome}")
         p.ends.append((at, end, p.floor))
         self._note_accepted(p, at)
 
     # --- the language model
 
     def look_at_turns(self) -> None:
-        """Looks at what was told, and asks the language model what it has seen since the last look."""
+        """Record the events told by the adapter, and the language model's observations since the last call."""
         self._note_told()
         self._look_at_model()
 
@@ -221,7 +223,7 @@ class Observer:
                 news.append((self._time_of(p, started=False), False, p))
             if (asked := self.steering.count_summaries(p.name)) > p.summaries:
                 p.summaries, p.summarizing, p.will_summarize = asked, not p.will_summarize, False
-                self.history.note(SERVER, MODEL, f"summary for {p.label} is asked for")
+                self.history.note(SERVER, MODEL, f"summary for {p.label} requested")
                 self.news += 1
         for _, started, p in sorted(news, key=lambda item: item[:1]):
             self.news += 1
@@ -229,7 +231,7 @@ class Observer:
                 self._note_start(p)
             else:
                 what = "summary for" if p.paused else "turn of"
-                at = self.history.note(SERVER, MODEL, f"{what} {p.label} is broken off")
+                at = self.history.note(SERVER, MODEL, f"{what} {p.label} aborted")
                 if p.paused:
                     p.summarizing = False
                 else:
@@ -240,7 +242,7 @@ class Observer:
             self._look_inside(p)
 
     def _time_of(self, p: Track, started: bool) -> float:
-        """When it was, for a language model that has a clock; `Turns` is asked at every change instead."""
+        """The timestamp of the observation; 0 for `Turns`, which is queried at every change instead."""
         if not isinstance(self.steering, FakeModel):
             return 0.0
         turns = self.steering.turns_of(p.name)
@@ -250,16 +252,16 @@ class Observer:
         return max(turn.end or turn.begin for turn in turns if turn.ending is Ending.CLOSED)
 
     def _find_host(self, last: Sequence[str], waiting: Sequence[str]) -> str | None:
-        """Who speaks last and has no run id may be a guest: of the one with a run id before it, who is never a guest,
-        or else of the first. Who was canceled for certain is no host."""
+        """The host of a prompt whose text comes last and has no run id, and which may therefore have folded: the prompt
+        with a run id before it, which never folds, or else the first. A certainly canceled prompt is not a host."""
         if any(p.run_id for p in self.history.prompts if p.name in last):
             return None
         hosts = [p for p in self.history.prompts if p.name in waiting and not self.history.covered(p)]
         return next((p.name for p in sorted(hosts, key=lambda p: not p.run_id)), None)
 
     def _is_over(self, name: str, texts: Sequence[str]) -> bool:
-        """Whether a turn that has called a tool is over: its end was seen, or it may have been canceled, and was broken
-        off, or one of the texts is that of a prompt with a run id, which no turn takes in."""
+        """Whether a turn that has called a tool is over: its end was observed; or it may have been canceled, and was
+        aborted or one of the texts belongs to a prompt with a run id, which never folds."""
         p = self.history.find_prompt(name)
         if p is None or p.ends or not self.history.reachable(p, "cancel", "shut"):
             return bool(p and p.ends)
@@ -268,26 +270,27 @@ class Observer:
             q is not p and q.run_id and q.name in text for q in self.history.prompts for text in texts)
 
     def _look_inside(self, p: Track) -> None:
-        """Whether another's turn has taken it in. A language model outside hears only that its text is there, which it
-        may be after a cancel too."""
+        """Note whether it has folded into another turn. The language model of an external server observes only its
+        text, which may be there after a cancel too."""
         assert self.steering
         name = self.steering.taken_in.get(p.name)
         if not name or name == p.name or p.taken_in:
             return
         into = self.history.find_prompt(name)
-        if self.history.exact or not self.history.reachable(p, *KINDS):
-            at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} has {p.label} in it")
+        if self.history.exact or not self.history.reachable(p, *ENDING):
+            at = self.history.note(SERVER, MODEL, f"turn of {into.label if into else '?'} includes {p.label}")
             p.taken_in = (at, name)
             self._note_text(p)
             self.news += 1
         elif into and into.starts and not p.run_id:
             began = max(into.begin, into.starts[0][1])
-            p.maybe_taken_in = not any(p.accepted < c.begin and c.end < began for c in self.history.calls_on(p, *KINDS))
+            p.maybe_taken_in = not any(p.accepted < c.begin and c.end < began
+                                       for c in self.history.calls_on(p, *ENDING))
 
     def _note_start(self, p: Track) -> None:
         goes_on = p.running or p.paused or p.calling
         p.calling = False
-        at = self.history.note(SERVER, MODEL, f"turn of {p.label} {'goes on' if goes_on else 'starts'}")
+        at = self.history.note(SERVER, MODEL, f"turn of {p.label} {'continues' if goes_on else 'starts'}")
         if goes_on:
             p.goes_on.append(at)
         if p.paused:
@@ -295,43 +298,43 @@ class Observer:
         elif not goes_on:
             self._note_text(p)
             p.starts.append((at, p.floor))
-            p.over = at if p.let_go else None  # one that was let go before is over at once
+            p.over = at if p.let_go else None  # a turn that was released before it started is over at once
         if p.will_outgrow:
             p.outgrow(at)
         self._note_accepted(p, at)
 
     def _note_text(self, p: Track) -> None:
-        """Which of its texts the language model has heard."""
+        """Note which version of its text the language model received."""
         assert self.steering
         if p.version is None:
             found = TEXT.findall(self.steering.heard(p.name))
             p.version = int(found[-1]) - 1 if found else 0
 
     def _note_accepted(self, p: Track, at: int) -> None:
-        """A prompt whose answer was lost was accepted if anything is seen of it."""
+        """Note that a prompt whose response was lost was accepted: something was observed of it."""
         if p.accepted == inf and not p.refused:
             p.accepted = at
 
     # --- rest
 
     async def rest(self) -> None:
-        """Comes back when the server owes nothing, or has been silent for too long; then it says what is owed."""
-        if not self._watched:  # nobody would see it: the server gets a moment to do it
+        """Wait until the server owes nothing, or has been silent for too long; then report what it owes."""
+        if not self._watched:  # there is no subscriber to observe it: give the server a moment
             if self.adapter.outside:
                 await asyncio.sleep(PAUSE)
             self.look_at_turns()
             return
         if not self.adapter.outside:
-            await asyncio.sleep(1)  # time goes by only when nobody has anything to do
+            await asyncio.sleep(1)  # virtual time passes only when no task is ready
             self._begun = True
             self.look_at_turns()
         owed = await self._await_debts()
         waited = f"{self.waits.seconds:.3g} s"
         if owed:
-            self.history.note(SERVER, "", f"nothing more within {waited}")
+            self.history.note(SERVER, "", f"no further activity within {waited}")
         for p, complaint in owed:
             p.left_open = p.left_open or bool(p.ends)
-            if not complaint.guarantee:  # nobody can say whose fault it is
+            if not complaint.guarantee:  # the cause is ambiguous
                 p.blamed = True
                 continue
             self.history.complain(complaint.guarantee, f"{complaint.says.removesuffix('.')} (waited {waited}).")
@@ -349,8 +352,8 @@ class Observer:
         self._note_parked()
 
     async def _settle(self) -> None:
-        """A server that cannot be asked for its queue gets time to put into it what waits behind a turn. When a finding
-        is confirmed, that is as long as anything of this server takes."""
+        """Give a server whose queue cannot be queried time to queue the prompts that wait behind a turn. When a finding
+        is being confirmed, this is the longest time that anything has taken on this server."""
         begin = self.history.now
         if waiting := [p for p in self.history.prompts if p.waiting]:
             await asyncio.sleep(SOON if self.waits.times < CONFIRM else self.waits.seconds / self.waits.times)
@@ -360,14 +363,15 @@ class Observer:
                 p.settled = p.settled or Span(begin, self.history.now)
 
     def _note_parked(self) -> None:
-        """Who waits in a session that is held and has nothing running, and would start otherwise."""
+        """Note the prompts that wait in a held session without a running turn, and would start otherwise."""
         for p in self.history.prompts:
             if p.waiting and p.floor and not p.parked and not any(
                     (q.running or q.summarizing) and q.live for q in self.history.prompts_of(p.session)):
                 p.parked = self.history.surely_held(p.session, p.floor, self.history.now)
 
     async def _await_debts(self) -> list[tuple[Track, Complaint]]:
-        """Time is counted in looks: where the machine is late with each of them, it is late with the server too."""
+        """Wait until the server owes nothing or the timeout has passed, and return what it owes. The timeout counts
+        polls: on a machine where each poll is late, the server is late too."""
         loop = asyncio.get_running_loop()
         since, news, waited = loop.time(), self.news, 0.0
         while self._debts(await self._count_queues(late=False)):
@@ -379,7 +383,7 @@ class Observer:
             waited += min(loop.time() - before, LATE * pause)
             self._begun = True
             self.look_at_turns()
-            self.adapter._check_tasks()  # who cannot hear must not speak of silence
+            self.adapter._check_tasks()  # a dead reader must not count as a silent server
             if self.news != news:
                 if self.adapter.outside or self.waits.learning:
                     self.waits.learn(loop.time() - since)
@@ -387,7 +391,7 @@ class Observer:
         return []
 
     async def _count_queues(self, late: bool) -> Sequence[int | None]:
-        """How many are queued in each session, asked only when it makes a difference what to complain about."""
+        """The queue length of each session, queried only when the complaint depends on it."""
         if not late or not self.adapter.offers("queued") or self.shut:
             return [None] * len(self.sessions)
         return [None if n in self.deleted else await call_adapter(self.adapter, "queued", self.adapter.queued(session))
@@ -397,7 +401,7 @@ class Observer:
         return [debt for debt in find_debts(self.history, counts) if debt not in self._complained]
 
     async def _ask_queues(self) -> None:
-        """Whether those who wait are in the queue, so that nobody may overtake them from now on."""
+        """Query the queues, and note the prompts that are certainly queued: no later prompt may overtake them."""
         loop = asyncio.get_running_loop()
         for n, session in enumerate(self.sessions):
             until = loop.time() + SOON
@@ -419,7 +423,7 @@ class Observer:
         p.floor = max(p.floor, begin)
 
     async def ask_messages(self) -> None:
-        """What was said in each session, for the judge."""
+        """Read the messages of each session, and check them."""
         if not self.adapter.offers("messages") or self.shut:
             return
         for n, session in enumerate(self.sessions):

@@ -1,8 +1,8 @@
-"""Things to try on a server, each a script and the guarantee that it tests: every known flaw that shows from outside,
-and for each other guarantee the plainest case.
+"""The scenarios, each a script and the guarantee that it tests: every known flaw that clients can observe, and the
+simplest case for each remaining guarantee.
 
-A scenario is tried several times, because who comes first is not for clients to decide; for a server in this process it
-is tried under many schedules. The flaws that nobody outside can see are here too, each with the reason.
+The kit runs a scenario several times, because clients do not control who wins a race. On a server in this process it
+runs under many schedules. The flaws that clients cannot observe are listed too, each with the reason.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,16 +18,16 @@ _SIXTEEN = (" + ".join(f"accept {label(n)} @{n}" for n in range(1, SESSIONS + 1)
             + " + ".join(f"cancel @{n}" for n in range(2, SESSIONS + 1, 2)))
 
 SCENARIOS: tuple[Scenario, ...] = (
-    # a cancel that is lost
+    # lost cancels
     _s("cancel-before-entry-lost", "no-lost-cancel", "accept A, cancel"),
     _s("sibling-survives-cancel", "no-lost-cancel", "accept A, accept B, cancel"),
     _s("handoff-eats-cancel", "no-lost-cancel", "accept A; release, accept B, cancel"),
     _s("handoff-window-cancel-lost", "no-lost-cancel", "accept A; accept B; release, cancel"),
     _s("cancel-during-summary", "no-lost-cancel", "accept A; outgrow; cancel", "outgrow"),
-    # a cancel that reaches too far
+    # cancels that reach too far
     _s("later-prompt-eats-cancel", "no-poisoning", "accept A, cancel, accept B", "messages"),
     _s("stale-flag-poisons-next", "no-poisoning", "accept A failing, cancel; accept B", "fail_early", "messages"),
-    # no end, or two
+    # no terminal event, or two
     _s("silent-cancel-on-entry", "some-terminal", "accept A, cancel"),
     _s("run-id-folded", "no-absorption", "accept A; accept B; again", "fold"),
     _s("run-id-dropped-silently", "some-terminal", "accept A; accept B; cancel"),
@@ -50,13 +50,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     _s("queue-in-entry-order", "fifo", "accept A; accept B, accept C; release; release"),
     _s("a queue of two", "fifo", "accept A; accept B; accept C; release; release"),
     _s("late-cleanup-wipes-successor", "single-active", "accept A; release, accept B, accept C"),
-    # whose end it is, and when
+    # attribution and timing of terminal events
     _s("event-waits-for-chain", "prompt-terminal", "accept A; accept B; release; release"),
     _s("neighbours-error", "attribution", "accept A; accept B; release; fail"),
     _s("a cancel when the summary is made", "attribution", "accept A; outgrow; summarize + cancel", "outgrow"),
     _s("a turn that goes on after another's cancel", "attribution",
        "accept A, cancel, accept B, outgrow B + summarize B", "outgrow"),
-    # the plainest cases
+    # the simplest cases
     _s("a cancel of a running turn", "cancel-stops", "accept A; cancel"),
     _s("a cancel of the turn that follows", "cancel-stops", "accept A; release, accept B; cancel"),
     _s("a follow-up to a canceled turn", "no-late-fold", "accept A; cancel; accept B anonymous; again", "fold"),
@@ -93,7 +93,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises ValueError for a name that no scenario has."""
+    """Raise ValueError for an unknown scenario name."""
     known = [s.name for s in SCENARIOS]
     for name in names:
         if name not in known:
@@ -102,7 +102,7 @@ def check_names(names: Iterable[str]) -> None:
             raise ValueError(f"there is no scenario {name!r}; {hint}")
 
 
-_INSIDE = "it takes a caller inside the server's process; whoever sends prompts over a wire is tracked"
+_INSIDE = "it needs a caller inside the server's process; callers that send prompts over the wire are tracked"
 
 HIDDEN: Mapping[str, str] = {
     "in-process-cancel-lost": _INSIDE,
@@ -112,26 +112,24 @@ HIDDEN: Mapping[str, str] = {
     "overwritten-in-the-queue": _INSIDE,
     "two-in-process-actives": _INSIDE,
     "in-process-beside-tracked": _INSIDE,
-    "failure-beats-cancel": "nobody outside can tell whether a prompt failed just before the cancel or just after",
-    "continuation-poisoned": "the prompt is dropped, and its end says that it went well: what shows is that the end is "
-                             "wrong (attribution)",
-    "fold-into-stopping-turn": "the turn that takes the prompt in is stopped before it tells the language model; what "
-                               "shows is that the prompt has no end",
-    "check-after-unlock": "nobody outside can tell whether a prompt was taken in just before the cancel or just after",
-    "ended-well-reported-canceled": "nobody outside can tell whether a turn ended just before the close or was stopped "
-                                    "by it",
+    "failure-beats-cancel": "clients cannot tell whether a prompt failed just before the cancel or just after",
+    "continuation-poisoned": "the prompt is dropped, but its terminal event reports success: clients observe a wrong "
+                             "outcome instead (attribution)",
+    "fold-into-stopping-turn": "the host turn is stopped before it passes the folded prompt to the language model; "
+                               "clients observe a missing terminal event instead",
+    "check-after-unlock": "clients cannot tell whether a prompt folded just before the cancel or just after",
+    "ended-well-reported-canceled": "clients cannot tell whether a turn ended just before the close or the close "
+                                    "stopped it",
 }
 
 UNSEEN: Mapping[tuple[str, str], str] = {
-    ("no-poisoning", "r0"): "it takes 18 steps in one exact order",
-    ("one-terminal", "r0"): "it takes 24 steps in one exact order",
+    ("no-poisoning", "r0"): "it needs 18 steps in one exact order",
+    ("one-terminal", "r0"): "it needs 24 steps in one exact order",
     **{("one-terminal", f"r{n}"): _INSIDE for n in (1, 2, 3)},
-    ("queue-dropped", "r0"): "nobody outside can tell whether a prompt was taken in just before the clear or just "
-                             "after",
+    ("queue-dropped", "r0"): "clients cannot tell whether a prompt folded just before the clear or just after",
     ("queue-dropped", "r1"): _INSIDE,
-    ("queue-dropped", "r2"): "nobody outside can tell whether a prompt was taken in just before the cancel or just "
-                             "after",
+    ("queue-dropped", "r2"): "clients cannot tell whether a prompt folded just before the cancel or just after",
     ("queue-dropped", "r3"): _INSIDE,
-    ("queue-dropped", "r4"): "the close is not over yet; what shows is that a prompt has no end",
+    ("queue-dropped", "r4"): "the close is still in progress; clients observe a missing terminal event instead",
 }
-"""Where a revision breaks a guarantee without a flaw that has a name, and why that does not show from outside."""
+"""Guarantees that a revision breaks without a named flaw, and why clients cannot observe it."""

@@ -1,37 +1,49 @@
-"""What clients do in one history, as data: it can be written down, drawn at random, varied, and made smaller.
+"""Scripts: the client actions of one history as data, which can be written by hand, drawn at random, varied and shrunk.
 
-    script("accept A; accept B; fail")               A is accepted and then B; when all is quiet, A's turn fails
-    script("accept A, cancel, accept B")             one right after the other, as each is answered
-    script("accept A,200 cancel")                    and the cancel begins 200 microseconds after the answer
-    script("accept A; release + accept B")           both at the same time, in this order
-    script("accept A; cancel +50 accept B")          and B begins 50 microseconds after the cancel, answered or not
-    script("accept A; accept B @2; cancel")          B is in a second session; there are sixteen
+    script("accept A; accept B; fail")               send A, then B; when the server is quiet, A's turn fails
+    script("accept A, cancel, accept B")             send each as soon as the previous one has its response
+    script("accept A,200 cancel")                    send the cancel 200 microseconds after the response
+    script("accept A; release + accept B")           start both at the same time, in this order
+    script("accept A; cancel +50 accept B")          send B 50 microseconds after the cancel, without waiting for it
+    script("accept A; accept B @2; cancel")          send B to a second session; there are sixteen
 
-What a client can do with a prompt:
+Prompts
+    accept A            send a prompt; `accept A anonymous`: without a run id; `accept A failing`: one that cannot start
+    lose A              send a prompt, and break the connection before the response arrives
+    resend A            send the same prompt again, under its run id
+    reuse A @2          send another prompt under the run id of A
 
-    accept A            it is sent; `accept A anonymous`: without a run id; `accept A failing`: it cannot start
-    lose A              it is sent, and the connection breaks before the answer comes
-    resend A            the same prompt is sent again, under its run id
-    reuse A @2          another prompt is sent under the run id of A
+Prompts get their letters in order; the letter of an `accept` or `lose` is only for readers.
 
-`release`, `fail`, `again`, `outgrow` and `flood` are for the turn that is running in the session, if any: it ends well,
-ends with an error, has to call the language model again, no longer fits into its context, or ends well with a very long
-answer. `summarize` answers the summary that the server asks for when a turn has outgrown its context. With a letter, as
-in `outgrow B`, each is for the turn of that prompt, now or as soon as it starts.
+Turns
+    release             the turn that is running in the session succeeds
+    fail                it fails
+    again               it has to call the language model again
+    outgrow             it overflows its context
+    flood               it succeeds with a very long answer
+    summarize           the language model answers the server's request for a summary, after an overflow
 
-Some servers have more calls. `accept B reject` wants an idle session, and `accept B interrupt` stops what runs. `revoke
-B` cancels one prompt, `replace B` gives it another text, `next B` moves it to the front. `stop` cancels what runs and
-keeps the queue, `hold` parks the queue until `resume`, and `stop hold` does both. What is held when the script is over
-is resumed then.
+With a letter, as in `outgrow B`, each applies to the turn of that prompt, now or as soon as it starts.
 
-`cancel`, `clear` and `delete` are for a session, `shut` and `restart` for the server. Between `leave` and `return`
-nobody watches events, and after `leave long` for longer than the server's grace; between `slow` and `return` the
-subscriber is connected and reads nothing. `attach`: one more client connects.
+Sessions, server and subscriber
+    cancel, clear, delete       of a session
+    shut, restart               of the server
+    leave, return               no client is subscribed in between; `leave long`: for longer than the server's grace
+    slow, return                the subscriber stays connected in between, and reads nothing
+    attach                      another client connects
 
-Prompts get their letters in order; the letter of an `accept` or `lose` is for its readers.
+Optional calls
+    accept B reject             send a prompt that requires an idle session
+    accept B interrupt          send a prompt that stops the running one
+    revoke B                    cancel one prompt
+    replace B                   replace its text
+    next B                      move it to the front
+    stop                        cancel the running prompt, and keep the queue
+    hold, resume                no queued prompt starts in between; sessions still held at the end are resumed
+    stop hold                   both in one step
 
-A server in this process is also scheduled, and the text says how, so that it is all that it takes to play again:
-`accept A, cancel | late 2 5 | depart 3:1` (see `Script`).
+The script for a server in this process includes the schedule, so its text is enough to replay the history: `accept A,
+cancel | late 2 5 | depart 3:1` (see `Script`).
 """
 
 import re
@@ -56,26 +68,26 @@ CALLS = (*SENDS, *AGAIN, *CALLS_BY_WORD, "delete", "shut", "restart", "leave", "
 TURNS = ("release", "fail", "again", "outgrow", "flood", "summarize")
 IF_BUSY = ("reject", "interrupt")
 HOWS = {"anonymous": SENDS, "failing": SENDS, "long": ("leave",), "hold": ("stop",),
-        **dict.fromkeys(IF_BUSY, SENDS)}  # what each word may stand behind
+        **dict.fromkeys(IF_BUSY, SENDS)}  # the actions that each modifier may follow
 WORDS = re.compile(rf"(?P<what>[a-z]+)( (?P<letter>[A-Z]))?( (?P<how>{'|'.join(HOWS)}))?( @(?P<session>\d+))?")
 BETWEEN = re.compile(r"\s*([;,+])(\d*)\s*")
 ALONE = ("shut", "restart", "leave", "return", "slow", "attach")
 SESSIONS = 16
-TASKS = 8  # kinds of tasks that can be told apart when some come late
+TASKS = 8  # classes of tasks, of which a schedule can delay some
 LATE, DEPART = re.compile(rf"late( [0-{TASKS - 1}])+"), re.compile(r"depart( \d+:[1-9]\d*)+")
-GAPS = (0, 0, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # microseconds: the window of a race is anywhere
+GAPS = (0, 0, 20, 50, 100, 200, 500, 1000, 2000, 5000)  # microseconds: the window of a race may be anywhere
 
 
 @dataclass(frozen=True)
 class Do:
-    """Something that a client does, or that the language model does to a turn."""
+    """An action of a client, or of the language model on a turn."""
 
     what: str
     session: int = 0
     how: str = ""
     """One of `HOWS`."""
     back: int = 0
-    """Which prompt it speaks of: so many before it, 1 is the latest. 0: none, or a new one."""
+    """Which prompt it names, counted back from the latest, which is 1. 0: none, or a new one."""
 
     @property
     def run_id(self) -> bool:
@@ -83,12 +95,12 @@ class Do:
 
     @property
     def if_busy(self) -> str:
-        """What a prompt wants of a session that is not idle."""
+        """What the client wants if the session is not idle."""
         return self.how if self.how in IF_BUSY else ""
 
     @property
     def needs(self) -> set[str]:
-        """What a server has to offer for it, of the family."""
+        """The optional calls that a server must offer for it."""
         if self.if_busy:
             return {self.how}
         if self.what not in FAMILY:
@@ -96,24 +108,24 @@ class Do:
         return {f"{self.what}_{self.how}" if self.how else "hold" if self.what == "resume" else self.what}
 
     def write(self, sent: int) -> str:
-        """As people write it, after so many prompts were sent."""
+        """The action as a script writes it, after `sent` prompts were sent."""
         letter = label(sent + 1) if self.what in SENDS else label(sent + 1 - self.back) if self.back else ""
         return " ".join(filter(None, (self.what, letter, self.how, f"@{self.session + 1}" if self.session else "")))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is done at the same time, and whether the next batch waits until the server is quiet."""
+    """Actions that start at the same time, and whether the next batch waits until the server is quiet."""
 
     together: tuple[Do, ...]
     rest: bool = True
     gaps: tuple[int, ...] = ()
-    """Microseconds between the beginnings of two that stand side by side; empty: none."""
+    """Microseconds between the starts of two consecutive actions; empty: none."""
     pause: int = 0
-    """Microseconds after the answers, if the next batch does not wait for quiet."""
+    """Microseconds after the responses, if the next batch does not wait until the server is quiet."""
 
     def gap(self, n: int) -> int:
-        """Microseconds before the nth of them begins, after the one before it."""
+        """Microseconds between the start of action `n - 1` and that of action `n`."""
         return self.gaps[n - 1] if n and self.gaps else 0
 
     @property
@@ -122,20 +134,20 @@ class Batch:
 
     @property
     def is_alone(self) -> bool:
-        """It is about who watches, or about the server as a whole: nothing is done at the same time."""
+        """Whether it concerns subscribers or the whole server, and so must not overlap with other batches."""
         return any(do.what in ALONE for do in self.together)
 
 
 @cache
 def _number_task(name: str) -> int:
-    """Which of the kinds of tasks it is."""
+    """The class of the task, from a hash of its name."""
     return crc32(name.encode()) % TASKS
 
 
 @dataclass(frozen=True)
 class Script:
-    """The batches, and for a server in this process also the schedule: which tasks come late, and where it departs from
-    first in, first out (`schedule.departing`)."""
+    """The batches, and for a server in this process the schedule: which classes of tasks run late, and where it departs
+    from first in, first out (`schedule.departing`)."""
 
     batches: tuple[Batch, ...]
     late: tuple[int, ...] = ()
@@ -148,7 +160,7 @@ class Script:
 
     @property
     def steps(self) -> str:
-        """What clients do, without the schedule."""
+        """The script without the schedule."""
         text, sent = "", 0
         for last, batch in enumerate(self.batches, 1 - len(self.batches)):
             for n, do in enumerate(batch.together):
@@ -159,7 +171,7 @@ class Script:
         return text
 
     def chooser(self) -> Choose:
-        """Tasks that come late run only when nobody else can. A task is late by its name, whatever that is."""
+        """The schedule. Late tasks run only when no other task is ready; a task's class follows from its name."""
         late, depart = frozenset(self.late), departing(self.departures)
 
         if not late:
@@ -178,7 +190,7 @@ class Script:
 
     @property
     def size(self) -> tuple[int, int, int, int]:
-        """Of two scripts that show the same, the one with the smaller size tells it better."""
+        """A measure for shrinking: of two scripts that show the same break, prefer the one with the smaller size."""
         everything = self.everything
         hurry = sum((not batch.rest) + len(batch.together) - 1 + len(batch.waits) for batch in self.batches)
         return (len(everything), sum(do.what in SENDS for do in everything),
@@ -188,17 +200,18 @@ class Script:
 
     @property
     def is_race(self) -> bool:
-        """Whether it matters who comes first."""
+        """Whether some actions can race: not every action waits until the server is quiet."""
         return any(not batch.rest or len(batch.together) > 1 for batch in self.batches)
 
     @property
     def at_once(self) -> int:
-        """The most calls that are made at the same time."""
+        """The largest number of concurrent calls."""
         return max((len(batch.together) for batch in self.batches), default=0)
 
     def vary(self, draw: Random) -> "Script":
-        """The same race in another order and with other gaps: what is done at the same time begins in any order, from
-        at once to some milliseconds apart, and what follows an answer follows as late, or does not wait for it."""
+        """The same race in another order and with other gaps. Concurrent actions start in any order, up to some
+        milliseconds apart. An action that follows a response starts up to some milliseconds later, or does not wait for
+        it."""
         batches: list[Batch] = []
         for batch in self.batches:
             together = batch.together
@@ -214,12 +227,12 @@ class Script:
         return replace(self, batches=tuple(batches))
 
     def smaller(self) -> Iterator["Script"]:
-        """Scripts that are a little simpler than this one, the greatest leaps first."""
+        """Scripts that are simpler than this one, the largest reductions first."""
         return (s for s in self._smaller() if s.batches and s.is_sound)
 
     @property
     def is_sound(self) -> bool:
-        """Whether everything that speaks of a prompt speaks of one that was sent before."""
+        """Whether every action that names a prompt names one that was sent before."""
         sent = 0
         for do in self.everything:
             if do.back > sent:
@@ -268,7 +281,7 @@ def _simpler(batch: Batch) -> Iterator[tuple[Batch, ...]]:
 
 
 def script(text: str) -> Script:
-    """A script as people write it."""
+    """Parse a script. Raises ValueError with the part that is wrong."""
     steps, *schedule = text.split("|")
     late, departures = _schedule([words.strip() for words in schedule])
     words, letters = BETWEEN.split(steps.strip()), list[str]()
@@ -279,19 +292,19 @@ def script(text: str) -> Script:
             gaps.append(int(wait or 0))
             continue
         if mark == ";" and wait:
-            raise ValueError(f"';{wait}' is nothing that can be done: ; waits until the server is quiet, and takes no "
-                             "number")
+            raise ValueError(f"';{wait}': `;` waits until the server is quiet and takes no number; use ',{wait}' or "
+                             f"'+{wait}' for a gap in microseconds")
         batches.append(Batch(tuple(together), mark == ";", tuple(gaps) if any(gaps) else (), int(wait or 0)))
         together, gaps = [], []
     return Script(tuple(batches), late, departures)
 
 
 def read_scripts(texts: Sequence[str | Script]) -> list[Script]:
-    """Scripts that somebody has written. Raises ValueError with the text that cannot be read."""
+    """Parse several scripts. Raises ValueError with the script that is wrong."""
     if isinstance(texts, str):
-        raise ValueError(f"scripts={texts!r}: give a list of scripts, even of one")
+        raise ValueError(f"scripts={texts!r} is a string; give a list of scripts: [{texts!r}]")
     if not texts:
-        raise ValueError("scripts is empty: give at least one, or leave it out")
+        raise ValueError("scripts is empty; give at least one script, or omit the argument")
     read = []
     for text in texts:
         try:
@@ -311,35 +324,35 @@ def _schedule(parts: Sequence[str]) -> tuple[tuple[int, ...], tuple[tuple[int, i
         elif DEPART.fullmatch(words):
             departures = tuple((int(wait), int(instead)) for wait, _, instead in (n.partition(":") for n in numbers))
         else:
-            raise ValueError(f"{words!r} is no schedule; write it as in 'accept A | late 2 5 | depart 3:1 0:2', where "
-                             f"late has numbers below {TASKS}")
+            raise ValueError(f"{words!r} is not a schedule; write it as in 'accept A | late 2 5 | depart 3:1 0:2', "
+                             f"with numbers below {TASKS} after late")
     return late, departures
 
 
 def _do(words: str, letters: list[str]) -> Do:
-    """What the words say. `letters` are those of the prompts that were sent so far, in order; a new one is added."""
+    """Parse one action. `letters` are those of the prompts sent so far, in order; a new prompt adds its own."""
     found = WORDS.fullmatch(words)
     what = found["what"] if found else ""
     if not found or what not in CALLS + TURNS or what not in HOWS.get(found["how"], (what,)):
-        raise ValueError(f"{words!r} is nothing that can be done; try one of {', '.join(CALLS + TURNS)}, as in "
-                         "'accept A', 'accept B anonymous', 'cancel @2'")
+        raise ValueError(f"unknown action {words!r}; use one of {', '.join(CALLS + TURNS)}, as in 'accept A', 'accept "
+                         "B anonymous', 'cancel @2'")
     session, letter = int(found["session"] or 1), found["letter"]
     if not 1 <= session <= SESSIONS:
-        raise ValueError(f"{words!r} is nothing that can be done: sessions are @1 to @{SESSIONS}")
+        raise ValueError(f"{words!r}: there is no session @{session}; sessions are @1 to @{SESSIONS}")
     if what in SENDS:
         letters.append(letter or label(len(letters) + 1))
         return Do(what, session - 1, found["how"] or "")
     named = AGAIN + NAMED
     if (letter and what not in named + TURNS) or (what in named and not letter) or (letter and letter not in letters):
-        raise ValueError(f"{words!r} is nothing that can be done: a letter names a prompt that was sent before it, for "
-                         f"{', '.join(named + TURNS)}")
+        raise ValueError(f"{words!r}: only {', '.join(named + TURNS)} take a letter, and it must name a prompt that "
+                         "was sent before")
     return Do(what, session - 1, found["how"] or "", len(letters) - letters.index(letter) if letter else 0)
 
 
 def scripts(offers: frozenset[str], batches: int = 8) -> "SearchStrategy[Script]":
-    """A Hypothesis strategy: whatever clients of a server that offers this may do. `offers` are the optional calls, and
-    `steer`, `fail`, `fold`, `schedule`, `reject` and `interrupt`. Where there are calls of the family, half of the
-    scripts have some."""
+    """A Hypothesis strategy for scripts that clients of a server with these `offers` may run: the optional methods, and
+    `steer`, `fail`, `fold`, `schedule`, `reject` and `interrupt`. If revoke, stop and the like are among them, half of
+    the scripts use some."""
     from hypothesis import strategies as st
 
     plain = _draw_scripts(offers, batches, [])
@@ -358,7 +371,7 @@ def _draw_family(offers: frozenset[str]) -> "list[SearchStrategy[Do]]":
 
 
 def _keep_sound(drawn: Script) -> Script:
-    """Without what speaks of a prompt that was not sent."""
+    """The script without the actions that name a prompt that was not sent."""
     batches, sent = list[Batch](), 0
     for batch in drawn.batches:
         kept = []
@@ -374,7 +387,7 @@ def _keep_sound(drawn: Script) -> Script:
 def _draw_scripts(offers: frozenset[str], batches: int, family: "list[SearchStrategy[Do]]") -> "SearchStrategy[Script]":
     from hypothesis import strategies as st
 
-    session = st.sampled_from([0, 0, 0, 1])  # prompts must get in each other's way
+    session = st.sampled_from([0, 0, 0, 1])  # mostly one session, so that prompts interfere
     named = st.builds(Do, st.just("accept"), session)
     anonymous = st.builds(Do, st.just("accept"), session, st.sampled_from(["", "anonymous"]))
     calls = [named, named, anonymous if "fold" in offers else named, st.builds(Do, st.just("cancel"), session)]
@@ -391,7 +404,7 @@ def _draw_scripts(offers: frozenset[str], batches: int, family: "list[SearchStra
     last = [Batch((Do(what),)) for what in ("shut", "restart") if what in offers]
     body = st.builds(lambda first, rest: [first, *rest], st.builds(Batch, named.map(lambda do: (do,)), st.booleans()),
                      st.lists(batch, min_size=1, max_size=batches))
-    if last:  # seldom, because nothing can follow a shut
+    if last:  # rarely, because nothing can follow a shut
         body = st.one_of(body, body, body, st.builds(lambda a, b, c: [*a, b, *c], body, st.sampled_from(last),
                                                      st.lists(batch, max_size=2)))
     wait, instead = st.integers(0, 3) | st.integers(0, 60), st.integers(1, 3) | st.integers(1, 20)

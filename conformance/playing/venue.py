@@ -1,4 +1,4 @@
-"""Where histories are played: in this process, on the deterministic event loop, or outside, in real time."""
+"""Where scripts run: in this process on the deterministic event loop, or against an external server in real time."""
 
 import asyncio
 import itertools
@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from secrets import token_hex
-from typing import Protocol
 
 from ..adapter import Adapter, MakeAdapter, Turns
 from ..adapter.fake_llm import FakeModel
@@ -24,27 +23,15 @@ MakeFake = Callable[[], FakeModel]
 
 
 class AdapterError(Exception):
-    """The adapter raised something that it should not: nothing more is claimed."""
+    """The adapter raised an unexpected error; the judgement is inconclusive."""
 
 
 class NotSteered(AdapterError):
     """The server does not use the kit's language model."""
 
 
-class Venue(Protocol):
-    """Plays histories, one after the other."""
-
-    patience: Patience
-
-    def play(self, script: Script, times: float = 1.0) -> History:
-        """Plays it; a silence has to last so many times as long as usual."""
-
-    def close(self) -> None:
-        """Leaves nothing behind."""
-
-
 class Inside:
-    """Servers in this process: on the deterministic event loop, each history by itself."""
+    """Runs scripts on servers in this process, each on a deterministic event loop of its own."""
 
     def __init__(self, make: MakeAdapter) -> None:
         self.make = make
@@ -52,26 +39,26 @@ class Inside:
         self.patience = Patience(make().patience)
 
     def play(self, script: Script, times: float = CONFIRM) -> History:
-        """Waiting costs nothing here: a silence is confirmed at once."""
+        """Run a script. Virtual waiting is free, so timeouts are long enough to need no confirmation."""
         adapter = self.make()
         self.patience.times = max(times, CONFIRM)
         adapter.turns, adapter._waits = Turns(), self.patience
         driver = Driver(adapter, adapter.turns, f"{next(self.names):06}")
         done = record(driver.play(script), script.chooser(), max_steps=MAX_STEPS)
         if isinstance(done.error, Livelock):
-            driver.history.complain("progress", "the server did not come to rest: it goes on and on.")
+            driver.history.complain("progress", "the server never becomes quiet: its tasks keep running (livelock).")
         elif isinstance(done.error, Unhandled):
-            driver.history.note(SERVER, "", f"an exception that nobody handled: {done.error.__cause__!r:.120}")
+            driver.history.note(SERVER, "", f"unhandled exception: {done.error.__cause__!r:.120}")
         elif done.error is not None:
             raise AdapterError(_blame(adapter, script, done.error)) from done.error
         return driver.history
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: there is nothing to clean up."""
 
 
 class Outside:
-    """Servers outside: in real time, with a fake language model if they can be steered by one."""
+    """Runs scripts on an external server in real time, with a fake language model if the server uses it."""
 
     def __init__(self, make: MakeAdapter, fake: MakeFake | None) -> None:
         self.make = make
@@ -79,7 +66,7 @@ class Outside:
         self.runner = asyncio.Runner()
         self.log = logging.getLogger("asyncio")
         self.level = self.log.level
-        self.log.setLevel(logging.ERROR)  # a server that breaks off is nothing to warn of
+        self.log.setLevel(logging.ERROR)  # aborted connections are expected
         self.stack = AsyncExitStack()
         self.steering: FakeModel | None = None
         self.names = (token_hex(6) for _ in itertools.count())  # not from `random`, which Hypothesis seeds
@@ -90,7 +77,7 @@ class Outside:
             if self.steering:
                 self._check(self.steering)
         except BaseException:
-            with suppress(AdapterError):  # of a server that was not started; why it was not is what has to be told
+            with suppress(AdapterError):  # the reason why the server did not start matters more
                 self.close()
             raise
 
@@ -98,7 +85,7 @@ class Outside:
         return await self.stack.enter_async_context(fake())
 
     async def _prepare(self, kind: type[Adapter], model_url: str) -> None:
-        """What the adapter does once; it is undone when this is closed."""
+        """Call the adapter's `prepare`, and `clean_up` when this is closed."""
         self.stack.push_async_callback(self._limit, kind, "clean_up", kind.clean_up)
         await self._limit(kind, "prepare", lambda: kind.prepare(model_url))
 
@@ -110,15 +97,16 @@ class Outside:
             raise
         except Exception as error:
             if limit.expired():
-                raise AdapterError(f"{kind.__name__}: {what} was not done within {kind.start_limit:g} s") from error
+                raise AdapterError(f"{kind.__name__}: {what} did not return within {kind.start_limit:g} s "
+                                   "(`start_limit`)") from error
             raise AdapterError(f"{kind.__name__}: {type(error).__name__}: {error} (in {what})") from error
 
     def _check(self, model: FakeModel) -> None:
-        """One prompt, to see whether the language model is asked."""
+        """Send one prompt, and raise `NotSteered` unless the server calls the language model."""
         self.play(script("accept A"))
         if not model.asked:
-            raise NotSteered(f"no turn has reached the kit's language model at {model.url}; is the server told to use "
-                             "it?")
+            raise NotSteered(f"the server did not call the kit's language model at {model.url}; configure it to use "
+                             "this address.")
 
     def play(self, script: Script, times: float = 1.0) -> History:
         adapter = self.make()
@@ -139,7 +127,10 @@ class Outside:
             self.log.setLevel(self.level)
 
 
+Venue = Inside | Outside
+
+
 def _blame(adapter: Adapter, script: Script, error: BaseException) -> str:
     name = type(adapter).__name__
-    hint = "; say `outside = True` if it uses sockets, threads or the clock" if isinstance(error, Unrepeatable) else ""
-    return f"{name}: {type(error).__name__}: {error} (while playing: {script}){hint}"
+    hint = "; set `outside = True` if it uses sockets, threads or the clock" if isinstance(error, Unrepeatable) else ""
+    return f"{name}: {type(error).__name__}: {error} (in the script: {script}){hint}"

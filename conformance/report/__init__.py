@@ -1,4 +1,4 @@
-"""What the kit has to say about a server: verdicts, pictures of what was seen, and a page."""
+"""The kit's report on a server: verdicts, sequence diagrams of findings, and an HTML page."""
 
 from .verdicts import LEGEND, Decision, Finding, Replay, Report, Status, Verdict, counted
 

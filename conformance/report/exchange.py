@@ -1,6 +1,6 @@
-"""What was seen of a server from outside as a sequence diagram: who told whom what. Time goes down.
+"""Sequence diagrams of what clients and the language model observed. Time runs downwards.
 
-There are three lifelines, clients, server and language model; what happens inside the server is not known.
+There are three lifelines: clients, server and language model. The server's internal steps are not observable.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ EDGE, TOP, ROW = 14, 82, 24
 
 
 def exchange_text(seen: Sequence[Observation]) -> str:
-    """For a terminal."""
+    """The diagram as text, for a terminal."""
     left = max([len(s.text) for s in seen if CLIENTS in s.ends] + [12]) + 6
     right = max([len(s.text) for s in seen if MODEL in s.ends] + [14]) + 6
     rows = [f"      {CLIENTS:{left - 2}}{SERVER:{right}}{MODEL}"]
@@ -37,7 +37,7 @@ def _letters(words: str, width: int, out: bool) -> str:
 
 
 def exchange_mermaid(seen: Sequence[Observation]) -> str:
-    """As a Mermaid `sequenceDiagram`."""
+    """The diagram as a Mermaid `sequenceDiagram`."""
     ids = {CLIENTS: "C", SERVER: "S", MODEL: "M", "": ""}
     lines = ["sequenceDiagram", "    actor C as clients", "    participant S as server",
              "    participant M as language model"]
@@ -48,8 +48,8 @@ def exchange_mermaid(seen: Sequence[Observation]) -> str:
 
 
 def exchange_svg(seen: Sequence[Observation], title: str, says: str = "", heading: bool = True) -> str:
-    """As an SVG that stands alone, under its title and a sentence that says what there is to see; or without them, for
-    a page that has both."""
+    """The diagram as a self-contained SVG. With `heading` it has its title and the sentence `says` above it; without,
+    the page that embeds it has to show both."""
     places = _places(seen)
     top = TOP if heading else TOP - 50
     bottom = top + ROW * (len(seen) + 1)
@@ -70,7 +70,7 @@ def exchange_svg(seen: Sequence[Observation], title: str, says: str = "", headin
 
 
 def _places(seen: Sequence[Observation]) -> dict[str, float]:
-    """Where the lifelines stand: so far apart that the longest message between two fits."""
+    """The x positions of the lifelines, far enough apart for the longest message between two of them."""
     left, right = ((max([len(s.text) for s in seen if end in s.ends and s.dest] + [18]) + 4) * LETTER
                    for end in (CLIENTS, MODEL))
     return {CLIENTS: EDGE + 60, SERVER: EDGE + 60 + left, MODEL: EDGE + 60 + left + right}

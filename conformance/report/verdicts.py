@@ -1,4 +1,4 @@
-"""What the kit has to say about a server."""
+"""The kit's report on a server: verdicts, findings and replays."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -11,7 +11,8 @@ from ..judging.history import History
 from ..playing.script import Script
 from .exchange import exchange_mermaid, exchange_svg, exchange_text
 
-LEGEND = "In what was done, `;` waits until the server is quiet, `,` does not, and `+` is at the same time."
+LEGEND = ("In a script, `;` waits until the server is quiet, `,` waits only for the response, and `+` starts the next "
+          "step at the same time.")
 
 
 def counted(histories: int) -> str:
@@ -20,47 +21,47 @@ def counted(histories: int) -> str:
 
 
 class Status(Enum):
-    """What is said of a guarantee."""
+    """The verdict on a guarantee."""
 
     KEPT = "kept"
     BROKEN = "broken"
     NOT_TESTED = "not tested"
-    """Too few histories could have broken it, or none."""
+    """Too few histories, or none, could have broken it."""
     NOT_OBSERVABLE = "not observable"
-    """The server, or the adapter, cannot show it."""
+    """The server or the adapter does not expose what is needed to check it."""
     NOT_OFFERED = "not offered"
-    """It is about a call that the server does not have: there is nothing to keep."""
+    """It is about a call that the server does not have."""
     NOT_CLAIMED = "not claimed"
 
 
 class Decision(Enum):
-    """What is said of a server."""
+    """The verdict on a server."""
 
     CONFORMS = "conforms"
-    """All that a server of its kind must keep was tested, and is kept."""
+    """Every guarantee that a server of its kind must keep was tested and is kept."""
     NOTHING_BROKEN = "nothing-broken"
-    """Something is kept, and something else that a server of its kind must keep was not tested."""
+    """No guarantee is broken, but at least one that a server of its kind must keep was not tested."""
     BROKEN = "broken"
     UNKNOWN = "unknown"
-    """Nothing was tested, or not what is required, or the judgement has stopped."""
+    """No guarantee was tested, a required one was not, or the judgement stopped early."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A history that breaks a guarantee, and how to play it again."""
+    """A history that breaks a guarantee, and how to replay it."""
 
     script: Script
     history: History
-    reproduce: str = ""  # what to call or to type
-    note: str = ""  # why it is not smaller, if it might be
+    reproduce: str = ""  # the call or command that replays it
+    note: str = ""  # why it was not shrunk further, if it might be possible
 
     def says(self, guarantee: str) -> str:
         return next(c.says for c in self.history.complaints if c.guarantee == guarantee)
 
     @property
     def story(self) -> str:
-        """What was done, what was seen, and how to see it again."""
-        lines = [f"  what was done: {self.script.steps}", "", exchange_text(self.history.observations), ""]
+        """The script, the observed exchange, and how to reproduce it."""
+        lines = [f"  script: {self.script.steps}", "", exchange_text(self.history.observations), ""]
         lines += [f"  {self.note}"] if self.note else []
         lines += [f"  reproduce with: {self.reproduce}"] if self.reproduce else []
         return "\n".join(lines) + "\n"
@@ -68,41 +69,42 @@ class Finding:
 
 @dataclass(frozen=True)
 class Replay:
-    """A script that somebody wanted to have played, and how often it broke what."""
+    """A script that the caller asked to run, and how often it broke which guarantee."""
 
     script: Script
     times: int
     showed: dict[str, int]
     findings: dict[str, Finding]
-    """By guarantee, the first play in which it showed."""
+    """By guarantee, the first run that broke it."""
     ends: dict[str, int] = field(default_factory=dict)
-    """How the prompts ended, and in how many plays."""
+    """The outcomes of the prompts, and the number of runs with these outcomes."""
 
     def __str__(self) -> str:
         ends = "".join(f"; {ends}: {n}" for ends, n in self.ends.items())
+        runs = "1 run" if self.times == 1 else f"{self.times} runs"
         if not self.showed:
-            return f"{self.script.steps}: nothing showed in {self.times} plays{ends}"
-        showed = ", ".join(f"{guarantee} showed in {n}" for guarantee, n in self.showed.items())
-        return f"{self.script.steps}: {showed} of {self.times} plays{ends}"
+            return f"{self.script.steps}: nothing broken in {runs}{ends}"
+        broken = ", ".join(f"{guarantee} broken in {n}" for guarantee, n in self.showed.items())
+        return f"{self.script.steps}: {broken} of {runs}{ends}"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One guarantee, judged."""
+    """The verdict on one guarantee, with its reason."""
 
     guarantee: str
     status: Status
-    why: str = ""  # it was not tested, or is not observable
+    why: str = ""  # why it was not tested, or is not observable
     shown: int = 0  # decisive histories: those that could have broken it
     finding: Finding | None = None  # the shortest history that breaks it
-    seconds: float = 0  # its share of the time: that of a history is shared by the guarantees that it tested
-    promise: str = ""  # where the text that the server follows promises it, if that is not ours
+    seconds: float = 0  # its share of the time: the guarantees that a history tests share its cost
+    promise: str = ""  # where the specification that the server follows promises it, if that is not ours
 
-    features: frozenset[Feature] = frozenset()  # the calls of the family that the server has
+    features: frozenset[Feature] = frozenset()  # the optional calls that the server has
 
     @property
     def sentence(self) -> str:
-        """What is guaranteed, in the words that the server's calls need."""
+        """The guarantee's sentence, as worded for a server with these optional calls."""
         return GUARANTEES_BY_ID[self.guarantee].sentence(self.features)
 
     @property
@@ -111,24 +113,24 @@ class Verdict:
 
     @property
     def about(self) -> str:
-        """In a few words, why it is what it is."""
+        """The reason for the status, in one sentence."""
         if self.finding:
             return self.finding.says(self.guarantee)
         return self.why or (f"{counted(self.shown)} could have broken it" if self.status is Status.KEPT else "")
 
     @property
     def story(self) -> str:
-        """What broke it, for people."""
+        """The finding as text; empty if the guarantee is not broken."""
         if self.finding is None:
             return ""
         rules = f" ({self.rules})" if self.rules else ""
-        promise = f"  its own text: {self.promise}\n" if self.promise else ""
+        promise = f"  protocol text: {self.promise}\n" if self.promise else ""
         return (f"{self.guarantee} is broken: {self.finding.says(self.guarantee)}\n"
-                f"  the rule{rules}: {self.sentence}\n{promise}{self.finding.story}")
+                f"  rule{rules}: {self.sentence}\n{promise}{self.finding.story}")
 
     @property
     def svg(self) -> str:
-        """The same as a picture."""
+        """The finding as a sequence diagram; empty if the guarantee is not broken."""
         if self.finding is None:
             return ""
         return exchange_svg(self.finding.history.observations, f"{self.guarantee} is broken", self.about)
@@ -136,25 +138,25 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """What the kit has to say about a server. Printed, it is a table and the shortest history for each break."""
+    """The result of a judgement. Prints as a table of verdicts and the shortest history for each broken guarantee."""
 
     name: str
     verdicts: tuple[Verdict, ...]
     scenarios: dict[str, Finding | str | None]
-    """By name: the history in which its guarantee was broken, why it could not be tried, or None if it was kept."""
+    """By scenario name: the history that broke its guarantee, why the scenario did not run, or None if it was kept."""
     histories: int
     seconds: float
     profile: str
     notes: tuple[str, ...] = ()
     replays: tuple[Replay, ...] = ()
-    """The scripts that were asked for, if any were: then nothing else was played."""
+    """The scripts that the caller asked for. If there are any, the kit ran nothing else."""
     unplayed: int = 0
-    """Histories that were planned and not played; the notes say why."""
+    """Histories that were planned and did not run; the notes say why."""
     stopped: str = ""
-    """Why the judgement ended before its time, if it did."""
+    """Why the judgement stopped early, if it did."""
     required: frozenset[str] = frozenset()
     interrupted: bool = False
-    """By Ctrl-C, or SIGTERM."""
+    """By Ctrl-C or SIGTERM."""
 
     def of(self, status: Status) -> list[str]:
         return [v.guarantee for v in self.verdicts if v.status is status]
@@ -177,19 +179,19 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether something is kept, nothing is broken, and nothing that is required is missing."""
+        """Whether at least one guarantee is kept, none is broken, and every required one was tested."""
         return self.decision in (Decision.CONFORMS, Decision.NOTHING_BROKEN)
 
     @property
     def untested(self) -> list[str]:
-        """What a server of its kind must keep, and was not tested: what is claimed, and needs nothing that the server
-        or the adapter does not offer, apart from turns that the kit steers."""
+        """The guarantees that a server of its kind must keep and that were not tested. These are the claimed ones that
+        need nothing that the server or the adapter lacks, except turns that the kit controls."""
         return [v.guarantee for v in self.verdicts
                 if v.status is Status.NOT_TESTED or (v.status is Status.NOT_OBSERVABLE and v.why == NO_STEERING)]
 
     @property
     def missing(self) -> list[str]:
-        """The guarantees that are required and of which nobody knows whether they are kept."""
+        """The required guarantees for which the judgement is inconclusive."""
         return [id for id in GUARANTEES_BY_ID if id in self.required - set(self.kept) - set(self.broken)]
 
     def verdict(self, guarantee: str) -> Verdict:
@@ -197,14 +199,14 @@ class Report:
 
     @property
     def rows(self) -> list[Verdict]:
-        """What a table shows: all but what is about calls that the server does not have."""
+        """The verdicts that a table shows: all except those about calls that the server does not have."""
         return [v for v in self.verdicts if v.status is not Status.NOT_OFFERED]
 
     @property
     def unoffered(self) -> str:
-        """The rest, in a line."""
+        """The remaining verdicts, in one line."""
         names = ", ".join(self.of(Status.NOT_OFFERED))
-        return f"not offered, and so there is nothing to keep: {names}" if names else ""
+        return f"not offered (the server does not have the call): {names}" if names else ""
 
     def __str__(self) -> str:
         wide = max((len(v.guarantee) for v in self.rows), default=0)
@@ -224,7 +226,7 @@ class Report:
                 f"verdict={self.decision.value} kept={len(self.kept)}/{len(self.verdicts)}")
 
     def json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The report as JSON-compatible data."""
         return {
             "server": self.name, "profile": self.profile, "histories": self.histories,
             "seconds": round(self.seconds, 3), "verdict": self.decision.value,

@@ -1,8 +1,8 @@
 """Choose, replay, enumerate and shrink the interleavings of a piece of asyncio code.
 
-A *schedule* is one run, decided by a list of choices: which of the callbacks that are ready runs next. The code under
-test is ordinary asyncio; `label` says in a trace what a step did, `checkpoint` is a place where others may run. Here a
-cancel sets a flag, and the first prompt that enters consumes it:
+A *schedule* is one run, determined by a list of choices: which ready callback runs next. The code under test is
+ordinary asyncio; `label` names a step in the trace, and `checkpoint` lets other tasks run. Here a cancel sets a flag,
+and the first prompt that enters consumes it:
 
 >>> import asyncio
 >>> async def main():
@@ -31,91 +31,36 @@ AssertionError: {'B'} survives the cancel
 again: run(main(), replay([2]))
 
 `run` and `record` take a chooser: `fifo` (the default, and what asyncio does), `seeded`, `replay`, `departing`,
-`ranked`, or any function; `choosers` and `rankings` are Hypothesis strategies. `explore_schedules` goes through all
-schedules, and `find_failure` looks for one that fails.
+`ranked`, or any function; `choosers` and `rankings` are Hypothesis strategies. `explore_schedules` enumerates all
+schedules, and `find_failure` finds one that fails.
 
-**Which orders are possible.** Every ready callback is one step, and any of them may be chosen next, except that
+**Possible orders.** Every ready callback is one step, and any of them may be chosen next, with these exceptions:
 
-- the steps of one task, and the done callbacks of one future, run in order;
-- callbacks given to `call_soon` run in the order in which they were given, as asyncio promises;
-- a timer fires when its time has come, and time passes only when nothing else is ready: running code takes no time.
-  Timers that are due together may fire in any order, which asyncio leaves undefined.
+- The steps of one task, and the done callbacks of one future, run in order.
+- Callbacks passed to `call_soon` run in the order of the calls, as asyncio guarantees.
+- A timer fires when it is due, and time passes only when nothing else is ready: running code takes no time. Timers that
+  are due together may fire in any order, which asyncio leaves undefined.
 
-This is more than asyncio does by itself: there, two tasks that one event wakes run in the order in which they waited.
-But a task may always come later, because of one more `await` or a slower network, and code that counts on the order of
-*tasks* is what this module is for. A function given to `run_in_executor` or `to_thread` runs as one step, at any time.
-Sockets, subprocesses, signals and calls from other threads are `Refused`.
+This allows more orders than asyncio itself, where two tasks that one event wakes run in the order in which they waited.
+But a task may always come later, because of one more `await` or a slower network, and this module is for code that
+relies on the order of *tasks*. A function passed to `run_in_executor` or `to_thread` runs as one step, at any time.
+Sockets, subprocesses, signals and calls from other threads raise `Refused`.
 
-**What the world does** is a choice too: `pick` asks the chooser what becomes of a message, or whether a machine fails.
-Tasks that are started in a `Process` stop and go together: while it is held nothing of it runs and time passes. With
-`in_order` callbacks run as in asyncio, and the choices are those of `pick` alone.
+**The environment** is a choice too: `pick` lets the chooser decide what happens to a message, or whether a machine
+fails. Tasks that are started in a `Process` pause and resume together: while it is held, none of its tasks runs and
+time passes. With `in_order`, callbacks run as in asyncio, and only `pick` makes choices.
 
-**What is reported.** A schedule fails if main raises, if nothing can run and main is not done (`Deadlock`, which names
-who waits for what), after too many steps (`Livelock`), or if an exception was never handled (`Unhandled`). When main
-is done, the tasks that are left are canceled as in `asyncio.run`, first in first out: that is no part of the trace and
-has no choices. The code under test must itself be deterministic: no clock, no random numbers, no order of a set. Where
-it shows that it is not, the error is `Diverged`.
+**Failures.** A schedule fails if main raises, if nothing can run and main is not done (`Deadlock`, which names what
+each task waits for), after too many steps (`Livelock`), or if an exception was never handled (`Unhandled`). When main
+is done, the remaining tasks are canceled as in `asyncio.run`, first in, first out; this is not part of the trace, and
+has no choices. The code under test must be deterministic: no clock, no random numbers, no iteration over sets. If it
+behaves otherwise, the error is `Diverged`.
 
-**Rejected.** Disturbing the real loop, with sleeps put in at random or a patched selector, cannot enumerate and cannot
+**Rejected.** Perturbing the real loop, with random sleeps or a patched selector, cannot enumerate schedules and cannot
 repeat a run exactly. Keeping asyncio's order and choosing only when I/O completes finds fewer bugs, and every test
-would have to say what its I/O is. Leaving out orders that cannot be told apart would save runs, but what can be told
-apart depends on all that the code reads: here every order counts, and a bound on preemptions keeps the number small.
+would have to declare its I/O. Skipping equivalent orders would save runs, but equivalence depends on everything that
+the code reads. So every order counts here, and a bound on preemptions keeps the number small.
 """
 
-from .search import (
-    Choose,
-    Deadlock,
-    Diverged,
-    Incomplete,
-    Livelock,
-    LoopStep,
-    Process,
-    Ready,
-    Refused,
-    Schedule,
-    Unhandled,
-    checkpoint,
-    choosers,
-    current_process,
-    departing,
-    explore_schedules,
-    fifo,
-    find_failure,
-    label,
-    pick,
-    ranked,
-    rankings,
-    record,
-    replay,
-    run,
-    seeded,
-)
-
-__all__ = [
-    "Choose",
-    "Deadlock",
-    "Diverged",
-    "Incomplete",
-    "Livelock",
-    "LoopStep",
-    "Process",
-    "Ready",
-    "Refused",
-    "Schedule",
-    "Unhandled",
-    "checkpoint",
-    "choosers",
-    "current_process",
-    "departing",
-    "explore_schedules",
-    "fifo",
-    "find_failure",
-    "label",
-    "pick",
-    "ranked",
-    "rankings",
-    "record",
-    "replay",
-    "run",
-    "seeded",
-]
+from .search import *  # noqa: F403
+from .search import __all__ as __all__

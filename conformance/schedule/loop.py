@@ -1,7 +1,7 @@
-"""An asyncio event loop in which a chooser decides what runs next, and time is only a number.
+"""An asyncio event loop in which a chooser decides which callback runs next, with virtual time.
 
-Nothing here looks at a clock, a socket or a thread, so the same choices give the same run. What asyncio leaves to
-chance is pinned too. Tasks and futures are hashed by their number, because `TaskGroup` and `wait` go through sets of
+The loop uses no clock, socket or thread, so the same choices give the same run. Other sources of nondeterminism in
+asyncio are fixed too. Tasks and futures are hashed by their number, because `TaskGroup` and `wait` iterate over sets of
 them. Tasks are named after their coroutine, because asyncio numbers them over the whole process.
 """
 
@@ -23,15 +23,15 @@ Ts = TypeVarTuple("Ts")
 
 
 class Deadlock(RuntimeError):
-    """Nothing is ready, no timer is set, and something is still awaited."""
+    """No callback is ready and no timer is set, but main is not done."""
 
 
 class Livelock(RuntimeError):
-    """The run took more steps than it was allowed."""
+    """The run exceeded its limit of steps."""
 
 
 class Refused(RuntimeError):
-    """The code asked the loop for something that a schedule does not have or could not repeat."""
+    """The code used a feature of the loop that a schedule cannot support or repeat."""
 
 
 class LoopStep(NamedTuple):
@@ -67,10 +67,10 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class Loop(asyncio.BaseEventLoop):
-    """Runs one callback at a time, the one that `choose` picks, for at most `max_steps`. With `in_order` callbacks run
-    first in, first out, and it chooses only what the code under test leaves to it.
+    """Runs one callback at a time, the one that `choose` picks, for at most `max_steps`. With `in_order`, callbacks run
+    first in, first out, and `choose` decides only what the code under test passes to `pick`.
 
-    Whatever nobody handles, an exception in a callback or one that is never retrieved, is kept in `unhandled`.
+    `unhandled` collects exceptions in callbacks, and those that are never retrieved.
     """
 
     _ready: deque[asyncio.Handle]  # where asyncio's own call_soon puts them
@@ -267,7 +267,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 def _refuse(what: str, *_: object, **__: object) -> NoReturn:
-    raise Refused(f"{what} depends on the world outside, which no schedule can repeat; put something in its place that "
+    raise Refused(f"{what} depends on the environment, which a schedule cannot repeat; replace it by something that "
                   "awaits a future, a queue or a sleep")
 
 

@@ -1,4 +1,4 @@
-"""Tasks that stop and go together, like those of one process beside others."""
+"""Groups of tasks that pause and resume together, like those of one process among several."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,7 +1,6 @@
-"""Callbacks that are ready to run: whose they are, which may overtake which, and where they will resume.
+"""Ready callbacks: their owners, which may overtake which, and where they will resume.
 
-asyncio knows these things but has no public names for some of them. What is read from its inside about callbacks and
-tasks is read here.
+Some of this is private in asyncio. All access to its internals for callbacks and tasks is in this module.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 
 class Ready(NamedTuple):
-    """A callback that may run next, as a chooser sees it."""
+    """A callback that may run next, as passed to a chooser."""
 
     handle: asyncio.Handle
     position: int  # among all callbacks that are ready, in the order in which they became so
@@ -81,11 +80,11 @@ class Job(NamedTuple):
 
 
 def find_owner(handle: asyncio.Handle) -> object | None:
-    """Callbacks of one owner run in the order in which they became ready.
+    """The owner of a callback. Callbacks of one owner run in the order in which they became ready.
 
-    A task owns its steps, and a future its done callbacks (any callback whose one argument is a future that is done).
-    Each timer and each executor job is its own. All other callbacks together have no owner, and are in order too,
-    because asyncio promises that call_soon keeps it.
+    A task owns its steps, and a future its done callbacks (any callback whose only argument is a future that is done).
+    Each timer and each executor job is its own owner. All other callbacks have no owner, and run in order too, because
+    asyncio guarantees the order of call_soon.
     """
     if isinstance(handle, asyncio.TimerHandle):
         return handle

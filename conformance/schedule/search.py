@@ -1,4 +1,4 @@
-"""Runs of asyncio code by chosen schedules: one, all, or one that fails, made small."""
+"""Runs of asyncio code under chosen schedules: one, all, or a failing one with the fewest preemptions."""
 
 import asyncio
 import gc
@@ -17,30 +17,9 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 __all__ = [
-    "Choose",
-    "Deadlock",
-    "Diverged",
-    "Incomplete",
-    "Livelock",
-    "LoopStep",
-    "Process",
-    "Ready",
-    "Refused",
-    "Schedule",
-    "Unhandled",
-    "checkpoint",
-    "choosers",
-    "current_process",
-    "departing",
-    "explore_schedules",
-    "fifo",
-    "find_failure",
-    "label",
-    "pick",
-    "record",
-    "replay",
-    "run",
-    "seeded",
+    "Choose", "Deadlock", "Diverged", "Incomplete", "Livelock", "LoopStep", "Process", "Ready", "Refused",
+    "Schedule", "Unhandled", "checkpoint", "choosers", "current_process", "departing", "explore_schedules", "fifo",
+    "find_failure", "label", "pick", "ranked", "rankings", "record", "replay", "run", "seeded",
 ]
 
 T = TypeVar("T")
@@ -50,35 +29,35 @@ LIMIT = 100_000
 
 
 class Unhandled(RuntimeError):
-    """An exception in a callback, or one that nobody retrieved. The first is the cause."""
+    """An exception in a callback, or one that was never retrieved. The first is the cause."""
 
 
 class Diverged(RuntimeError):
-    """Choices do not fit the program: it is another one, or it is not deterministic."""
+    """The choices do not fit the program: it has changed, or it is not deterministic."""
 
 
 class Incomplete(RuntimeError):
-    """There are more schedules than the search was allowed to run."""
+    """There are more schedules than the limit of the search."""
 
 
 # --- in the code under test
 
 def label(text: str) -> None:
-    """Say what the step that runs now is doing. In any other event loop, or in none, nothing happens."""
+    """Name the current step in the trace. Has no effect in any other event loop, or without one."""
     loop = _running()
     if isinstance(loop, Loop):
         loop.labels.append(text)
 
 
 def pick(*options: str) -> int:
-    """Which of these happens, as the chooser decides: a message arrives, is lost, or comes late. The first is what
-    happens unless the chooser departs from it, and in any other event loop."""
+    """Let the chooser decide which of these happens: a message arrives, is lost, or comes late. The first is the
+    default, and always happens in any other event loop."""
     loop = _running()
     return loop.pick(options) if isinstance(loop, Loop) else 0
 
 
 async def checkpoint() -> None:
-    """A place where anything else that is ready may run. In any other event loop: `asyncio.sleep(0)`."""
+    """Let any other ready callback run. In any other event loop: `asyncio.sleep(0)`."""
     await asyncio.sleep(0)
 
 
@@ -90,28 +69,28 @@ def fifo(ready: Sequence[Ready]) -> int:
 
 
 def seeded(seed: int) -> Choose:
-    """Each with the same probability, and the same ones for the same seed."""
+    """Choose uniformly at random, reproducibly for a seed."""
     generator = random.Random(seed)
     return lambda ready: generator.randrange(len(ready))
 
 
 def replay(choices: Iterable[int]) -> Choose:
-    """These choices, and then first in, first out. A choice that the program does not have raises `Diverged`."""
+    """Make these choices, and then first in, first out. A choice that the program does not offer raises `Diverged`."""
     left = enumerate(choices, 1)
 
     def choose(ready: Sequence[Ready]) -> int:
         number, choice = next(left, (0, 0))
         if choice >= len(ready):
-            raise Diverged(f"choice {number} is {choice}, but there are {len(ready)} to choose from, counted from 0: "
-                           f"{', '.join(r.task for r in ready)}. Is the program the same, and deterministic?")
+            raise Diverged(f"choice {number} is {choice}, but only 0 to {len(ready) - 1} are ready: "
+                           f"{', '.join(r.task for r in ready)}; check that the program is unchanged and deterministic")
         return choice
 
     return choose
 
 
 def departing(departures: Iterable[tuple[int, int]]) -> Choose:
-    """First in, first out but for these departures: how many choices to leave as they are, and which one then to take
-    instead of the first, counted round if there are not so many."""
+    """First in, first out except for these departures: how many choices to keep, and which callback to run then instead
+    of the first, modulo the number of ready callbacks."""
     left = chain.from_iterable([*[0] * wait, instead] for wait, instead in departures)
 
     def choose(ready: Sequence[Ready]) -> int:
@@ -122,9 +101,9 @@ def departing(departures: Iterable[tuple[int, int]]) -> Choose:
 
 
 def ranked(ranks: Iterable[int]) -> Choose:
-    """Each task, when it is first ready, is given the next of these ranks, and 0 when there are no more. A task runs
-    only when nothing of a lower rank is ready; what belongs to no task has rank 0. So one number makes a task come
-    late, where `departing` needs as many departures as there are steps that it must come after."""
+    """Assign the next of these ranks to each task when it is first ready, or 0 if none is left. A task runs only when
+    nothing of a lower rank is ready; callbacks without a task have rank 0. So a single number delays a task, where
+    `departing` needs one departure for each step that the task must follow."""
     left, given = iter(ranks), dict[str, int]()
 
     def rank(ready: Ready) -> int:
@@ -142,9 +121,9 @@ def ranked(ranks: Iterable[int]) -> Choose:
 
 
 def choosers() -> "SearchStrategy[Choose]":
-    """A Hypothesis strategy. Failures shrink to the fewest preemptions, and then to the earliest.
+    """A Hypothesis strategy for choosers. Failures shrink to the fewest preemptions, and then to the earliest.
 
-    Drawing each choice by itself would shrink to the fewest choices instead: to a schedule that seldom has any.
+    Drawing each choice separately would shrink to the fewest choices instead: to a run that rarely offers one.
     """
     from hypothesis import strategies as st
 
@@ -153,10 +132,11 @@ def choosers() -> "SearchStrategy[Choose]":
 
 
 def rankings(tasks: int = 40) -> "SearchStrategy[Choose]":
-    """A Hypothesis strategy: that many tasks in any order. It finds what needs a task to come much later than usual,
-    and what needs several to change places; `choosers` finds what is closer to first in, first out, and shrinks better.
+    """A Hypothesis strategy for choosers that run this many tasks in any order. It finds failures that need a task to
+    come much later than usual, or several tasks to swap. `choosers` finds failures closer to first in, first out, and
+    shrinks better.
 
-    The ranks are drawn as bytes because Hypothesis, where it sees a list of numbers, often tries equal ones.
+    The ranks are drawn as bytes, because Hypothesis often makes the numbers in a list equal.
     """
     from hypothesis import strategies as st
 
@@ -180,7 +160,7 @@ class Schedule(Generic[T]):
 
     @property
     def options(self) -> tuple[int, ...]:
-        """How many callbacks there were to choose from, for each choice."""
+        """The number of ready callbacks at each choice."""
         return tuple(step.options for step in self.steps if step.options > 1)
 
     @property
@@ -189,21 +169,21 @@ class Schedule(Generic[T]):
         return sum(map(bool, self.choices))
 
     def result(self) -> T:
-        """What main returned. Raises what it raised."""
+        """Return what main returned, or raise what it raised."""
         if self.error is not None:
             raise self.error
         return cast(T, self.value)
 
     @property
     def trace(self) -> str:
-        """One line a step. A `*` is on each step that was chosen out of turn."""
+        """One line per step. A `*` marks each step that was chosen out of turn."""
         wide = max(map(len, ["task", *(step.task for step in self.steps)]))
         lines = [f"{s.number:4}{'*' if s.choice else ' '} {s.task:{wide}}  {s.what}" for s in self.steps]
         return "\n".join([f"step  {'task':{wide}}  what", *lines])
 
     @property
     def again(self) -> str:
-        """How to run it again. Choices are left off at the end if they are first in, first out."""
+        """The call that runs it again, without trailing choices that are first in, first out."""
         end = max((n for n, choice in enumerate(self.choices, 1) if choice), default=0)
         return f"again: run(main(), replay({list(self.choices[:end])}))"
 
@@ -214,7 +194,7 @@ class Schedule(Generic[T]):
 
 def run(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS, in_order: bool = False,
         ) -> T:
-    """`asyncio.run` with chosen order and virtual time. The trace is a note on the exception, if there is one."""
+    """Like `asyncio.run`, with a chosen order and virtual time. An exception gets the trace as a note."""
     schedule = record(main, choose, max_steps=max_steps, in_order=in_order)
     if schedule.error is not None:
         schedule.error.add_note(f"{schedule.trace}\n{schedule.again}")
@@ -223,16 +203,16 @@ def run(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int =
 
 def record(main: Coroutine[Any, Any, T], choose: Choose = fifo, *, max_steps: int = MAX_STEPS, in_order: bool = False,
            ) -> Schedule[T]:
-    """Run `main` to its end, whatever that is. The same choices give the same schedule. With `in_order` callbacks run
-    first in, first out, and the choices are those that `main` leaves open by `pick`.
+    """Run `main` until it returns or fails, and return the schedule. The same choices give the same schedule. With
+    `in_order`, callbacks run first in, first out, and only `pick` makes choices.
 
-    Only what is not the program's doing is raised: an exception of the chooser, or KeyboardInterrupt.
+    Raises only errors from outside the program: an exception of the chooser, or KeyboardInterrupt.
     """
     if not asyncio.iscoroutine(main):
-        raise TypeError(f"expected a coroutine, as in run(main()), and got {main!r}")
+        raise TypeError(f"expected a coroutine, as in run(main()), but got {main!r}")
     if _running() is not None:
         main.close()
-        raise RuntimeError("an event loop is running in this thread; schedules need a thread without one")
+        raise RuntimeError("an event loop is already running in this thread; run the schedule in another thread")
     loop = Loop(choose, max_steps, in_order)
     task = loop.create_task(main, name="main")
     error: BaseException | None = None
@@ -264,7 +244,7 @@ def _unhandled(contexts: list[dict[str, Any]]) -> Unhandled:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A collection would finalize async generators in the middle of any step."""
+    """Disable garbage collection, which would finalize async generators in the middle of a step."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -287,22 +267,22 @@ def explore_schedules(
     make_main: Callable[[], Coroutine[Any, Any, T]], *, limit: int = LIMIT, preemptions: int | None = None,
     max_steps: int = MAX_STEPS, in_order: bool = False,
 ) -> Iterator[Schedule[T]]:
-    """Every schedule exactly once, depth first, each run anew from the start; the first is first in, first out.
+    """Every schedule exactly once, depth first, each run from the start; the first is first in, first out.
 
-    With `preemptions`, only those that depart from first in, first out that often or less. Whoever gets to the end has
-    seen all: a search that would need more than `limit` schedules raises `Incomplete` instead of ending.
+    With `preemptions`, only those that depart from first in, first out at most that often. An iterator that ends has
+    yielded all of them: if there are more than `limit`, it raises `Incomplete`.
     """
     if not callable(make_main):
         make_main.close()
-        raise TypeError(f"{make_main.__name__}() is a coroutine, which runs once: give the function that makes it, "
+        raise TypeError(f"{make_main.__name__}() is a coroutine, which can run only once; pass the function itself, "
                         f"{make_main.__name__}")
     prefix: tuple[int, ...] = ()
     options: tuple[int, ...] = ()
     for _ in range(limit):
         schedule = record(make_main(), replay(prefix), max_steps=max_steps, in_order=in_order)
         if schedule.options[:len(prefix)] != options[:len(prefix)]:
-            raise Diverged("the same choices led to another run: the program is not deterministic. It had "
-                           f"{options[:len(prefix)]} to choose from before, and now {schedule.options[:len(prefix)]}")
+            raise Diverged("the program is not deterministic: the same choices led to another run. Ready callbacks "
+                           f"before: {options[:len(prefix)]}, now: {schedule.options[:len(prefix)]}")
         yield schedule
         choices, options = schedule.choices, schedule.options
         for depth in reversed(range(len(choices))):
@@ -312,13 +292,13 @@ def explore_schedules(
                 break
         else:
             return
-    raise Incomplete(f"more than {limit:,} schedules; make the program smaller, bound preemptions or raise the limit")
+    raise Incomplete(f"more than {limit:,} schedules; make the program smaller, set `preemptions`, or raise `limit`")
 
 
 def find_failure(
     make_main: Callable[[], Coroutine[Any, Any, T]], *, limit: int = LIMIT, max_steps: int = MAX_STEPS,
 ) -> Schedule[T] | None:
-    """A schedule that fails, with as few preemptions as any that does; None if not one of all schedules fails."""
+    """A failing schedule with the fewest preemptions; None if no schedule fails."""
     def failing(preemptions: int | None) -> Schedule[T] | None:
         schedules = explore_schedules(make_main, limit=limit, preemptions=preemptions, max_steps=max_steps)
         return next((schedule for schedule in schedules if schedule.error is not None), None)

@@ -1,1 +1,1 @@
-"""Whether a log of a server is a behaviour of the model."""
+"""Checking whether a server's log is a behaviour of the model."""

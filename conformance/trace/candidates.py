@@ -1,23 +1,32 @@
-"""Where one session can be, as far as the lines of a trace tell.
+"""The possible states of one session, given the lines of a trace so far.
 
-A trace may leave steps out. What is left is a set of candidates: states of the model that some behaviour with just
-these lines can have come to. A line is taken by those that can do what it says, after steps that were left out.
+A trace may omit steps. So a session is followed as a set of candidates: the model states that some behaviour with
+exactly these lines can have reached. A line keeps the candidates that can take it, after any omitted steps.
 
-**Steps that can be left out**: enter, fail, settle, step and finish, in any number. Those of callers and operators, and
-requeue, cannot: any number of them could be imagined everywhere.
+## Steps that may be omitted
 
-**What cannot be left out is the end of a prompt.** A step asks for effects, of which `start` and `end` matter here. A
-line that does not list its effects, or a step that was left out, leaves them *owed*, in order. Lines of their own tell
-them later. To tell one is to tell that those before it are over (R19b): a start may be passed over, an end may not.
+enter, fail, settle, step and finish, any number of times. Actions of callers and operators, and requeue, may not: if
+they could be inferred anywhere, every trace would be accepted.
 
-**Few candidates.** A step that was left out is imagined only where it makes a difference. Before an acceptance none
-does, as each can as well come after it. Where a line tells an effect, nothing can have owed an end before it. And a
-prompt that waits to enter can do whatever one in the queue can, since it can enter at the last moment: so entering the
-queue is imagined only together with what needs it there (to be folded, to be cleared away, to be handed the turn ahead
-of another). A cancel needs nothing: whoever has not entered is canceled on entry, and ends as the dropped ones do. Once
-calls of the family have left something behind, a hold or a place or a prompt that will stop another, every step is
-imagined everywhere. So it is before an acceptance that is refused if the session is busy, or that stops what runs.
-Tests compare all this with a search that imagines every step everywhere.
+## Effects that are owed
+
+The end of a prompt must never be omitted. A step requests effects, of which `start` and `end` matter here. If a line
+does not list its effects, or a step was omitted, these effects are *owed*, in order, and later lines report them. A
+line that reports one implies that those before it are over (R19b): a start may be skipped, an end may not.
+
+## Keeping the candidates few
+
+An omitted step is inferred only where it makes a difference:
+
+- Before an acceptance none does, because each can as well come after it.
+- Before a line that reports an effect, no other end can be owed.
+- A prompt that has not entered can do whatever a queued one can, since it can enter at the last moment. So its entry is
+  inferred only together with the step that needs it in the queue: a fold, a clear, or a turn ahead of another prompt. A
+  cancel needs nothing: a prompt that has not entered is canceled on entry, and ends as the dropped ones do.
+- Once optional calls have left a trace in the state (a hold, a moved prompt, an interrupt), every step is inferred
+  everywhere. The same holds before an acceptance with `reject` or `interrupt`.
+
+Tests compare this with a search that infers every step everywhere.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -34,35 +43,35 @@ from cancelmark.model.session import (
     ACCEPTED,
     ACTIVE,
     CANCELED_ON_ENTRY,
+    DEFAULT_TRAITS,
     DONE,
-    PLAIN,
     QUEUED,
     Prompt,
     Session,
 )
 
-from .records import ACTION, Asked, Made, Moved, TraceLine
+from .records import ACTION, TraceEffect, TraceLine, TraceRow, TraceTraits
 
 MOST = 2_000  # candidates of a session at a time
-TELLS_ITS_END = ("finish", "fail", "settle")  # the end of its own prompt, if it says nothing about effects
+TELLS_ITS_END = ("finish", "fail", "settle")  # without `effects`, such a line reports the end of its own prompt
 
 
 class Limit:
-    """Whether there were more candidates than can be followed. Those after the fewest steps left out are."""
+    """Whether there were more candidates than can be followed. Those with the fewest omitted steps are."""
 
     hit = False
 
 
 class Owed(NamedTuple):
-    """A start or an end that was asked for and that no line has told yet."""
+    """A start or an end that a step has requested and no line has reported yet."""
 
     effect: str
     seq: int
-    outcomes: frozenset[Outcome] = frozenset()  # of an end: it is one of these
+    outcomes: frozenset[Outcome] = frozenset()  # the possible outcomes of an end
 
 
 class Candidate(NamedTuple):
-    """A candidate: the session without its finished prompts, and what is owed, in order."""
+    """A possible state: the session without its finished prompts, and the effects that are owed, in order."""
 
     session: Session
     owed: tuple[Owed, ...] = ()
@@ -73,26 +82,26 @@ class Candidate(NamedTuple):
 
 
 def why_impossible(session: Session) -> str | None:
-    """Why a session cannot be in this state, if it cannot: it breaks an invariant of the model."""
+    """Which invariant of the model the state breaks; None if it breaks none."""
     seqs = [p.seq for p in session.prompts]
     if len(set(seqs)) < len(seqs):
-        return "a prompt is there twice"
+        return "it contains a prompt twice"
     if len(session.active) > 1:
         return f"prompts {' and '.join(str(p.seq) for p in session.active)} are active"
     if session.queue and not session.active and not session.held:
-        return f"prompt {session.queue[0].seq} is queued, and none is active"
+        return f"prompt {session.queue[0].seq} is queued, but none is active"
     for prompt in session.prompts:
         covered = session.covered(prompt)
         if prompt.state is DONE:
-            return f"prompt {prompt.seq} is done, and has no place among the unfinished"
+            return f"prompt {prompt.seq} is done, but listed as unfinished"
         if prompt.state is QUEUED and covered:
             return f"prompt {prompt.seq} is queued, though {_why_covered(session, prompt)}"
         if prompt.state is CANCELED_ON_ENTRY and not covered:
             return f"prompt {prompt.seq} is canceled on entry, though the mark does not cover it"
         if prompt.begun and prompt.state in (ACCEPTED, CANCELED_ON_ENTRY):
-            return f"prompt {prompt.seq} has begun, and is {prompt.state.value}"
+            return f"prompt {prompt.seq} has begun, but is {prompt.state.value}"
         if prompt.urgent and not prompt.front:
-            return f"prompt {prompt.seq} is an interrupt, and its place is not at the front"
+            return f"prompt {prompt.seq} is an interrupt, but is not at the front"
     return None
 
 
@@ -100,27 +109,27 @@ def _why_covered(session: Session, prompt: Prompt) -> str:
     return "the mark covers it" if prompt.seq <= session.mark else "it is revoked"
 
 
-# --- what a move says ---------------------------------------------------------------------------------------------
+# --- what a line reports of a move --------------------------------------------------------------------------------
 
-def moved_rows(session: Session, move: Move) -> tuple[Moved, ...]:
-    """The rows of a move with the prompts that they move: one that ends or starts is told by the effect."""
+def moved_rows(session: Session, move: Move) -> tuple[TraceRow, ...]:
+    """The rows of a move with the prompts that they move. Its effects name the prompts that end or start."""
     ends = iter([e.seq for e in move.effects if isinstance(e, End)])
     starts = iter([e.seq for e in move.effects if isinstance(e, Start)])
     others = iter([move.seq] if move.seq is not None else
-                  [p.seq for p in session.prompts if p.state is ACCEPTED])  # `recover` lets these enter, in order
-    return tuple(Moved(next(ends if row.outcome else starts if row.dest is ACTIVE else others), row.name)
+                  [p.seq for p in session.prompts if p.state is ACCEPTED])  # `recover` makes these enter, in order
+    return tuple(TraceRow(next(ends if row.outcome else starts if row.dest is ACTIVE else others), row.name)
                  for row in move.rows)
 
 
-def made_traits(session: Session, move: Move) -> tuple[Made, ...]:
-    """What a move has made of prompts; that one has begun is told by its row."""
-    before = {p.seq: Made.of(p.seq, p.traits or PLAIN) for p in session.prompts}
-    after = [Made.of(p.seq, p.traits or PLAIN) for p in move.after.prompts]
-    return tuple(made for made in after if made != before.get(made.seq, Made.of(made.seq, PLAIN)))
+def made_traits(session: Session, move: Move) -> tuple[TraceTraits, ...]:
+    """The traits that a move has changed, by prompt, except `begun`, which follows from its row."""
+    before = {p.seq: TraceTraits.of(p.seq, p.traits or DEFAULT_TRAITS) for p in session.prompts}
+    after = [TraceTraits.of(p.seq, p.traits or DEFAULT_TRAITS) for p in move.after.prompts]
+    return tuple(made for made in after if made != before.get(made.seq, TraceTraits.of(made.seq, DEFAULT_TRAITS)))
 
 
 def owed_by(moves: Iterable[Move]) -> tuple[Owed, ...]:
-    """What a move owes; of several that differ in how a turn finishes, with all these outcomes."""
+    """The effects that a move owes; of several moves that differ in a turn's outcome, with all these outcomes."""
     first, *others = moves
     outcomes = {e.seq: frozenset([e.outcome]) for e in first.effects if isinstance(e, End)}
     for other in others:
@@ -131,7 +140,7 @@ def owed_by(moves: Iterable[Move]) -> tuple[Owed, ...]:
                  for e in first.effects if isinstance(e, Start | End))
 
 
-# --- taking a line ------------------------------------------------------------------------------------------------
+# --- applying a line ----------------------------------------------------------------------------------------------
 
 def variant_of(line: TraceLine) -> Variant:
     if line.action == "accept":
@@ -141,7 +150,8 @@ def variant_of(line: TraceLine) -> Variant:
 
 
 def move_of(session: Session, line: TraceLine, seq: int) -> Move | None:
-    """What the model does when it takes the action of the line, with `seq` as the latest; nothing if it does not."""
+    """The model's move for the action of the line, with `seq` as the latest seq; None if the model does not allow it.
+    """
     assert line.action
     action, prompt = ACTION[line.action], None
     if action.subject:
@@ -156,19 +166,20 @@ def move_of(session: Session, line: TraceLine, seq: int) -> Move | None:
 
 
 def agrees(line: TraceLine, session: Session, move: Move) -> bool:
-    """Whether everything that the line says of the move is so. The mark apart, if it happens everywhere."""
+    """Whether every field of the line agrees with the move. The mark of an action on all sessions is checked elsewhere.
+    """
     return ((line.mark is None or ACTION[move.action.name].everywhere or move.after.mark == line.mark)
             and (line.held is None or move.after.held == line.held)
             and (line.traits is None or line.traits == made_traits(session, move))
             and (line.rows is None or line.rows == moved_rows(session, move))
-            and (line.effects is None or line.effects == tuple(map(Asked.of, move.effects))))
+            and (line.effects is None or line.effects == tuple(map(TraceEffect.of, move.effects))))
 
 
 def take_action(
     candidate: Candidate, line: TraceLine, seq: int, limit: Limit | None,
 ) -> Iterator[tuple[Candidate, Session, Move]]:
-    """What becomes of a candidate with an action in its session, and the move, from the session, that does it.
-    Without a limit nobody has entered unseen."""
+    """The candidates after the action of the line, each with the session before the move, and the move. Without a limit
+    no omitted entry is inferred."""
     for before in entrances(candidate.session, line, limit) if limit else [candidate.session]:
         move = move_of(before, line, seq)
         if move is None or not agrees(line, before, move):
@@ -194,7 +205,7 @@ def _live(move: Move) -> Session:
 
 
 def tell_effect(candidate: Candidate, line: TraceLine) -> Candidate | None:
-    """What is left when a line has told a start or an end, if it can."""
+    """The candidate after a line that reports a start or an end; None if that is not owed next."""
     for at, owed in enumerate(candidate.owed):
         if (owed.effect, owed.seq) == (line.effect, line.seq) and (
                 line.outcome is None or line.outcome in owed.outcomes):
@@ -204,24 +215,24 @@ def tell_effect(candidate: Candidate, line: TraceLine) -> Candidate | None:
     return None
 
 
-# --- steps that were left out -------------------------------------------------------------------------------------
+# --- omitted steps ------------------------------------------------------------------------------------------------
 
 def entrances(session: Session, line: TraceLine, limit: Limit) -> Iterator[Session]:
-    """The session after those have entered the queue whom the line finds there."""
+    """The session after each choice of omitted entries that makes a difference to the line."""
     late = _late(session)
     choices: Iterable[Iterable[Prompt]] = [()]
     if not late or line.action in ("accept", "enter", "fail", "settle", "hold", "next", "replace"):
         pass
     elif line.rows is not None or (line.effects is not None and line.action != "recover"):
         named = {row.seq for row in line.rows or ()} | {effect.seq for effect in line.effects or ()}
-        if line.action == "recover":  # whom it lets enter had not entered
+        if line.action == "recover":  # a prompt that enters with the recovery had not entered before
             enter = {row.seq for row in line.rows or () if row.row.startswith("enter")}
             choices = [[p for p in late if p.seq not in enter]]
         else:
             choices = [[p for p in late if p.seq in named and (p.seq != line.seq or line.action == "revoke")]]
     elif line.action == "clear_queue":
         some = chain.from_iterable(combinations(late, size) for size in range(1, len(late)))
-        choices = islice(chain([(), late], some), MOST)  # the likely ones first
+        choices = islice(chain([(), late], some), MOST)  # the most likely ones first
         limit.hit |= 2 ** len(late) > MOST
     elif line.action == "revoke":
         choices = [(), [p for p in late if p.seq == line.seq]]
@@ -233,14 +244,14 @@ def entrances(session: Session, line: TraceLine, limit: Limit) -> Iterator[Sessi
 
 
 def _late(session: Session) -> list[Prompt]:
-    """Those who would be queued if they entered."""
+    """The prompts that would be queued if they entered."""
     if not (session.down or session.held or session.active):
         return []
     return [p for p in session.prompts if p.state is ACCEPTED and not session.covered(p)]
 
 
 def ahead(session: Session, late: Iterable[Prompt], action: str) -> list[Prompt]:
-    """Those who are handed the turn if they have entered, and otherwise would have to wait."""
+    """The prompts that get the next turn if they have entered, and otherwise have to wait."""
     rivals = [*session.queue, *(session.active if action == "requeue" else ())]
     return [p for p in late if rivals and all(place(p) < place(rival) for rival in rivals)]
 
@@ -252,7 +263,7 @@ def enter_queue(session: Session, prompts: Iterable[Prompt]) -> Session:
 
 
 def imagine_step(candidate: Candidate, about: Collection[int] | None = None) -> Iterator[Candidate]:
-    """The candidate after one more step that the trace does not have: of the prompts `about`, or of any."""
+    """The candidates after one more omitted step, of the prompts `about` or of any prompt."""
     session = candidate.session
     late, simple = _late(session), is_simple(session)
     for prompt in session.prompts if about is None else [p for p in session.prompts if p.seq in about]:
@@ -273,14 +284,14 @@ def imagine_step(candidate: Candidate, about: Collection[int] | None = None) -> 
 
 
 def _can_fold(session: Session, prompt: Prompt) -> bool:
-    """Whether its turn takes others in, if there are any in the queue."""
+    """Whether its turn may fold queued prompts."""
     return not (session.covered(prompt) or session.held or any(
         p.urgent and p.state is ACCEPTED and not session.covered(p) for p in session.prompts))
 
 
 def is_simple(session: Session) -> bool:
-    """Whether no call of the family has left anything behind that what is to come depends on."""
-    return not session.held and all(p.traits is None or (p.traits[:3] == PLAIN[:3] and not p.urgent)
+    """Whether no optional call has left a trace in the state."""
+    return not session.held and all(p.traits is None or (p.traits[:3] == DEFAULT_TRAITS[:3] and not p.urgent)
                                     for p in session.prompts)
 
 
@@ -292,7 +303,7 @@ def _step(candidate: Candidate, session: Session, name: str, prompt: Prompt) -> 
 
 
 def with_imagined_steps(candidates: Collection[Candidate], line: TraceLine, limit: Limit) -> Iterator[Candidate]:
-    """The candidates, and those after steps that the trace does not have and that make a difference to the line."""
+    """The candidates, and those after omitted steps that make a difference to the line."""
     if line.action == "accept" and line.if_busy is None:
         return iter(candidates)
     owing, about = _scope(line)
@@ -303,8 +314,8 @@ def imagine_steps(
     candidates: Collection[Candidate], limit: Limit, owing: list[int] | None = None,
     about: Collection[int] | None = None,
 ) -> Iterator[Candidate]:
-    """The candidates, and those after any steps that a trace may leave out; if so asked, only steps of the prompts
-    `about`, and only as long as the first to owe an end is in `owing`."""
+    """The candidates, and those after any omitted steps. With `about`, only after steps of these prompts; with `owing`,
+    only as long as the first owed end is that of a prompt in it."""
     def onward(candidate: Candidate) -> Iterator[tuple[None, Candidate]]:
         if limit.hit or (owing is not None and candidate.ends_owed):
             return
@@ -319,12 +330,13 @@ def imagine_steps(
 
 
 def _scope(line: TraceLine) -> tuple[list[int] | None, Collection[int] | None]:
-    """Whose end can have been owed just before the line, and whose steps make a difference to it; `None`: anybody's."""
+    """The prompts whose end can be owed just before the line, and those whose steps make a difference to it; None: all.
+    """
     tells = [effect.seq for effect in line.effects or () if effect.effect in ("start", "end")]
     own = line.effects is None and line.action in ("finish", "settle")
     if not (line.effect or tells or own):
         return None, None
     owing = [line.seq] if line.effect == "end" and line.seq else []
-    if line.outcome is Outcome.FOLDED or line.action in ("clear_queue", "revoke"):  # somebody else has the turn
+    if line.outcome is Outcome.FOLDED or line.action in ("clear_queue", "revoke"):  # another prompt has the turn
         return owing, None
     return owing, {*([line.seq] if line.seq else []), *(effect.seq for effect in line.effects or ())}

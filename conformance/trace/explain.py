@@ -1,4 +1,4 @@
-"""Why a line is rejected: where its session could have been, and what the model would have allowed there."""
+"""Explanations of a rejected line: the possible states of its session, and what the model allows there."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,20 +9,20 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Move
 
 from .candidates import Candidate, Limit, Owed, imagine_steps, made_traits, moved_rows, variant_of
-from .records import ACTION, Asked, Made, Moved, TraceLine
+from .records import ACTION, TraceEffect, TraceLine, TraceRow, TraceTraits
 
-LOOKED_AT = 200  # candidates among which the nearest lines are looked for
+LOOKED_AT = 200  # candidates that are searched for the nearest lines
 
 
 class Nearest(NamedTuple):
-    """A line that the model allows, and in what the rejected one differs."""
+    """A line that the model allows, and how the rejected one differs."""
 
     line: str
     differs: Mapping[str, tuple[str, str]]  # by field: the model's, and the line's
 
 
 def state_text(candidate: Candidate) -> str:
-    """A candidate as people read it: `mark 2; 1 active, asked to stop; 3 queued`."""
+    """A candidate as text: `mark 2; 1 active, asked to stop; 3 queued`."""
     session = candidate.session
     told = [f"mark {session.mark}", *(["held"] if session.held else [])]
     for prompt in session.prompts:
@@ -36,7 +36,7 @@ def state_text(candidate: Candidate) -> str:
     if not session.prompts:
         told.append("idle")
     if candidate.owed:
-        told.append("not told yet: " + ", then ".join(map(owed_text, candidate.owed)))
+        told.append("not reported yet: " + ", then ".join(map(owed_text, candidate.owed)))
     return "; ".join(told)
 
 
@@ -50,7 +50,7 @@ def _outcomes(outcomes: Iterable[Outcome]) -> str:
 
 
 def why_rejected(line: TraceLine, candidates: Collection[Candidate]) -> str:
-    """What is wrong, in a sentence."""
+    """Why the line is rejected, in one sentence."""
     waiting = sorted({seq for candidate in candidates for seq in candidate.ends_owed[:1]})
     states = sorted({f"{p.state.value}{' and covered' if candidate.session.covered(p) else ''}"
                      for candidate in candidates for p in candidate.session.prompts if p.seq == line.seq})
@@ -60,8 +60,8 @@ def why_rejected(line: TraceLine, candidates: Collection[Candidate]) -> str:
         if line.effect == "end" and due:
             return f"{where}, and its outcome is {_outcomes(outcome for o in due for outcome in o.outcomes)}"
         if waiting and line.seq not in waiting:
-            return f"the end of prompt {waiting[0]} comes first, and no line has told it"
-        return f"{where}, and cannot {line.effect}" + (f" in {line.outcome.value}" if line.outcome else "")
+            return f"the end of prompt {waiting[0]} must come first, but no line reports it"
+        return f"{where} and cannot {line.effect}" + (f" as {line.outcome.value}" if line.outcome else "")
     assert line.action
     action = ACTION[line.action]
     able = [candidate for candidate in candidates if action.subject is None or any(
@@ -70,8 +70,8 @@ def why_rejected(line: TraceLine, candidates: Collection[Candidate]) -> str:
     if not able and line.seq is not None:
         return f"{where}; {line.action} needs: {action.guard}"
     if all(candidate.ends_owed for candidate in candidates) and waiting:
-        return f"the end of prompt {waiting[0]} comes first, and no line has told it"
-    return f"the model does something else at {line.action}"
+        return f"the end of prompt {waiting[0]} must come first, but no line reports it"
+    return f"the model allows {line.action}, but with another result"
 
 
 def find_nearest(
@@ -92,7 +92,7 @@ def find_nearest(
 
 
 def allowed_lines(candidate: Candidate, line: TraceLine, latest: int) -> Iterator[tuple[str, dict[str, object]]]:
-    """What the model allows a line of this kind to say, in words and by field."""
+    """The lines of this kind that the model allows, as text and by field."""
     if line.effect:
         for owed in candidate.owed:
             for outcome in owed.outcomes or [None]:
@@ -108,11 +108,11 @@ def allowed_lines(candidate: Candidate, line: TraceLine, latest: int) -> Iterato
                 "action": move.action.name, "seq": _seq(move, latest),
                 "outcome": move.variant if isinstance(move.variant, Outcome) else None, "mark": move.after.mark,
                 "hold": move.variant == HOLD, "held": move.after.held, "traits": made_traits(session, move),
-                "rows": moved_rows(session, move), "effects": tuple(map(Asked.of, move.effects))}
+                "rows": moved_rows(session, move), "effects": tuple(map(TraceEffect.of, move.effects))}
 
 
 def _is_plain(move: Move) -> bool:
-    """Whether it is a call of the reference."""
+    """Whether the reference protocol has this action too."""
     return move.action.name not in FEATURE_OF and not isinstance(move.variant, str)
 
 
@@ -137,10 +137,10 @@ def _format_value(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _item(item: Asked | Moved | Made) -> str:
-    if isinstance(item, Moved):
+def _item(item: TraceEffect | TraceRow | TraceTraits) -> str:
+    if isinstance(item, TraceRow):
         return f"{item.row} {item.seq}"
-    if isinstance(item, Made):
+    if isinstance(item, TraceTraits):
         told = {name: value for name, value in item._asdict().items() if name != "seq" and value}
         return f"{item.seq} " + (" ".join(name if value is True else f"{name} {value}" for name, value in told.items())
                                  or "as accepted")

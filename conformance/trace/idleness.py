@@ -1,53 +1,55 @@
-"""When a session was idle, as its lines tell: what an acceptance with `reject` has found.
+"""When a session was idle, according to its lines: what an acceptance with `reject` depends on.
 
-Such a prompt looks when its seq is given out, and its line may be written later, when others have come. They have
-higher seqs. So what is kept is where the session has lately become idle or busy, and which seqs it has accepted.
+The server checks for idleness when it assigns the prompt's seq. The prompt's line may be written later, after the lines
+of other prompts, which have higher seqs. So this keeps the recent lines at which the session became idle or busy, and
+the seqs that it has accepted.
 """
 
 from typing import NamedTuple
 
-MOST = 16  # changes that are kept: an acceptance that comes even later is refused
+MOST = 16  # changes that are kept; an acceptance that comes even later is rejected
 
 
 class Change(NamedTuple):
-    """What a line has made of the session."""
+    """A line at which the session became idle or busy, or accepted a prompt."""
 
     line: int
     idle: bool
-    seq: int = 0  # of a prompt that it accepts
+    seq: int = 0  # of the accepted prompt
 
 
 class Idleness:
-    """The latest changes of one session. Methods tell what is wrong, if anything is."""
+    """The latest changes of one session. Methods return what is wrong, or None."""
 
     def __init__(self) -> None:
         self._changes: tuple[Change, ...] = (Change(0, True),)
-        self._alone = 0  # the highest seq that was accepted because nobody was there
+        self._alone = 0  # the highest seq that was accepted because the session was idle
 
     def accept(self, seq: int) -> str | None:
-        """The next line tells that a prompt was accepted under `seq`."""
+        """Check the next line, which accepts a prompt under `seq`."""
         if seq < self._alone:
-            return f"seq {seq} was given out before {self._alone}, which was accepted since nobody was there"
+            return f"seq {seq} was assigned before {self._alone}, which was accepted because the session was idle"
         return None
 
     def reject(self, seq: int, after: int) -> str | None:
-        """And that, after line `after`, it found nobody."""
+        """Check an acceptance with `reject`, whose seq was assigned after line `after`: the session must be idle then.
+        """
         known = [change for change in self._changes if change.line <= after]
         if not known:
-            return f"line {after} is too long ago to say whether the session was idle"
+            return f"line {after} is too long ago to decide whether the session was idle"
         if not known[-1].idle:
-            return f"after line {after} the session was not idle, and the prompt is accepted only if it is"
+            return f"the prompt requires an idle session, but after line {after} the session was not idle"
         earlier = [change.seq for change in self._changes if change.line > after and 0 < change.seq < seq]
         if earlier:
-            return f"prompt {earlier[0]} was being accepted, and the prompt is accepted only if nobody is there"
+            return f"the prompt requires an idle session, but prompt {earlier[0]} was being accepted"
         self.found_idle(seq)
         return None
 
     def found_idle(self, seq: int) -> None:
-        """The prompt was accepted because nobody was there."""
+        """Note that the prompt was accepted because the session was idle."""
         self._alone = max(self._alone, seq)
 
     def note(self, line: int, idle: bool, seq: int = 0) -> None:
-        """What the line has made of the session."""
+        """Note a change of the session at this line."""
         if seq or self._changes[-1].idle is not idle:
             self._changes = (*self._changes[1 - MOST:], Change(line, idle, seq))

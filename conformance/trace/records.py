@@ -1,11 +1,11 @@
-"""The lines of a trace, as any server can write them: NDJSON, one action or one carried-out effect a line.
+"""The lines of a trace, which any server can write: NDJSON, one action or one executed effect per line.
 
-`FIELDS` says what a line can have, and `NEEDED` what it must have. Nothing else is asked for: a line need not say which
-rows it fired, what it asked for, or what the mark was; what it does say is judged. A field of the writer's own begins
-with `_`. Any other field is refused, so that a misspelt one is not overlooked.
+`FIELDS` defines the fields of a line, and `NEEDED` the required ones. All others are optional: a line need not report
+which rows fired, which effects it requested, or the mark; what it does report is checked. A field of the writer's own
+starts with `_`. Any other field is an error, so that a misspelt one does not go unnoticed.
 
-Reading is a stream: one line at a time, from a file that may be compressed (told by its first bytes), and that may end
-in the middle of a line, as after a crash of its writer.
+The file is read as a stream, one line at a time. It may be compressed (detected by its first bytes), and may end in the
+middle of a line, as after a crash of its writer.
 """
 
 import gzip
@@ -20,10 +20,10 @@ from cancelmark.model.effects import EFFECTS, Effect, End, Start
 from cancelmark.model.family import ALL_ACTIONS, Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY
-from cancelmark.model.session import PLAIN, Traits
+from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
 VERSION = 1
-LONGEST = 64 * 1024 * 1024  # bytes of a line: what a recovery finds can be long
+LONGEST = 64 * 1024 * 1024  # bytes of a line: a recovery may find many prompts
 
 ACTION = {action.name: action for action in ALL_ACTIONS if action.name != "crash"}
 ON_PROMPTS = frozenset({"accept", *(name for name, action in ACTION.items() if action.subject)})
@@ -35,15 +35,15 @@ MODES = {mode.value: mode for mode in (Feature.REJECT, Feature.INTERRUPT)}
 
 
 class BadTrace(Exception):
-    """What was read is no trace: which line, what is wrong with it, and what to do."""
+    """The file is not a trace. The message says which line is wrong, why, and what to do."""
 
     def __init__(self, line: int, wrong: str, remedy: str) -> None:
         super().__init__(f"line {line}: {wrong}; {remedy}" if line else f"{wrong}; {remedy}")
         self.line, self.wrong, self.remedy = line, wrong, remedy
 
 
-class Asked(NamedTuple):
-    """An effect as a line tells it."""
+class TraceEffect(NamedTuple):
+    """An effect in a line."""
 
     effect: str
     seq: int
@@ -51,19 +51,19 @@ class Asked(NamedTuple):
     outcome: Outcome | None = None
 
     @classmethod
-    def of(cls, effect: Effect) -> "Asked":
+    def of(cls, effect: Effect) -> "TraceEffect":
         return cls(effect.kind, effect.seq, **{name: getattr(effect, name) for name in effect.details})
 
 
-class Moved(NamedTuple):
-    """A row as a line tells it."""
+class TraceRow(NamedTuple):
+    """A row in a line, with the prompt that it moved."""
 
     seq: int
     row: str
 
 
-class Made(NamedTuple):
-    """What an action has made of a prompt, as a line tells it."""
+class TraceTraits(NamedTuple):
+    """The traits of a prompt after an action, in a line."""
 
     seq: int
     revoked: bool
@@ -72,12 +72,12 @@ class Made(NamedTuple):
     urgent: bool
 
     @classmethod
-    def of(cls, seq: int, traits: Traits) -> "Made":
+    def of(cls, seq: int, traits: Traits) -> "TraceTraits":
         return cls(seq, traits.revoked, traits.front, traits.version, traits.urgent)
 
 
-class Found(NamedTuple):
-    """A prompt as a recovery has found it in the journal."""
+class FoundPrompt(NamedTuple):
+    """A prompt that a recovery found in the journal."""
 
     seq: int
     run_id: str | None
@@ -86,35 +86,35 @@ class Found(NamedTuple):
 
 
 class FoundSession(NamedTuple):
-    """A session as a recovery has found it in the journal."""
+    """A session that a recovery found in the journal."""
 
     mark: int
     held: bool
-    prompts: tuple[Found, ...]
+    prompts: tuple[FoundPrompt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLine:
-    """One line. `None`: the line does not say."""
+    """One line. None: the line does not have the field."""
 
     number: int  # in the file, from 1
     action: str | None
     effect: str | None
     session: str | None
     seq: int | None
-    names: bool  # whether it says anything about the run id
+    names: bool  # whether it has a run id, which may be null
     run_id: str | None
     outcome: Outcome | None
     mark: int | None
     n: int | None
     after: int | None
-    rows: tuple[Moved, ...] | None
-    effects: tuple[Asked, ...] | None
+    rows: tuple[TraceRow, ...] | None
+    effects: tuple[TraceEffect, ...] | None
     found: Mapping[str, FoundSession] | None
     if_busy: Feature | None
     hold: bool
     held: bool | None
-    traits: tuple[Made, ...] | None
+    traits: tuple[TraceTraits, ...] | None
 
     def __str__(self) -> str:
         words = [self.action or self.effect or "", *([] if self.seq is None else [str(self.seq)]),
@@ -124,15 +124,15 @@ class TraceLine:
 
 
 class Torn(NamedTuple):
-    """A line that ends in the middle: its writer was killed, or is still writing."""
+    """A truncated line: its writer was killed, or is still writing."""
 
     number: int
 
 
-# --- what a line can have ----------------------------------------------------------------------------------------
+# --- fields ------------------------------------------------------------------------------------------------------
 
 class Field(NamedTuple):
-    """A field: what it must be, in words and as a check, and what it means."""
+    """A field: its expected value, as text and as a check, and its meaning."""
 
     expected: str
     good: Callable[[Any], bool]
@@ -204,31 +204,31 @@ FIELDS: Mapping[str, Field] = {
                     "the action that was taken"),
     "effect": Field("start or end", lambda value: value in OWN_LINE,
                     "instead of an action: a turn was started, or a terminal event was published"),
-    "session": Field("a text, or null where it happens everywhere", _run_id, "where"),
-    "seq": Field("a whole number from 1", _SEQ,
+    "session": Field("a string; null for actions on all sessions", _run_id, "the session"),
+    "seq": Field("an integer from 1", _SEQ,
                  "the prompt: its number in the order of acceptance, over all sessions"),
-    "run_id": Field("a text, or null", _run_id, "the name that the caller gave the prompt; null: none"),
-    "outcome": Field(f"one of {', '.join(ENDS)}", _outcome, "how the turn finished, or the prompt ended"),
-    "mark": Field("a whole number from 0", _count(0),
-                  "the mark of the session after the action; the highest one, where it happens everywhere"),
+    "run_id": Field("a string or null", _run_id, "the run id that the caller gave the prompt; null: none"),
+    "outcome": Field(f"one of {', '.join(ENDS)}", _outcome, "the outcome of the turn or the prompt"),
+    "mark": Field("an integer from 0", _count(0),
+                  "the mark of the session after the action; the highest mark for actions on all sessions"),
     "rows": Field('a list of {"seq": …, "row": …} with names of rows, such as "enter→active"', _rows,
                   "the moves of prompts, in order"),
     "effects": Field('a list of {"effect": …, "seq": …}, a fold with "into" and an end with "outcome"', _effects,
-                     "everything that the action asks for, in order"),
+                     "all effects that the action requests, in order"),
     "if_busy": Field("queue, reject or interrupt", lambda value: value == "queue" or (_text(value) and value in MODES),
-                     "what the caller wants if the session is busy; without it: queue"),
-    "hold": Field("true or false", _flag, "whether a stop holds the session too"),
+                     "what the caller wants if the session is busy (default: queue)"),
+    "hold": Field("true or false", _flag, "whether a stop also holds the session"),
     "held": Field("true or false", _flag, "whether the session is held after the action"),
     "traits": Field('a list of {"seq": …, "revoked": …, "front": …, "version": …, "urgent": …}', _made,
-                    "what the action has made of prompts, by seq: those that it has changed, with all four"),
+                    "the prompts whose traits the action has changed, by seq, each with all four traits"),
     "found": Field('an object with {"mark": …, "prompts": […]} for each session', _is_found,
-                   "what a recovery has found in the journal; of a session also `held`, of a prompt also `traits`, "
-                   "with `begun`: whether its turn has ever started"),
-    "n": Field("a whole number from 1", _count(1),
-               "the number of the line, from 1 in each life of the server. A trace with it is complete"),
-    "after": Field("a whole number from 0", _count(0),
-                   "of an acceptance or a cancel that is written late: the number of the last line before it"),
-    "time": Field("a number", lambda value: type(value) in (int, float), "seconds since 1970; not judged"),
+                   "the sessions that a recovery found in the journal; a session may have `held`, and a prompt "
+                   "`traits` including `begun`: whether its turn has ever started"),
+    "n": Field("an integer from 1", _count(1),
+               "the number of the line, from 1 in each life of the server; a numbered trace is complete"),
+    "after": Field("an integer from 0", _count(0),
+                   "for a late line of an acceptance or a cancel: the number of the last line before it happened"),
+    "time": Field("a number", lambda value: type(value) in (int, float), "seconds since 1970; not checked"),
     "v": Field(f"the number {VERSION}", lambda value: type(value) is int and value == VERSION,
                "the version of this format"),
 }
@@ -251,16 +251,16 @@ ONLY: Mapping[str, frozenset[str]] = {
 
 
 def parse_line(number: int, value: Any) -> TraceLine:
-    """The line that a JSON value is."""
+    """Parse the JSON value of a line."""
     if type(value) is not dict:
-        raise BadTrace(number, f"{_kind(value)}, and no JSON object", "each line is one object: one action")
+        raise BadTrace(number, f"{_kind(value)}, not a JSON object", "write one object per line")
     for name, inner in value.items():
         field = FIELDS.get(name)
         if field is None:
             if name.startswith("_"):
                 continue
-            raise BadTrace(number, f"there is no field {name!r}",
-                           f"choose from {', '.join(FIELDS)}, or begin a field of your own with _")
+            raise BadTrace(number, f"unknown field {name!r}",
+                           f"choose from {', '.join(FIELDS)}, or start the name of your own field with _")
         if not field.good(inner):
             raise BadTrace(number, f"{name} is {_format_value(inner)}", f"it must be {field.expected}")
     action, effect = value.get("action"), value.get("effect")
@@ -273,32 +273,32 @@ def parse_line(number: int, value: Any) -> TraceLine:
             raise BadTrace(number, f"{kind} has no {name}", f"it must be {FIELDS[name].expected}")
     for name, kinds in ONLY.items():
         if name in value and kind not in kinds:
-            raise BadTrace(number, f"{kind} has the field {name}", f"only {', '.join(sorted(kinds))} can have it")
+            raise BadTrace(number, f"{kind} must not have the field {name}", f"only {', '.join(sorted(kinds))} may")
     everywhere = action is not None and ACTION[action].everywhere
     session = value.get("session")
     if everywhere and session is not None:
-        raise BadTrace(number, f"{kind} has a session", "it happens everywhere: leave the session out, or make it null")
+        raise BadTrace(number, f"{kind} has a session", "it applies to all sessions: omit the session, or make it null")
     if kind == "finish" and value["outcome"] == "folded":
-        raise BadTrace(number, "finish has the outcome folded", "a turn ends in end_turn, error or canceled")
+        raise BadTrace(number, "finish has the outcome folded", "the outcome of a turn is end_turn, error or canceled")
     rows, effects, found = value.get("rows"), value.get("effects"), value.get("found")
     traits = value.get("traits")
     return TraceLine(
         number, action, effect, session, value.get("seq"), "run_id" in value, value.get("run_id") or None,
         ENDS[value["outcome"]] if "outcome" in value else None, value.get("mark"), value.get("n"), value.get("after"),
-        None if rows is None else tuple(Moved(row["seq"], row["row"]) for row in rows),
+        None if rows is None else tuple(TraceRow(row["seq"], row["row"]) for row in rows),
         None if effects is None else tuple(
-            Asked(e["effect"], e["seq"], e.get("into"), ENDS[e["outcome"]] if "outcome" in e else None)
+            TraceEffect(e["effect"], e["seq"], e.get("into"), ENDS[e["outcome"]] if "outcome" in e else None)
             for e in effects),
         None if found is None else {name: FoundSession(session["mark"], session.get("held", False), tuple(
-            Found(p["seq"], p["run_id"] or None, STATES[p["state"]],
-                  Traits(**p["traits"]) if "traits" in p else PLAIN) for p in session["prompts"]))
+            FoundPrompt(p["seq"], p["run_id"] or None, STATES[p["state"]],
+                        Traits(**p["traits"]) if "traits" in p else DEFAULT_TRAITS) for p in session["prompts"]))
             for name, session in found.items()},
         MODES.get(value.get("if_busy")), value.get("hold", False), value.get("held"),
-        None if traits is None else tuple(Made(**one) for one in traits))
+        None if traits is None else tuple(TraceTraits(**one) for one in traits))
 
 
 def _kind(value: Any) -> str:
-    return {list: "an array", str: "a text", bool: "true or false", type(None): "null"}.get(type(value), "a number")
+    return {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(value), "a number")
 
 
 def _format_value(value: Any) -> str:
@@ -312,10 +312,10 @@ GZIP = b"\x1f\x8b"
 
 
 def read_lines(file: BufferedReader) -> Iterator[TraceLine | Torn]:
-    """The lines of a file, one at a time. Raises `BadTrace` at the first that is none.
+    """The lines of a file, one at a time. Raises `BadTrace` at the first malformed one.
 
-    A line that is no JSON is `Torn` if nothing follows it, not even the end of the line, or if the one after it begins
-    another life of the writer; and if there is a line before it, since otherwise it is no trace at all.
+    A line that is not JSON is `Torn` if nothing follows it, not even a newline, or if the next line starts another life
+    of the server. The first line of a file is never `Torn`, because then the file may not be a trace at all.
     """
     number, good, cut, whole = 0, 0, None, False
     for raw in _raw_lines(file):
@@ -348,24 +348,24 @@ def _raw_lines(file: BufferedReader) -> Iterator[bytes]:
             raw = stream.readline(LONGEST + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise BadTrace(0, f"the compressed file is damaged after line {number} ({error})",
-                           "copy or compress it again; what came before was judged") from error
+                           "copy or compress it again; the lines before were checked") from error
         if not raw:
             return
         number += 1
         if len(raw) > LONGEST:
-            raise BadTrace(number, f"longer than {LONGEST >> 20} MiB", "a trace has one short line for each action")
+            raise BadTrace(number, f"longer than {LONGEST >> 20} MiB", "write one short line for each action")
         yield raw
 
 
 def _parse_json(number: int, raw: bytes) -> TraceLine | BadTrace:
-    """The line, or why it is not even JSON."""
+    """Parse a line; return `BadTrace` if it is not JSON."""
     if b"\0" in raw:
-        return BadTrace(number, "binary, with a zero byte", "a trace is text in UTF-8, one JSON object a line")
+        return BadTrace(number, "binary data with a zero byte", "a trace is UTF-8 text with one JSON object per line")
     try:
         value = json.loads(raw.decode())
     except UnicodeDecodeError as error:
         return BadTrace(number, f"not UTF-8 ({error.reason} at byte {error.start + 1})",
-                        "a trace is text in UTF-8, one JSON object a line")
+                        "a trace is UTF-8 text with one JSON object per line")
     except (ValueError, RecursionError) as error:
-        return BadTrace(number, f"not JSON ({error})", "a trace is NDJSON: one object a line, as `jq -c .` writes it")
+        return BadTrace(number, f"not JSON ({error})", "a trace is NDJSON, one object per line, as `jq -c .` writes it")
     return parse_line(number, value)

@@ -1,1 +1,1 @@
-"""Agents that we did not write, judged from outside: `make field`."""
+"""Black-box tests of third-party agents and servers: `make field`."""

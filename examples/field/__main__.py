@@ -1,9 +1,9 @@
-"""Installs the agents and servers of agents.toml, judges each, and writes specs/field/: a page each, and one table.
+"""Installs the agents and servers of agents.toml, judges each, and writes specs/field/: a page for each, and one table.
 
-All are played on the machine as it is, two at a time; then what showed is played beside processes that compute. What
-was seen is kept in specs/field/seen.json, from which the pages are made. An agent that cannot be installed or started
-here, or that needs too long, is skipped with the reason; what was seen of it before stays. With --again only what
-showed often is played, and counted apart.
+All scripts run first on the machine as it is, two agents at a time. Then the scripts that broke a guarantee run again
+beside busy processes. The results are stored in specs/field/seen.json, from which the pages are generated. An agent
+that cannot be installed or started here, or that takes too long, is skipped with the reason, and its earlier results
+stay. With --again only the frequent findings run, and are counted separately.
 """
 
 import argparse
@@ -39,12 +39,12 @@ from examples.field.record import (
 from examples.field.report import write_pages
 
 RECORD = "seen.json"
-TIMES, TIMES_AGAIN = 5, 3  # that each script is played
-SIDE_BY_SIDE = 2  # agents: a judge mostly waits
+TIMES, TIMES_AGAIN = 5, 3  # runs of each script
+SIDE_BY_SIDE = 2  # agents at a time: a judgement mostly waits
 
 
 def main() -> int:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background ignores it, and so would all we start
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # background jobs ignore it, and child processes inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
     listed = read_list()
     agents = {CLIENT.name: CLIENT, **listed}
@@ -55,7 +55,7 @@ def main() -> int:
     failed = False
     for name in options.names if FIRST in phases else ():
         say(f"{name}: installing {agents[name].package}")
-        with suppress(Skipped):  # it is said when it is to be played
+        with suppress(Skipped):  # reported when the agent is to run
             install(agents[name], options.cache)
     for phase in phases:
         names = [name for name in options.names if phase == FIRST or list_scripts(phase, seen.get(name, {}))]
@@ -78,7 +78,8 @@ def main() -> int:
 
 def play_all(phase: str, agents: list[Listed], options: argparse.Namespace, seen: Mapping[str, dict[str, Any]],
              ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """What was seen of each, or why nothing was, as they come: side by side, those first that may take longest."""
+    """The results of each agent, or why there are none, as they finish; the agents that may take longest start first.
+    """
     cores = os.cpu_count() or 1
     usual = LOADED_FROM * cores if phase == LOADED else 0
     n = usual if options.busy is None or phase == FIRST else options.busy
@@ -96,45 +97,47 @@ def play_all(phase: str, agents: list[Listed], options: argparse.Namespace, seen
 
 
 def play_one(phase: str, n: int, agent: Listed, options: argparse.Namespace, seen: dict[str, Any]) -> dict[str, Any]:
-    """What was seen of it, with this phase."""
+    """The results of the agent, including this phase."""
     begun = monotonic()
     if agent.name == CLIENT.name:
         seen = try_client(options.cache)
     elif phase == FIRST:
         seen = play_first(agent, options)
     elif seen["package"] != agent.package:
-        raise Skipped(f"{seen['package']} was judged, and the list has {agent.package}: make field ONLY={agent.name}")
+        raise Skipped(f"the results are for {seen['package']}, but agents.toml lists {agent.package}; run make field "
+                      f"ONLY={agent.name}")
     else:
         with playing(agent, options.cache) as player:
             put_series(seen, play_series(phase, player, n, options.times, list_scripts(phase, seen)))
-    say(f"{agent.name}, {phase}: played in {monotonic() - begun:.0f} s")
+    say(f"{agent.name}, {phase}: done in {monotonic() - begun:.0f} s")
     return seen
 
 
 def read_options(names: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.field", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"of {', '.join(names)} (default: all)")
-    parser.add_argument("--from", dest="begin", metavar="NAME", help="all from this one on: after a stop")
-    parser.add_argument("--again", action="store_true", help="play the findings again, and say which show")
-    parser.add_argument("--loaded", action="store_true", help="play what showed on a loaded machine, and no more")
-    parser.add_argument("--mode", choices=MODES, help="polite or free alone; of a server, one of the others")
-    parser.add_argument("--script", action="append", help="play this, print what shows, and write nothing")
-    parser.add_argument("--times", type=int, help=f"that each script is played (default: {TIMES}; again: "
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"the agents: {', '.join(names)} (default: all)")
+    parser.add_argument("--from", dest="begin", metavar="NAME", help="resume an interrupted run from this agent")
+    parser.add_argument("--again", action="store_true", help="rerun only the findings, and report which recur")
+    parser.add_argument("--loaded", action="store_true", help="rerun only what broke, on a loaded machine")
+    parser.add_argument("--mode", choices=MODES, help="run only this mode")
+    parser.add_argument("--script", action="append", help="run only this script, print the results, and write nothing")
+    parser.add_argument("--times", type=int, help=f"runs of each script (default: {TIMES}; with --again: "
                         f"{TIMES_AGAIN})")
-    parser.add_argument("--busy", type=int, metavar="N", help="processes that load the machine when what showed is "
-                        f"played again (default: {LOADED_FROM} for each core; with --again none)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="for installations (default: %(default)s)")
-    parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"), help="(default: %(default)s)")
+    parser.add_argument("--busy", type=int, metavar="N", help="busy processes during the reruns (default: "
+                        f"{LOADED_FROM} for each core; with --again none)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="directory for installations (default: %(default)s)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("specs/field"),
+                        help="directory for the pages (default: %(default)s)")
     options = parser.parse_args()
     if unknown := {*options.names, *filter(None, [options.begin])} - set(names):
-        parser.error(f"there is no agent {sorted(unknown)[0]} in the list; choose from {', '.join(names)}")
+        parser.error(f"unknown agent {sorted(unknown)[0]}; choose from {', '.join(names)}")
     if options.names and options.begin:
-        parser.error("give names, or --from NAME, not both")
+        parser.error("names and --from are mutually exclusive")
     if options.times is not None and options.times < 1:
-        parser.error(f"--times {options.times}: play a script at least once")
+        parser.error(f"--times {options.times}: must be at least 1")
     if (options.again or options.loaded) and (options.script or options.mode):
-        parser.error("--again and --loaded play what is recorded: leave --script and --mode out")
+        parser.error("--again and --loaded rerun recorded scripts; omit --script and --mode")
     own = options.names or names[names.index(options.begin) if options.begin else 0:]
     only_agents = options.again or options.loaded or options.script or options.mode
     options.names = [name for name in own if name != CLIENT.name or not only_agents]
@@ -156,26 +159,26 @@ def playing(agent: Listed, cache: Path) -> Iterator[Player]:
 
 
 def play_series(name: str, player: Player, n: int, times: int, scripts: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Plays the scripts of each mode; so many processes compute beside."""
+    """Run the scripts of each mode, while `n` busy processes run."""
     reports = {}
     with watching_load() as load:
         for mode, each in scripts.items():
-            say(f"{player.agent.name}, {name}, {mode}: {len(each)} scripts, {times} times each")
+            say(f"{player.agent.name}, {name}, {mode}: {len(each)} scripts, {times} runs each")
             reports[mode] = player.play(mode, times, each)
     return make_series(name, n, load.average, reports)
 
 
 def play_first(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
-    """What shows on the machine as it is."""
+    """The results on the machine as it is."""
     known = SCRIPTS[agent.judge]
     if not (modes := [mode for mode in known if options.mode in (None, mode)]):
-        raise Skipped(f"it is judged in the modes {', '.join(known)}")
+        raise Skipped(f"it does not have the mode {options.mode}; choose from {', '.join(known)}")
     seen: dict[str, Any] = {"package": agent.package, "day": date.today().isoformat(), "cores": os.cpu_count() or 1}
     with playing(agent, options.cache) as player:
         scripts = {mode: tuple(options.script or known[mode]) for mode in modes}
         whole = WHOLE.get(agent.judge)
         if whole in modes and not options.script:
-            say(f"{agent.name}: scenarios and random histories, {whole}")
+            say(f"{agent.name}, {whole}: scenarios and random histories")
             report, found = player.judge_whole(whole)
             seen["whole"] = make_whole(report)
             scripts[whole] = tuple(dict.fromkeys([*scripts[whole], *found]))
@@ -184,8 +187,8 @@ def play_first(agent: Listed, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def list_scripts(phase: str, seen: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """What is played again, by mode: on a loaded machine all that showed, and later the shortest of what did so often.
-    """
+    """The scripts to rerun, by mode: in the loaded phase all that broke a guarantee, later the shortest script of each
+    frequent finding."""
     rows = [found.row for found in list_candidates(seen)] if phase == AGAIN else [
         row for row in list_rows(seen) if row.showed] if "series" in seen else []
     return {mode: tuple(dict.fromkeys(row.script for row in rows if row.mode == mode))
@@ -193,7 +196,7 @@ def list_scripts(phase: str, seen: Mapping[str, Any]) -> dict[str, tuple[str, ..
 
 
 def tell_again(seen: dict[str, Any]) -> bool:
-    """Prints how often each finding showed again, and returns whether all did so often enough."""
+    """Print how often each finding recurred, and return whether all did so often enough."""
     right = True
     rows = {(row.mode, row.script): row for row in list_rows(seen)}
     for found in list_candidates(seen):
@@ -201,13 +204,13 @@ def tell_again(seen: dict[str, Any]) -> bool:
         count = row.counts[-1]
         right &= count.is_often(guarantee)
         print(f"{'reproduces' if count.is_often(guarantee) else 'DOES NOT REPRODUCE'}: {row.mode} {guarantee}, "
-              f"{count.showed.get(guarantee, 0)} of {count.times} plays of {row.script!r}", flush=True)
+              f"{count.showed.get(guarantee, 0)} of {count.times} runs of {row.script!r}", flush=True)
     return right
 
 
 def tell(seen: dict[str, Any]) -> str:
-    """How the prompts of each script ended, and what showed."""
-    return "\n".join(f"{row.mode}: {row.script}\n  ends: {', '.join(row.ended)}\n  did not hold: "
+    """The outcomes and the broken guarantees of each script."""
+    return "\n".join(f"{row.mode}: {row.script}\n  outcomes: {', '.join(row.ended)}\n  broken: "
                      f"{', '.join(row.broken) or 'nothing'}" for row in list_rows(seen))
 
 

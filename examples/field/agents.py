@@ -1,4 +1,4 @@
-"""The agents and servers of `agents.toml`: what each is, and how it is installed."""
+"""The agents and servers of `agents.toml`, and their installation."""
 
 import os
 import shutil
@@ -15,42 +15,42 @@ INSTALL = 900  # seconds
 
 
 class Skipped(Exception):
-    """The agent cannot run here; says why."""
+    """The agent cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One agent of the list, or a server."""
+    """An agent or a server of the list."""
 
     name: str
     start: tuple[str, ...]
     wire: str
-    """Of the language model."""
+    """The API of its language model."""
     judge: str = "acp"
-    """By which command: conform acp, langgraph, a2a, or the adapter of opencode."""
+    """How it is judged: conform acp, langgraph or a2a, or the adapter of opencode."""
     url: str = ""
-    """Where a server is judged."""
+    """The URL of a server, with a placeholder for the port."""
     npm: str = ""
     pip: str = ""
     also: tuple[str, ...] = ()
-    """Packages that are installed beside it."""
+    """Additional packages to install."""
     like: str = ""
-    """The name of another, which it is like in all that is not said: it is installed once for both."""
+    """The name of another entry from which it inherits all fields that it does not set, and its installation."""
     python: str = ""
     auth: str = ""
     skip: str = ""
-    """Why it is not judged, if it is not."""
+    """Why it is not judged; empty if it is."""
     limit: int = 1200
-    """Seconds for its plays on the machine as it is, and as many on a loaded one; then it is skipped."""
+    """Time limit in seconds for its runs on the machine as it is, and again for those on a loaded one."""
     about: str = ""
-    """What a reader of its page has to know."""
+    """An introduction for its page."""
     notes: Mapping[str, str] = field(default_factory=dict)
-    """By guarantee, what was seen around a finding, and what a client can do."""
+    """By guarantee, the context of a finding, and what a client can do."""
     first: Mapping[str, str] = field(default_factory=dict)
-    """By mode and guarantee, why a finding is to be reported first: its page keeps short of a recipe."""
+    """By mode and guarantee, why the maintainers must hear of a finding first: its page omits how to reproduce it."""
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
-    """Texts by their paths from its home, or for a server from where it works."""
+    """File contents by path, relative to its home; for a server, to its working directory."""
 
     @property
     def package(self) -> str:
@@ -66,7 +66,7 @@ class Listed:
 
 
 def read_list() -> dict[str, Listed]:
-    """By name."""
+    """The entries of agents.toml, by name."""
     told: dict[str, dict[str, Any]] = tomllib.loads(LIST.read_text())
     whole = {name: {**told.get(about.get("like", ""), {}), **about} for name, about in told.items()}
     return {name: Listed(name, tuple(about.pop("start")), also=tuple(about.pop("also", ())), **about)
@@ -74,7 +74,7 @@ def read_list() -> dict[str, Listed]:
 
 
 def install(agent: Listed, cache: Path) -> Path:
-    """Installs it once, and returns where its programs are."""
+    """Install it unless it is installed, and return the directory of its programs."""
     if agent.skip:
         raise Skipped(agent.skip)
     place = cache.resolve() / f"{agent.like or agent.name}-{agent.version}"
@@ -107,7 +107,7 @@ def _find(program: str) -> str:
 
 
 def _find_python(version: str) -> str:
-    """One that runs: what pyenv puts on the PATH for a version that is not chosen only says so."""
+    """A Python that runs. For a version that is not selected, pyenv's program on the PATH only prints an error."""
     name, pyenv = f"python{version}", Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     for python in filter(None, [shutil.which(name), *map(str, pyenv.glob(f"versions/{version}*/bin/{name}"))]):
         if subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0:

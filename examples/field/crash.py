@@ -1,5 +1,5 @@
-"""A server of the LangGraph API that is killed and started again on what it has stored: an adapter that starts it by
-itself, as the list says. FIELD_PROGRAMS in the environment says where its programs are."""
+"""The adapter for a LangGraph API server that is killed and restarted on the same storage. It starts the server itself,
+from the entry in agents.toml; the environment variable FIELD_PROGRAMS is the directory of its programs."""
 
 import asyncio
 import os
@@ -18,14 +18,14 @@ GRAPH = "agent"  # in the list's configuration
 
 
 class Crash(LanggraphAdapter):
-    """Ends are heard of by joining each run. A run that is not there any more after a kill is joined by nobody."""
+    """Detects ends by joining each run. Does not join runs that no longer exist after a kill."""
 
     assistant = GRAPH
     claims = GUARANTEES
     promises = dict.fromkeys(GUARANTEES, SILENT)
     llm_port = 0
     start_limit = 600.0
-    patience = 15.0  # seconds: it takes its runs up some time after it listens
+    patience = 15.0  # seconds: it resumes its runs some time after it listens
     listed: ClassVar[Listed] = read_list()["langgraph"]
     process: ClassVar[ServerProcess | None] = None
 
@@ -42,7 +42,7 @@ class Crash(LanggraphAdapter):
             cls.process = None
 
     async def queued(self, session: str) -> int:
-        """In a thread that is not there any more nothing waits."""
+        """The number of queued runs; 0 if the thread no longer exists."""
         there = (await self.ask("GET", f"/threads/{session}")).is_success
         return await super().queued(session) if there else 0
 

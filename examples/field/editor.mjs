@@ -1,5 +1,5 @@
-// An editor made of the official TypeScript library: starts an agent, and prints as JSON what it was told.
-// node editor.mjs COMMAND …, where @agentclientprotocol/sdk is found from the working directory.
+// A client built on the official TypeScript library: starts an agent, and prints its observations as JSON.
+// Usage: node editor.mjs COMMAND …, with @agentclientprotocol/sdk resolvable from the working directory.
 
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";

@@ -1,8 +1,8 @@
-"""The official TypeScript client, from npm, as an editor of `cancelmark acp`: `make field ONLY=typescript-client`.
+"""A test of `cancelmark acp` with the official TypeScript client from npm: `make field ONLY=typescript-client`.
 
-A prompt runs, another one waits, both are canceled, and a third comes right behind the cancel: in process, and as a
-bridge to a running server. It is right if the client is told that the first two were canceled and the third was
-answered.
+One prompt is running, another is queued, the client cancels both, and sends a third right after the cancel. The agent
+runs in process, and then as a bridge to a running server. The test passes if the first two end as canceled, and the
+third is answered.
 """
 
 import asyncio
@@ -26,17 +26,17 @@ LIMIT = 120  # seconds
 
 
 def speak(packages: Path, *options: str) -> dict[str, Any]:
-    """What the client was told by the agent that is started with these options."""
+    """Run the client with an agent that is started with these options, and return its observations."""
     home = Home("cancelmark-editor-")
     try:
         done = subprocess.run(["node", EDITOR, *CANCELMARK, "acp", *options], cwd=packages, env=home.environment,
                               capture_output=True, text=True, check=False, timeout=LIMIT)
     except subprocess.TimeoutExpired as error:
-        raise Skipped(f"the client has not ended in {LIMIT} s") from error
+        raise Skipped(f"the client did not exit within {LIMIT} s") from error
     finally:
         home.remove()
     if done.returncode:
-        raise Skipped(f"the client has failed: {done.stderr.strip()[-1000:]}")
+        raise Skipped(f"the client failed: {done.stderr.strip()[-1000:]}")
     return dict(json.loads(done.stdout))
 
 
@@ -50,7 +50,7 @@ def speak_to_server(packages: Path) -> dict[str, Any]:
 
 
 def try_client(cache: Path) -> dict[str, Any]:
-    """What the client was told in either way, and whether that is right."""
+    """The client's observations, in process and as a bridge, and whether they are right."""
     packages = install(CLIENT, cache).parent.parent
     told = {"in process": speak(packages, "--memory", *PACE), "as a bridge": speak_to_server(packages)}
     return {"package": CLIENT.package, "day": date.today().isoformat(),

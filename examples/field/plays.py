@@ -1,4 +1,4 @@
-"""How an agent or a server of the list is judged: what is played, under which load, and for how long."""
+"""The judgement of an agent or a server of the list: which scripts, under which load, and for how long."""
 
 import asyncio
 import json
@@ -19,8 +19,8 @@ from cancelmark.conformance.playing.scenarios import SCENARIOS
 from cancelmark.impl.adapters.jail import DIRECT, PROXIES
 from examples.field.agents import Listed, Skipped
 
-STOP = 30  # seconds for a judgement that took too long to end what it has started
-TRIES = 2  # of a judgement that stops before it has played all
+STOP = 30  # seconds for a judgement that took too long to stop its processes
+TRIES = 2  # of a judgement that stops before it has run all scripts
 CIRCUMSTANCES = "examples.opencode.circumstances"
 SERVED = ("accept A, cancel", "accept A; cancel", "accept A; accept B; release; release", "accept A; accept B; cancel",
           "accept A; cancel; accept B")
@@ -40,10 +40,10 @@ SCRIPTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "killed": ("accept A; restart",),
     },
 }
-"""What is played on every agent, by the command that judges it and by mode. To an ACP agent, the first two send a
-prompt and a cancel in one write, and right behind."""
+"""The scripts for every agent, by the command that judges it and by mode. The first two for an ACP agent send a cancel
+in the same write as the prompt, and right after it."""
 WHOLE = {"opencode": "in-use"}
-"""In which mode an agent is judged by scenarios and random histories too. What these find is played like the rest."""
+"""The mode in which an agent is also judged by scenarios and random histories. Their findings run as scripts too."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "polite": ("--mode", "polite"), "free": ("--mode", "free"), "enqueue": ("--policy", "enqueue"),
     "stream": ("--ends", "stream"), "reject": ("--policy", "reject"), "interrupt": ("--policy", "interrupt"),
@@ -52,12 +52,12 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "just-started": ("--adapter", f"{CIRCUMSTANCES}:JustStarted"), "killed": ("--adapter", f"{CIRCUMSTANCES}:Killed")}
 MODES = tuple(OPTIONS)
 PROGRAMS = "FIELD_PROGRAMS"
-"""In the environment of an adapter that starts its server by itself: where its programs are."""
+"""The environment variable with the directory of the programs, for an adapter that starts its server itself."""
 
 
 @contextmanager
 def busy(n: int) -> Iterator[None]:
-    """So many processes that do nothing but compute."""
+    """Run this many busy processes inside the `with` block."""
     load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
     try:
         yield
@@ -69,16 +69,16 @@ def busy(n: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Player:
-    """Plays on one agent that is installed, until its time is over."""
+    """Judges one installed agent, until its time limit."""
 
     agent: Listed
     programs: Path
     files: Path
-    """Where its files can be written."""
+    """A directory for its configuration files."""
     until: float
 
     def play(self, mode: str, times: int, scripts: tuple[str, ...]) -> dict[str, Any]:
-        """The report of one judgement, in a process of its own, as JSON. One that has stopped is tried once more."""
+        """The JSON report of one judgement, which runs in another process. It is retried once if it stops early."""
         words = ["--times", str(times), *(word for text in scripts for word in ("--script", text))]
         for _ in range(TRIES):
             report = self._judge(mode, words)
@@ -87,7 +87,7 @@ class Player:
         raise Skipped(_short(report["stopped"], self.programs))
 
     def judge_whole(self, mode: str) -> tuple[dict[str, Any], list[str]]:
-        """The report of a whole judgement, and the scripts of what it found."""
+        """The report of a full judgement, and the scripts of its findings."""
         report = self._judge(mode, [])
         scenarios = [str(each.script) for each in SCENARIOS if report["scenarios"].get(each.name) == "broken"]
         return report, [*(each["script"] for each in report["guarantees"] if "script" in each), *scenarios]
@@ -118,7 +118,7 @@ class Player:
 
 
 def _stop(judging: subprocess.Popen[str]) -> None:
-    """Ends a judgement that goes on, and lets it end what it has started."""
+    """Interrupt a judgement that is still running, so that it stops its own processes."""
     if judging.poll() is None:
         judging.send_signal(signal.SIGINT)
         try:
@@ -129,7 +129,7 @@ def _stop(judging: subprocess.Popen[str]) -> None:
 
 
 def agent_words(agent: Listed, programs: Path, files: Path) -> list[str]:
-    """The options and the command of an agent."""
+    """The command-line options and the command of an agent."""
     words = [word for name, value in agent.env.items() for word in ("--env", f"{name}={value}")]
     for path, text in agent.config.items():
         file = files / f"{agent.name}-{Path(path).name}"
@@ -141,7 +141,7 @@ def agent_words(agent: Listed, programs: Path, files: Path) -> list[str]:
 
 @contextmanager
 def serving(agent: Listed, programs: Path) -> Iterator[tuple[str, int]]:
-    """The address of a server that runs, and the port on which it looks for the language model."""
+    """Run the server inside the `with` block; yields its URL, and the port where it expects the language model."""
     port = free_port()
     server = make_server(agent, programs, f"http://127.0.0.1:{port}/v1")
     try:
@@ -171,7 +171,7 @@ def _fill(text: str, words: Mapping[str, str]) -> str:
 def _short(said: str, programs: Path) -> str:
     """The first line of an error."""
     lines = [line.strip() for line in said.replace(f"{programs}/", "").splitlines() if line.strip()]
-    return lines[0].partition("; it wrote:")[0].removesuffix("; nothing is claimed") if lines else "it says nothing"
+    return lines[0].partition("; its output:")[0].removesuffix("; the result is inconclusive") if lines else "no output"
 
 
 def reproduce(agent: Listed, mode: str, script: str) -> str:

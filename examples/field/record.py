@@ -1,8 +1,8 @@
-"""What was seen in the field, as it is kept: who was played, when, at which load, and what showed how often.
+"""The stored results of `make field`: which agents ran, when, under which load, and how often each guarantee broke.
 
-The plays of an agent come in series. *first*: on the machine as it is. *loaded*: what showed there, beside processes
-that do nothing but compute. *again*: what showed often in these two, as often as somebody has asked since, the last
-time counts. A finding showed often in all of them, on a loaded machine and on one that was not.
+The runs of an agent come in series. *first*: on the machine as it is. *loaded*: the scripts that broke a guarantee,
+with busy processes beside them. *again*: the frequent breaks of these two, from the last `make field-again`. A finding
+is a break that is frequent in every series, both on a loaded machine and on one that is not.
 """
 
 import json
@@ -15,11 +15,11 @@ from statistics import mean
 from threading import Event, Thread
 from typing import Any
 
-OFTEN = 0.6  # the part of all plays in which something has to show
-LOADED_FROM = 2  # processes that want to run, for each core
-LOOK = 1.0  # seconds between two looks at how many want to run
+OFTEN = 0.6  # the fraction of runs that makes a break frequent
+LOADED_FROM = 2  # runnable processes per core that make a machine loaded
+LOOK = 1.0  # seconds between two samples of the load
 RUNNING = Path("/proc/loadavg")
-KEPT = ("id", "says", "promise")  # of a guarantee that did not hold
+KEPT = ("id", "says", "promise")  # of a broken guarantee
 PLAYED = ("script", "times", "showed", "ends")  # of a script
 JUDGED = ("id", "says", "promise", "status", "histories", "why")  # of any guarantee, in a whole judgement
 FIRST, LOADED, AGAIN = "first", "loaded", "again"
@@ -27,13 +27,13 @@ FIRST, LOADED, AGAIN = "first", "loaded", "again"
 
 @dataclass(frozen=True)
 class Count:
-    """How often a script was played in one series, and what showed in how many plays."""
+    """The runs of a script in one series, and the number of runs that broke each guarantee."""
 
     series: str
     times: int
     showed: Mapping[str, int]
     loaded: bool
-    """On average at least two processes for each core wanted to run."""
+    """On average at least two processes per core were runnable."""
 
     def is_often(self, guarantee: str) -> bool:
         return self.showed.get(guarantee, 0) >= OFTEN * self.times
@@ -45,7 +45,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Row:
-    """A script that was played in one mode."""
+    """The results of a script in one mode."""
 
     mode: str
     script: str
@@ -53,11 +53,11 @@ class Row:
     counts: tuple[Count, ...]
 
     def is_often(self, guarantee: str) -> bool:
-        """It showed often in every series."""
+        """Whether the break is frequent in every series."""
         return all(count.is_often(guarantee) for count in self.counts)
 
     def is_finding(self, guarantee: str) -> bool:
-        """It showed often in every series, and the machine was loaded in one of them, and not in another."""
+        """Whether the break is frequent in every series, with the machine loaded in one and not in another."""
         return self.is_often(guarantee) and {count.loaded for count in self.counts} == {False, True}
 
     def tell(self, guarantee: str) -> str:
@@ -74,14 +74,14 @@ class Row:
 
     @property
     def ended(self) -> list[str]:
-        """How the prompts ended at first, with the number of plays if they did not always end so."""
+        """The outcomes in the first series, with the number of runs unless they are the same in all."""
         times = self.counts[0].times
         return [ends if n == times else f"{ends} ({n}/{times})" for ends, n in self.ends.items()]
 
 
 @dataclass(frozen=True)
 class Found:
-    """A finding: what did not hold, and in which script."""
+    """A finding: the broken guarantee, and the script that broke it."""
 
     row: Row
     guarantee: Mapping[str, Any]
@@ -90,7 +90,7 @@ class Found:
 
 
 def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
-    """What was played, as the list of scripts has it."""
+    """The results by script, in the order of the list of scripts."""
     for mode, report in seen["series"][0]["reports"].items():
         for each in report["scripts"]:
             yield Row(mode, each["script"], each["ends"], tuple(
@@ -100,12 +100,12 @@ def list_rows(seen: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def list_findings(seen: Mapping[str, Any]) -> Iterator[Found]:
-    """One for each guarantee of each mode, in the first script in which it is a finding."""
+    """The findings: one for each guarantee of each mode, with the first script that shows it."""
     return _list_found(seen, Row.is_finding)
 
 
 def list_candidates(seen: Mapping[str, Any]) -> Iterator[Found]:
-    """The same of what showed often before anybody played it again, whatever the load was."""
+    """The frequent breaks before any `make field-again`, whatever the load was: one for each guarantee of each mode."""
     series = [each for each in seen.get("series", ()) if each["name"] != AGAIN]
     return _list_found({**seen, "series": series}, Row.is_often) if series else iter(())
 
@@ -122,7 +122,7 @@ def _list_found(seen: Mapping[str, Any], counts: Callable[[Row, str], bool]) -> 
 
 
 def make_series(name: str, busy: int, load: float, reports: Mapping[str, Any]) -> dict[str, Any]:
-    """What the pages need of the reports. What was said and drawn is kept once, of the first series."""
+    """The parts of the reports that the pages need. Complaints and diagrams are kept only from the first series."""
     return {"name": name, "busy": busy, "load": round(load, 1), "reports": {
         mode: {"scripts": report["scripts"],
                "guarantees": [_pick(each, KEPT) for each in report["guarantees"] if each["status"] == "broken"]}
@@ -131,12 +131,12 @@ def make_series(name: str, busy: int, load: float, reports: Mapping[str, Any]) -
 
 
 def make_whole(report: Mapping[str, Any]) -> dict[str, Any]:
-    """What the pages need of a whole judgement."""
+    """The parts of a full judgement that the pages need."""
     return {"histories": report["histories"], "guarantees": [_pick(each, JUDGED) for each in report["guarantees"]]}
 
 
 def put_series(seen: dict[str, Any], series: dict[str, Any]) -> None:
-    """In the place of the one that had its name."""
+    """Store the series, replacing the one of the same name."""
     seen["series"] = [each for each in seen["series"] if each["name"] != series["name"]] + [series]
 
 
@@ -145,7 +145,7 @@ def _pick(each: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 class Load:
-    """How many processes wanted to run, besides whoever looks."""
+    """Samples of the number of runnable processes, besides this one."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -155,14 +155,14 @@ class Load:
         return mean(self.seen)
 
     def look(self) -> None:
-        """At this moment; where the system does not tell that, in the last minute."""
+        """Take a sample; where the system does not report the current number, of the last minute's average."""
         self.seen.append(int(RUNNING.read_text().split()[3].partition("/")[0]) - 1 if RUNNING.exists()
                          else os.getloadavg()[0])
 
 
 @contextmanager
 def watching_load() -> Iterator[Load]:
-    """The load for as long as this lasts."""
+    """Sample the load inside the `with` block."""
     load, over = Load(), Event()
 
     def watch() -> None:
@@ -180,7 +180,7 @@ def watching_load() -> Iterator[Load]:
 
 
 def read_record(file: Path) -> dict[str, Any]:
-    """By name."""
+    """The stored results, by the name of the agent."""
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 

@@ -1,4 +1,4 @@
-"""What was seen in the field, as Markdown: one page an agent, and one table of all."""
+"""The results of `make field` as Markdown: one page for each agent, and one table of all."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
@@ -13,79 +13,81 @@ from examples.field.record import AGAIN, FIRST, OFTEN, Found, Row, list_findings
 
 WIDTH = 120
 TABLE = "README.md"
-NOTE = "<!-- Written by `make field`; what is judged is in examples/field/agents.toml. -->"
+NOTE = "<!-- Written by `make field`; examples/field/agents.toml lists the agents and servers. -->"
 OUTSIDE = """\
-Seen is what clients and the language model saw; nobody has looked into its code."""
+The results are what clients and the language model observed; its code was not inspected."""
 INTRODUCTIONS = {
     "acp": """\
-{package} from {registry}, on {day:%-d %B %Y}, over the Agent Client Protocol, in a home of its own, without a network,
-with the kit's language model ({wire}). {outside} *Polite* clients send one prompt at a time, and the protocol's text
-promises them something. About what *free* clients do the text is silent: what does not hold there breaks no promise,
-and a client has to know it.""",
+{package} from {registry}, tested on {day:%-d %B %Y} over the Agent Client Protocol (ACP), with a private home
+directory, no network, and the kit's language model ({wire}). {outside} *Polite* clients send one prompt at a time, as
+the ACP specification describes. *Free* clients send prompts at any time, about which the specification is silent:
+a guarantee that is broken only there does not violate the specification, but clients have to know it.""",
     "langgraph": """\
-{package} from {registry}, on {day:%-d %B %Y}, over the LangGraph API, in a home of its own, with proxies that lead
-nowhere, with a graph of one node that asks the kit's language model ({wire}). {outside} Threads are sessions and runs
-are prompts. *enqueue*, *reject* and *interrupt* are its strategies for a second run, and ends are heard of by joining
-each run; in *stream*, with enqueue, they are heard of from the thread's stream. In *crash*, with enqueue, the process
-is killed and started again on what it has stored, which the histories call a restart. A cancel cancels each run of the
-thread by its id, and a revoke one of them.""",
+{package} from {registry}, tested on {day:%-d %B %Y} over the LangGraph API, with a private home directory, dead proxy
+settings, and a graph of one node that calls the kit's language model ({wire}). {outside} Threads are sessions and runs
+are prompts. *enqueue*, *reject* and *interrupt* are its strategies for a second run; in these modes the kit detects the
+end of a run by joining it. In *stream*, with enqueue, it reads the thread's stream instead. In *crash*, with enqueue, a
+restart kills the process and starts it again on the same storage. A cancel cancels each run of the thread by its id,
+and a revoke one of them.""",
     "a2a": """\
-{package} from {registry}, on {day:%-d %B %Y}, over the Agent2Agent protocol, in a home of its own, with proxies that
-lead nowhere, with the kit's language model ({wire}). {outside} Contexts are sessions and tasks are prompts. A cancel
-cancels each task of the context whose id the server has said. Two ends mean that the stream says one, and the task,
-asked at once, another.""",
+{package} from {registry}, tested on {day:%-d %B %Y} over the Agent2Agent protocol (A2A), with a private home directory,
+dead proxy settings, and the kit's language model ({wire}). {outside} Contexts are sessions and tasks are prompts. A
+cancel cancels each task of the context whose id the server has published. Two outcomes mean that the stream reports
+one, and the task itself, queried immediately after, another.""",
     "opencode": """\
-{package} from {registry}, on {day:%-d %B %Y}, over its own HTTP, in a home of its own, with the kit's language model
-({wire}), and with updates, sharing, downloads and default plugins switched off. {outside} It is a different product
-with promises of its own, and most of our guarantees are not among them. What its own description does not promise and
-does not hold is not a fault; it is something that a client has to know. How its wire is read is in
-[the adapter](../../examples/opencode/adapter.py). *in-use*: it has answered a prompt since it was started;
-*just-started*: it was started for this history alone; *killed*: the process is killed and started again on the same
-data, which the histories call a restart.""",
+{package} from {registry}, tested on {day:%-d %B %Y} over its own HTTP API, with a private home directory, the kit's
+language model ({wire}), and with updates, sharing, downloads and default plugins disabled. {outside} It is a different
+product with its own promises, and most of our guarantees are not among them. A guarantee that its description does not
+promise is not a fault if it is broken, but clients have to know it. See
+[the adapter](../../examples/opencode/adapter.py) for the mapping of its API. *in-use*: the server has answered a prompt
+since its start; *just-started*: the server is
+restarted for each history; *killed*: a restart kills the process and starts it again on the same data.""",
 }
 INTRODUCTION = """\
-Agents and servers that nobody here wrote, judged by `make field`. The cells say how the prompts ended, and count in how
-many plays which guarantee did not hold. What showed is played again on a loaded machine, and counted apart; so is what
-`make field-again` has played since. What showed in fewer than {often:.0%} of any of these is in parentheses: a race
-that is hard to hit, or a busy machine; it is no finding. Nor is what was not played both on a loaded machine and on one
-that was not. Loaded means that on average at least two processes wanted to run for each core; each page has the figure.
+Results for third-party agents and servers, from `make field`. Each cell lists the outcomes of the prompts, and in how
+many runs each guarantee was broken. Scripts that broke a guarantee run again on a loaded machine, and are counted
+separately; so are the reruns of `make field-again`. A break in fewer than {often:.0%} of the runs of any of these is in
+parentheses and does not count as a finding: it is a race that is hard to hit, or due to a busy machine. Nor does a
+break count that was not observed both on a loaded machine and on one that was not. Loaded means that on average at
+least two processes per core were runnable; each page has the figure.
 """
 TABLES = {
     "acp": """\
-## Agents of the Agent Client Protocol
+## Agent Client Protocol (ACP) agents
 
-*Polite* is what the protocol's text promises. In *free* the text is silent, so a count there is a difference of meaning
-and not a broken promise.""",
+The ACP specification covers *polite* clients. It is silent about *free* ones, so a break there is a different semantics
+and not a violation.""",
     "langgraph": """\
-## Servers of the LangGraph API
+## LangGraph API servers
 
-The modes are the strategies for a second run; in *stream* ends are heard of from the thread's stream. What its text
-does not promise is a difference of meaning, and the page says which it is.""",
+The modes are the strategies for a second run; in *stream* the kit detects the end of a run by the thread's stream. A
+break of something that its documentation does not promise is a different semantics; the page says which it is.""",
     "a2a": """\
-## Agents of the Agent2Agent protocol
+## Agent2Agent (A2A) agents
 
-The text promises no cancel ("success is not guaranteed"), but the states it tells are to be true.""",
+The A2A specification does not guarantee that a cancel succeeds ("success is not guaranteed"), but the reported states
+must be true.""",
     "opencode": """\
-## opencode over its own HTTP
+## opencode over its own HTTP API
 
-The modes are its circumstances. The page says which guarantees its own description promises.""",
+The modes are conditions of the server. The page says which guarantees its own description promises.""",
 }
 FIRST_OF_ALL = """\
-A finding endangers users if somebody else can use it against them, or if the agent works on after its user was told
-that it has stopped. Such a finding is marked *to be reported first*, and its page keeps short of a recipe."""
+A finding endangers users if an attacker can exploit it, or if the agent keeps working after its user was told that it
+has stopped. Such a finding is marked *to be reported first*, and its page omits how to reproduce it."""
 LEFT_OUT = "left out"
-SERIES = {FIRST: "as the machine was", "loaded": "what showed, on a loaded machine", AGAIN: "findings, again"}
+SERIES = {FIRST: "machine as it was", "loaded": "broken scripts, on a loaded machine", AGAIN: "findings, rerun"}
 SILENT = ("the text is silent", "no promise")
 
 
 def write_pages(agents: Mapping[str, Listed], record: Mapping[str, Any], output: Path) -> None:
-    """Of all that were tried, now or before, as the list has them."""
+    """Write the pages of all agents with results, and the table, in the order of the list."""
     judged: dict[str, tuple[Listed, dict[str, Any]]] = {}
     skipped: dict[str, str] = {}
     for name, agent in agents.items():
         seen = record.get(name, {})
         if seen.get("package") != agent.package:
-            skipped[name] = "not tried yet"
+            skipped[name] = "not run yet"
         elif "series" in seen:
             judged[name] = agent, seen
             (output / f"{name}.md").write_text(page(agent, seen))
@@ -101,17 +103,17 @@ def page(agent: Listed, seen: Mapping[str, Any]) -> str:
 
 def _page(agent: Listed, seen: Mapping[str, Any]) -> Iterator[str]:
     rows = list(list_rows(seen))
-    yield f"# {agent.name}, judged from outside\n\n{NOTE}\n"
+    yield f"# {agent.name}: conformance results\n\n{NOTE}\n"
     packages = " with ".join([agent.package, *([", ".join(agent.also)] if agent.also else [])])
     yield _filled(INTRODUCTIONS[agent.judge].format(package=packages, registry=agent.registry, wire=agent.wire,
                                                     outside=OUTSIDE, day=date.fromisoformat(seen["day"]))) + "\n"
     if agent.about:
         yield _filled(agent.about) + "\n"
-    yield "| clients | what was done | how the prompts ended | what did not hold |\n| --- | --- | --- | --- |"
+    yield "| mode | script | outcomes | broken guarantees |\n| --- | --- | --- | --- |"
     for row in rows:
-        ended, broken = "<br>".join(row.ended), "<br>".join(row.broken) or "nothing"
+        ended, broken = "<br>".join(row.ended), "<br>".join(row.broken) or "none"
         yield f"| {row.mode} | {_done(agent, row)} | {ended} | {broken} |"
-    yield f"\nAny line is played again by `python -m examples.field {agent.name} --mode … --script '…'`.\n"
+    yield f"\nTo rerun any line: `python -m examples.field {agent.name} --mode … --script '…'`.\n"
     yield from _conditions(seen)
     if "whole" in seen:
         yield from _whole(seen["whole"], rows)
@@ -120,7 +122,7 @@ def _page(agent: Listed, seen: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conditions(seen: Mapping[str, Any]) -> Iterator[str]:
-    yield (f"| plays, on {seen['cores']} cores | processes that wanted to run, on average | computed beside |\n"
+    yield (f"| runs, on {seen['cores']} cores | runnable processes, on average | of these, busy processes |\n"
            "| --- | --- | --- |")
     for series in seen["series"]:
         yield f"| {SERIES[series['name']]} | {series['load']:.1f} | {series['busy'] or 'none'} |"
@@ -128,26 +130,27 @@ def _conditions(seen: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _whole(whole: Mapping[str, Any], rows: Iterable[Row]) -> Iterator[str]:
-    """Every guarantee, as it came out of scenarios and random histories."""
-    yield "## Every guarantee\n"
-    yield _filled(f"{whole['histories']} histories were played on it in use; counted are those that put the guarantee "
-                  "to the test. What did not hold there was played again by its script, and is in the table above.")
-    yield "\n| guarantee | what it says | promised | seen |\n| --- | --- | --- | --- |"
+    """The results for every guarantee, from scenarios and random histories."""
+    yield "## All guarantees\n"
+    yield _filled(f"The kit ran {whole['histories']} histories in the mode *in-use*. The table counts those that could "
+                  "have broken the guarantee. Scripts that did were run again; their results are in the table above.")
+    yield "\n| guarantee | meaning | promised | result |\n| --- | --- | --- | --- |"
     for each in whole["guarantees"]:
         name, promised = each["id"], not each["promise"].startswith(SILENT)
         modes = ", ".join(dict.fromkeys(row.mode for row in rows if row.is_finding(name)))
         seldom = ", ".join(dict.fromkeys(row.mode for row in rows if name in row.showed))
         often = ", ".join(dict.fromkeys(row.mode for row in rows if name in row.showed and row.is_often(name)))
         if modes:
-            saw = f"{'**broken**' if promised else 'does not hold'}: {modes}"
+            saw = f"{'**broken**' if promised else 'broken, not promised'}: {modes}"
         elif often:
-            saw = f"did not hold, and was not yet played on a loaded machine and on one that was not: {often}"
+            saw = f"broken, but not yet run both on a loaded machine and on one that is not: {often}"
         elif seldom or each["status"] == "broken":
-            saw = f"held, in nearly all histories{f'; seldom not: {seldom}' if seldom else ''}"
+            saw = f"kept in nearly all histories{f'; rarely broken: {seldom}' if seldom else ''}"
         else:
-            saw = f"kept, in {each['histories']} histories" if each["status"] == "kept" else f"not shown: {each['why']}"
+            saw = f"kept in {each['histories']} histories" if each["status"] == "kept" else (
+                f"{each['status']}: {each['why']}")
         yield f"| **{name}** | {each['says']} | {'yes' if promised else 'no'} | {saw} |"
-    yield "\nPromised means that we read it out of the server's description of itself:\n"
+    yield "\nThe server's own description promises these, as we read it:\n"
     for each in whole["guarantees"]:
         if not each["promise"].startswith(SILENT):
             yield _filled(f"- **{each['id']}**: {each['promise']}", "  ")
@@ -159,13 +162,12 @@ def _finding(agent: Listed, found: Found) -> Iterator[str]:
     yield f"## {row.mode}: {name}\n"
     yield _filled(f"> {found.guarantee['says']}", "> ") + "\n"
     promise = found.guarantee["promise"]
-    yield _filled(f"{'What the text says' if promise.startswith(SILENT) else 'The text'}: {promise}"
-                  f"{'' if promise.endswith('.') else '.'}") + "\n"
+    yield _filled(f"Protocol text: {promise}{'' if promise.endswith('.') else '.'}") + "\n"
     if note := agent.notes.get(name):
         yield _filled(note) + "\n"
     counts = ", and ".join(f"{count.showed[name]} of {count.times}{_when(count.series)}" for count in row.counts)
     done = _done(agent, row)
-    yield _filled(f"Seen in plays{'' if done == LEFT_OUT else f' of {done}'}, {counts}: "
+    yield _filled(f"Broken in runs{'' if done == LEFT_OUT else f' of {done}'}, {counts}: "
                   f"{found.complaint}") + "\n"
     if why := agent.first.get(f"{row.mode} {name}"):
         yield _filled(f"**To be reported first**: {why}") + "\n"
@@ -176,23 +178,24 @@ def _finding(agent: Listed, found: Found) -> Iterator[str]:
 
 
 def _done(agent: Listed, row: Row) -> str:
-    """What was done, unless that is a recipe for something that is to be reported first."""
+    """The script, unless it would show how to reproduce a finding that is to be reported first."""
     return LEFT_OUT if _is_first(agent, row) else f"`{row.script}`"
 
 
 def _is_first(agent: Listed, row: Row) -> bool:
-    """However seldom it showed."""
+    """Whether it shows a finding that is to be reported first, however rarely."""
     return any(f"{row.mode} {name}" in agent.first for name in row.showed)
 
 
 def _when(series: str) -> str:
-    return {FIRST: "", AGAIN: " again"}.get(series, " on a loaded machine")
+    return {FIRST: "", AGAIN: " in the rerun"}.get(series, " on a loaded machine")
 
 
 def table(judged: Mapping[str, tuple[Listed, Mapping[str, Any]]], skipped: Mapping[str, str],
           client: Mapping[str, Any]) -> str:
-    """All agents and servers, and the client of another language."""
-    lines = [f"# The field\n\n{NOTE}\n", _filled(INTRODUCTION.format(often=OFTEN)) + "\n", _filled(FIRST_OF_ALL) + "\n"]
+    """The table of all agents and servers, and the result for the TypeScript client."""
+    lines = [f"# Third-party agents and servers\n\n{NOTE}\n", _filled(INTRODUCTION.format(often=OFTEN)) + "\n",
+             _filled(FIRST_OF_ALL) + "\n"]
     for judge, heading in TABLES.items():
         of_kind = {name: each for name, each in judged.items() if each[0].judge == judge}
         title, _, about = heading.partition("\n\n")
@@ -201,20 +204,21 @@ def table(judged: Mapping[str, tuple[Listed, Mapping[str, Any]]], skipped: Mappi
         lines += ["## Not judged\n", *(f"- **{name}**: {why}" for name, why in skipped.items()), ""]
     if "told" in client:
         told = "; ".join(f"{how}: {', '.join(ends)}" for how, ends in client["told"].items())
-        lines += ["## A client\n", _filled(
-            f"{client['package']} from npm, the official TypeScript client, spoke to `cancelmark acp`. A prompt ran, "
-            f"another waited, both were canceled, and a third came right behind the cancel. It was told, {told}."), ""]
-    lines += ["## Again\n", "    make field                                   # all of it, about an hour",
-              "    make field FROM=NAME                         # those from this one on in the list, after a stop",
-              "    make field LOADED=1                          # what showed, on a loaded machine alone",
-              "    make field ONLY=NAME                         # one of them, installed and judged",
-              "    make field-again                             # the findings alone, in minutes: which show?",
+        lines += ["## TypeScript client\n", _filled(
+            f"The official TypeScript client, {client['package']} from npm, was connected to `cancelmark acp`. One "
+            "prompt was running and another queued; the client canceled both, and sent a third right after that. The "
+            f"stop reasons that it received, {told}."), ""]
+    lines += ["## Rerun\n", "    make field                                   # all of it, about an hour",
+              "    make field FROM=NAME                         # resume an interrupted run from this agent",
+              "    make field LOADED=1                          # only the broken scripts, on a loaded machine",
+              "    make field ONLY=NAME                         # install and judge only this agent",
+              "    make field-again                             # only the findings, in minutes: which recur?",
               "    python -m examples.field NAME --mode polite --script 'accept A, cancel'"]
     return "\n".join(lines) + "\n"
 
 
 def _table_of(judged: Mapping[str, tuple[Listed, Mapping[str, Any]]], *, apart: bool) -> Iterator[str]:
-    """A line for each, or for each mode of it; a column for each script."""
+    """A table with a line for each agent, or for each of its modes, and a column for each script."""
     def column(agent: Listed, row: Row) -> str:
         return _done(agent, row) if apart else f"{row.mode}: {_done(agent, row)}"
 

@@ -1,18 +1,18 @@
-"""opencode's server behind the adapter of the conformance kit: another wire, and other words for the same things.
+"""The adapter for opencode's own HTTP API.
 
-| the kit says | opencode says |
+| the kit | opencode |
 | --- | --- |
-| a prompt is accepted | `POST /session/{sessionID}/prompt_async` is answered 204 |
-| cancel | `POST /session/{sessionID}/abort` is answered 200 |
-| a prompt | a user message; which one is told by its text, where the kit puts a name, because the server gives ids |
+| a prompt is accepted | `POST /session/{sessionID}/prompt_async` returns 204 |
+| cancel | `POST /session/{sessionID}/abort` returns 200 |
+| a prompt | a user message, identified by its text, which contains the kit's name, because the server assigns ids |
 | a run id | none |
 | its terminal event | the assistant message that has it as `parentID` is complete (`message.updated` in `GET /event`) |
 | `end_turn`, `error`, `canceled` | complete without an error, with one, with a `MessageAbortedError` |
-| what was said in a session | `GET /session/{sessionID}/message` |
+| a session's messages | `GET /session/{sessionID}/message` |
 
-`message.updated` says what a message is now, not what has happened, and is published several times for one message: the
-first that says that it is complete counts, and another only if it says something else about how. That a message is
-complete because a tool was called is no end. Nor is `session.idle`, which speaks of no prompt.
+`message.updated` carries the current state of a message, and is published several times for one message. The adapter
+reports the first one that is complete, and a later one only if its outcome differs. A message that is complete because
+of a tool call is not an end. Neither is `session.idle`, which names no prompt.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ MESSAGES = "GET /session/{sessionID}/message"
 
 @dataclass(frozen=True)
 class Promise:
-    """Where the server's own description (`GET /doc`) promises a guarantee, and how we read it."""
+    """The operation in the server's own description (`GET /doc`) that promises a guarantee, and how we read it."""
 
     operation: str
     reading: str
@@ -54,7 +54,7 @@ PROMISES = {
     "record": Promise(MESSAGES, "All prompts and responses are there, those that were aborted included."),
     "progress": Promise(PROMPT, "It returns immediately."),
 }
-"""What we take for promised. Everything else is neither promised nor denied."""
+"""The guarantees that we consider promised. All others are neither promised nor denied."""
 
 class Opencode(Adapter):
     """One client of the opencode server at this address."""
@@ -68,7 +68,7 @@ class Opencode(Adapter):
         self.names: dict[str, str] = {}  # of prompts, by their texts
         self.asked: dict[str, str] = {}  # names of prompts, by the ids of their messages
         self.texts: dict[str, str] = {}  # of messages, by their ids
-        self.told: set[tuple[str, str]] = set()  # the messages whose end was told, and how
+        self.told: set[tuple[str, str]] = set()  # the reported messages, with their outcomes
 
     async def open(self) -> None:
         await self.subscribe()
@@ -77,7 +77,7 @@ class Opencode(Adapter):
         self.http = httpx.AsyncClient(base_url=self.url, timeout=None, verify=False)
         self.stream = await self.http.send(self.http.build_request("GET", "/event"), stream=True)
         lines = self.stream.aiter_lines()
-        await anext(lines)  # the server says that it is connected: from now on nothing is missed
+        await anext(lines)  # the server confirms the subscription: no event is missed from now on
         self.listening = asyncio.create_task(self._listen(lines))
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class Opencode(Adapter):
             self._answered(said["info"])
 
     def _answered(self, message: dict[str, Any]) -> None:
-        """Tells the end of the prompt, if the message says that this is it and has not said so before."""
+        """Report the end of the prompt if the message is complete, unless this outcome was already reported."""
         error = _error(message)
         outcome = "canceled" if error == ABORTED else "error" if error else "end_turn"
         complete = "completed" in message["time"] and (error or message.get("finish") != "tool-calls")

@@ -1,9 +1,9 @@
-"""opencode in the circumstances in which it is judged, each as an adapter that starts the server by itself:
+"""opencode under different conditions, each as an adapter that starts the server itself:
 
     FIELD_PROGRAMS=/usr/bin cancelmark conform --adapter examples.opencode.circumstances:InUse
 
-FIELD_PROGRAMS in the environment says where the program `opencode` is; `make field ONLY=opencode` installs the version
-of the list.
+FIELD_PROGRAMS is the directory of the program `opencode`; `make field ONLY=opencode` installs the version in
+agents.toml.
 """
 
 import os
@@ -19,13 +19,13 @@ SILENT = "no promise"
 
 
 def quote_promises(description: Mapping[str, str]) -> dict[str, str]:
-    """By guarantee, what the server says of itself, by operation, and how we read it."""
+    """By guarantee, the description of the operation that promises it, and how we read it."""
     return {guarantee: f"of `{promise.operation}` it says “{description[promise.operation]}” {promise.reading}"
             if (promise := PROMISES.get(guarantee)) else SILENT for guarantee in GUARANTEES}
 
 
 class InUse(Opencode):
-    """It has answered a prompt since it was started. Judged by all guarantees, whether they are promised or not."""
+    """The server has answered a prompt since its start. Judged by all guarantees, promised or not."""
 
     claims = GUARANTEES
     start_limit = 600.0
@@ -56,7 +56,7 @@ class InUse(Opencode):
 
 
 class JustStarted(InUse):
-    """It was started for this history alone."""
+    """The server is restarted for each history."""
 
     patience = 10.0
 
@@ -67,7 +67,7 @@ class JustStarted(InUse):
 
 
 class Killed(InUse):
-    """The process is killed and started again on the same data, which the histories call a restart."""
+    """A restart in a script kills the process, and starts it again on the same data."""
 
     patience = 10.0
 

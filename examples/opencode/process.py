@@ -1,4 +1,4 @@
-"""`opencode serve`, run so that nothing of this machine's user is read or changed."""
+"""`opencode serve`, isolated from the user's files."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ OFFLINE = dict.fromkeys((
 
 
 class OpencodeServer(ServerProcess):
-    """`opencode serve`, whose language model is at `model_url`."""
+    """`opencode serve` with the language model at `model_url`."""
 
     def __init__(self, program: Path, model_url: str) -> None:
         super().__init__([program, "serve", "--hostname", "127.0.0.1", "--port", "{port}"], ready="/session/status",
@@ -23,7 +23,7 @@ class OpencodeServer(ServerProcess):
         (self.work / "opencode.json").write_text(json.dumps(configuration(model_url)))
 
     async def description(self) -> dict[str, str]:
-        """What its OpenAPI description says, by operation, as in `POST /session`."""
+        """The descriptions in its OpenAPI document, by operation, as in `POST /session`."""
         def read() -> bytes:
             with urlopen(f"{self.url}/doc", timeout=START) as answer:
                 return bytes(answer.read())
@@ -34,7 +34,7 @@ class OpencodeServer(ServerProcess):
 
 
 def configuration(model_url: str) -> dict[str, object]:
-    """`opencode.json`: the fake model for turns, and its other model for titles, which are no turns."""
+    """`opencode.json`: the fake model `turn` for turns, and `side` for titles, which are not turns."""
     provider = {
         "npm": "@ai-sdk/openai-compatible", "name": "fake", "options": {"baseURL": model_url, "apiKey": "none"},
         "models": {TURN: {"name": TURN}, SIDE: {"name": SIDE}},

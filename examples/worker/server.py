@@ -1,12 +1,13 @@
-"""A small agent server: in each session one prompt is answered after the other, and what was accepted survives a crash.
+"""A small agent server: each session answers one prompt at a time, and accepted prompts survive a crash.
 
-    python server.py PORT MODEL_URL         everything that must survive is in the file `journal`, where it is started
+    python server.py PORT MODEL_URL         writes its journal to the file `journal` in the working directory
 
-    POST /prompts  {"session", "text"}         202 when it is written down, with the {"id"} that the server gives it
-    POST /cancel   {"session"}                 204 when all that the session has accepted is canceled
-    GET  /queued?session=…                     how many prompts wait
-    GET  /events?after=PLACE                   the ends after that place, one JSON object a line, and all that follow;
-                                               without a place, from now on: the header `place` says where that is
+    POST /prompts  {"session", "text"}         202 when the prompt is journaled, with the {"id"} that the server assigns
+    POST /cancel   {"session"}                 204 when every prompt that the session has accepted is canceled
+    GET  /queued?session=…                     the number of waiting prompts
+    GET  /events?after=PLACE                   the terminal events after that offset, one JSON object per line, and all
+                                               that follow; without an offset, from now on. The header `place` has the
+                                               offset at which the stream starts.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ JOURNAL = Path("journal")
 
 @dataclass
 class Session:
-    """The prompts that wait, and the one that runs."""
+    """The waiting prompts, and the running one."""
 
     waiting: deque[dict[str, str]] = field(default_factory=deque)
     running: dict[str, str] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Server:
         self.changed = asyncio.Event()
 
     def recover(self) -> None:
-        """What was accepted and has no end begins again."""
+        """Restart every accepted prompt that has not ended."""
         lines = JOURNAL.read_text().splitlines() if JOURNAL.exists() else []
         prompts: dict[str, dict[str, str]] = {}
         for line in map(json.loads, lines):
@@ -74,7 +75,7 @@ class Server:
             session.turn.add_done_callback(lambda turn: self.finish(session, prompt, turn))
 
     def finish(self, session: Session, prompt: dict[str, str], turn: asyncio.Task[str]) -> None:
-        """The turn is over, also if it was canceled before its first step."""
+        """Publish the outcome of a turn, even if it was canceled before its first step."""
         session.turn = None
         if turn.cancelled():
             self.end(prompt, "canceled")

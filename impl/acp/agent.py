@@ -1,18 +1,18 @@
-"""Sessions of a server, as an agent of the Agent Client Protocol: what an editor asks is asked of the server.
+"""An Agent Client Protocol agent that forwards an editor's requests to a server.
 
-| an editor says | the server is asked |
+| request of the editor | call to the server |
 | --- | --- |
-| `session/new` | for a session in the workspace of that directory |
-| `session/load`, `session/resume` | for a session that is there; `load` tells what was said in it |
-| `session/prompt` | to accept a prompt under a run id; its terminal event is the answer |
-| `session/cancel` | to cancel what the session has accepted so far |
+| `session/new` | create a session in the workspace of that directory |
+| `session/load`, `session/resume` | find an existing session; `load` also replays its messages |
+| `session/prompt` | send a prompt with a run id; its terminal event is the response |
+| `session/cancel` | cancel every prompt that the session has accepted so far |
 
-**Order.** What an editor asks of a session is asked of the server one after the other, in the order in which it was
-written: a cancel when the prompts before it are accepted, and the next prompt when the cancel has taken effect.
+**Order.** The requests of an editor on a session are forwarded one at a time, in order: a cancel after the prompts
+before it are accepted, and the next prompt after the cancel has taken effect.
 
-**What the protocol cannot say** is in `_meta`, under `cancelmark`: the answer to a prompt has its `runId` and its
-`outcome`. When a prompt comes to another state (queued, active, done), a `session_info_update` says which and of whom.
-Several editors may share a session: each sees the messages of all.
+**Extensions** are in `_meta`, under `cancelmark`: the response to a prompt has its `runId` and its `outcome`. When a
+prompt changes its state (queued, active, done), a `session_info_update` reports the prompt and its state. Several
+editors may share a session: each sees the messages of all.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ from uuid import uuid4
 from ..client import Client, ClientError, Events, Message, Notice, Prompt, Refusal, RunComplete, Unreachable
 from ..client import Session as ServerSession
 from ..client.run import find_recorded_end, post
-from .peer import INTERNAL, PARAMS, UNKNOWN, Call, Peer
+from .peer import INTERNAL, PARAMS, UNKNOWN, Peer, RpcCall
 
 log = logging.getLogger("cancelmark.acp")
 
-NO_SESSION = -32002  # of ACP: a resource was not found
+NO_SESSION = -32002  # ACP: resource not found
 CAPABILITIES = {"loadSession": True, "promptCapabilities": {"embeddedContext": True},
                 "sessionCapabilities": {"list": {}, "resume": {}}}
-TRIES = 8  # to learn what a gap in the events has hidden
+TRIES = 8  # attempts to catch up after a gap in the events
 STOPS = {"end_turn": "end_turn", "canceled": "cancelled"}
 CHUNKS = {"user": "user_message_chunk", "assistant": "agent_message_chunk"}
 
 
-class Trouble(Exception):
-    """A request that cannot be met, and the code that says so."""
+class RequestError(Exception):
+    """A request fails, with a JSON-RPC error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class Session:
     id: str
     workspace: str
     asked: "asyncio.Queue[Callable[[], Awaitable[None]]]" = field(default_factory=asyncio.Queue)
-    """What is to be asked of the server, in order."""
+    """The calls to forward to the server, in order."""
 
 
 class AcpAgent:
@@ -66,14 +66,14 @@ class AcpAgent:
         self.sessions: dict[str, Session] = {}
         self._watched: dict[str, Events] = {}  # by workspace
         self._watching = asyncio.Lock()
-        self._running: dict[str, tuple[Session, Call]] = {}  # prompts that are not answered, by run id
-        self._shown: dict[str, str] = {}  # the text of a message, as far as the editor has been told, by its id
+        self._running: dict[str, tuple[Session, RpcCall]] = {}  # prompts without a response yet, by run id
+        self._shown: dict[str, str] = {}  # by message id: the text already sent to the editor
         self._tasks: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> None:
-        """Until the editor has gone. Raises `ClientError` if the server is gone for good."""
+        """Serves until the editor closes the connection. Raises `ClientError` if the server is lost permanently."""
         listening = asyncio.ensure_future(self.peer.listen(self.hear))
         try:
             await asyncio.wait([listening, self._failed], return_when=asyncio.FIRST_COMPLETED)
@@ -87,15 +87,14 @@ class AcpAgent:
             await asyncio.gather(listening, *self._tasks, return_exceptions=True)
             await self._stack.aclose()
 
-    # --- what the editor says
+    # --- requests of the editor
 
-    def hear(self, call: Call) -> None:
+    def hear(self, call: RpcCall) -> None:
         match call.method:
             case "session/prompt" | "session/cancel":
                 session = self.sessions.get(str(call.params.get("sessionId")))
                 if session is None:
-                    self.peer.refuse(call, NO_SESSION, "there is no such session; open it with session/new or "
-                                                       "session/load")
+                    self.peer.refuse(call, NO_SESSION, "no such session; open it with session/new or session/load")
                 elif call.method == "session/prompt":
                     session.asked.put_nowait(lambda: self._send(session, call))
                 else:
@@ -109,9 +108,9 @@ class AcpAgent:
             case "authenticate":
                 self.peer.reply(call, {})
             case _:
-                self.peer.refuse(call, UNKNOWN, f"this agent has no {call.method}")
+                self.peer.refuse(call, UNKNOWN, f"method {call.method} is not supported")
 
-    async def _open(self, call: Call) -> None:
+    async def _open(self, call: RpcCall) -> None:
         try:
             match call.method:
                 case "session/new":
@@ -132,11 +131,11 @@ class AcpAgent:
         except Exception as error:
             self._refuse(call, error)
 
-    def _refuse(self, call: Call, error: Exception) -> None:
-        """A request that fails, in whatever way, fails alone: the agent goes on."""
-        if not isinstance(error, Trouble | ClientError):
+    def _refuse(self, call: RpcCall, error: Exception) -> None:
+        """Reports the failure of one request; the agent keeps running."""
+        if not isinstance(error, RequestError | ClientError):
             log.error("a request failed", extra={"call": call.method}, exc_info=error)
-        self.peer.refuse(call, error.code if isinstance(error, Trouble) else INTERNAL, str(error))
+        self.peer.refuse(call, error.code if isinstance(error, RequestError) else INTERNAL, str(error))
 
     def _take_up(self, id: str, workspace: str) -> None:
         if id not in self.sessions:
@@ -147,21 +146,21 @@ class AcpAgent:
         try:
             return (await self.client.session(workspace, id)).id
         except Refusal as refusal:
-            if refusal.status not in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):  # whether it is there is not known
+            if refusal.status not in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND):  # it may exist
                 raise
-            raise Trouble(NO_SESSION, f"there is no session {id!r:.80} in that directory") from refusal
+            raise RequestError(NO_SESSION, f"no such session {id!r:.80} in that directory") from refusal
 
-    async def _list(self, call: Call) -> list[dict[str, Any]]:
+    async def _list(self, call: RpcCall) -> list[dict[str, Any]]:
         spaces = await self.client.workspaces()
         if call.params.get("cwd"):
             wanted = await self.client.open_workspace(_directory(call))
             spaces = tuple(space for space in spaces if space.id == wanted.id) or (wanted,)
         return [_info(session, space.path) for space in spaces for session in await self.client.sessions(space.id)]
 
-    async def _watch(self, call: Call) -> str:
-        """The workspace of the directory, whose events are read from now on."""
+    async def _watch(self, call: RpcCall) -> str:
+        """The id of the directory's workspace, subscribed to its events."""
         workspace = await self.client.open_workspace(_directory(call))
-        async with self._watching:  # a session is told of only when its events are read
+        async with self._watching:  # reply only after the subscription
             if workspace.id not in self._watched:
                 await self.client.init_agent(workspace.id)
                 events = await self._stack.enter_async_context(Events(self.client, workspace.id))
@@ -172,12 +171,12 @@ class AcpAgent:
     async def _ask_in_order(self, session: Session) -> None:
         while True:
             ask = await session.asked.get()
-            with suppress(ClientError):  # a cancel has no answer; a prompt has been given its own
+            with suppress(ClientError):  # a cancel has no response; a prompt has already had its error response
                 await ask()
 
-    async def _send(self, session: Session, call: Call) -> None:
+    async def _send(self, session: Session, call: RpcCall) -> None:
         run_id = str(uuid4())
-        self._running[run_id] = session, call  # its end may come before the answer to its posting
+        self._running[run_id] = session, call  # the terminal event may arrive before the server's response
         try:
             text = _text(call.params.get("prompt"))
             await post(self._watched[session.workspace], session.id, text, run_id)
@@ -197,7 +196,7 @@ class AcpAgent:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- what the server says
+    # --- events of the server
 
     async def _read(self, events: Events) -> None:
         async for notice in events:
@@ -206,7 +205,7 @@ class AcpAgent:
                 await self._catch_up(events)
 
     async def _catch_up(self, events: Events) -> None:
-        """Tells what a gap in the events has hidden: messages, and ends as they are recorded (R29e)."""
+        """Sends what the editor missed in a gap of the events: messages, and recorded outcomes (R29e)."""
         for attempt in range(TRIES):
             try:
                 for session in [session for session in self.sessions.values() if session.workspace == events.workspace]:
@@ -234,12 +233,12 @@ class AcpAgent:
                 self._answer(self._running.pop(run_id)[1], end)
 
     def _tell_message(self, message: Message) -> None:
-        if not (message.role == "user" and message.run_id in self._running):  # its editor knows what it said
+        if not (message.role == "user" and message.run_id in self._running):  # the editor has its own prompt already
             self._show(message.session_id, message.role, message.id, message.text)
 
-    def _answer(self, call: Call, end: RunComplete) -> None:
+    def _answer(self, call: RpcCall, end: RunComplete) -> None:
         if end.message_id:
-            self._show(end.session_id, "assistant", end.message_id, end.text)  # updates may have been skipped
+            self._show(end.session_id, "assistant", end.message_id, end.text)  # in case updates were skipped
         if end.outcome not in STOPS:
             self.peer.refuse(call, INTERNAL, end.error or "the turn failed")
             return
@@ -247,7 +246,7 @@ class AcpAgent:
         self.peer.reply(call, {"stopReason": STOPS[end.outcome], "_meta": {"cancelmark": about}})
 
     def _show(self, session: str, role: str, id: str, text: str) -> None:
-        """Tells of a message what the editor has not been told yet."""
+        """Sends the part of a message that the editor does not have yet."""
         before = self._shown.get(id, "")
         if role in CHUNKS and text != before and text.startswith(before):
             self._shown[id] = text
@@ -261,17 +260,17 @@ class AcpAgent:
         self.peer.notify("session/update", {"sessionId": session, "update": update})
 
 
-def _directory(call: Call) -> str:
+def _directory(call: RpcCall) -> str:
     directory = call.params.get("cwd")
     if not isinstance(directory, str) or not directory.startswith("/"):
-        raise Trouble(PARAMS, f"cwd: {directory!r:.80} is no absolute path")
+        raise RequestError(PARAMS, f"cwd: {directory!r:.80} is not an absolute path")
     return directory
 
 
 def _text(blocks: object) -> str:
-    """What a prompt says: its texts, and the texts and addresses of what it refers to."""
+    """The text of a prompt: its text blocks, embedded resources and links."""
     if not isinstance(blocks, Sequence) or isinstance(blocks, str):
-        raise Trouble(PARAMS, "prompt: give a list of content blocks")
+        raise RequestError(PARAMS, "prompt: expected a list of content blocks")
     said = []
     for block in blocks:
         match block:
@@ -282,7 +281,7 @@ def _text(blocks: object) -> str:
             case {"type": "resource", "resource": {"text": str(text), "uri": str(uri)}}:
                 said.append(f"{uri}:\n{text}")
             case _:
-                raise Trouble(PARAMS, f"prompt: this agent takes text and text resources, not {block!r:.80}")
+                raise RequestError(PARAMS, f"prompt: only text and text resources are supported, not {block!r:.80}")
     return "\n".join(said)
 
 

@@ -1,1 +1,1 @@
-"""Our own runtime, and servers on the wire, behind the adapters of the conformance kit."""
+"""Adapters of the conformance kit for known wire protocols: ours, ACP, A2A and LangGraph."""

@@ -1,17 +1,17 @@
-"""A server of the Agent2Agent protocol (A2A) behind the adapter of the conformance kit, over JSON-RPC.
+"""The adapter for servers of the Agent2Agent protocol (A2A), over JSON-RPC.
 
-| the kit says | the protocol says |
+| the kit | A2A |
 | --- | --- |
-| a session | a context, whose id this client makes up |
-| a prompt | a message, for which the server makes a task |
-| a prompt is accepted | its stream has said the id of its task, or has said nothing for some seconds |
-| cancel | a request to cancel each task of the context that has not ended, and whose id the server has said |
-| its terminal event | the first update in its stream with an end state; and what the task says, if that is another |
+| a session | a context, whose id this client chooses |
+| a prompt | a message, for which the server creates a task |
+| a prompt is accepted | its stream has published the id of its task, or nothing for some seconds |
+| cancel | a cancel request for each live task of the context whose id the server has published |
+| its terminal event | the first update in its stream with a terminal state; also the task's own state, if it differs |
 | `end_turn`, `canceled`, `error` | the state `completed`, `canceled`, or `failed` |
-| it is refused | the state `rejected`, or an error in place of a stream |
+| it is refused | the state `rejected`, or an error instead of a stream |
 
-Version 1.0 and the versions 0.2 and 0.3 before it differ in names and in how a state is written. The server's card says
-which it speaks; what it answers is read in either.
+Version 1.0 differs from 0.2 and 0.3 in names and in the encoding of states. The agent card names the version for
+requests; responses are parsed in either encoding.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from ..sse import Parser
 from .connections import Connections
 
 STATES = {"completed": "end_turn", "canceled": "canceled", "failed": "error", "rejected": "refused"}
-LAST_WORDS = 2.0  # seconds for what a history has left behind to be canceled
-NOT_FOUND, NOT_CANCELABLE = -32001, -32002  # of A2A: what a cancel is answered that comes too late
+LAST_WORDS = 2.0  # seconds to cancel the remaining tasks of a history
+NOT_FOUND, NOT_CANCELABLE = -32001, -32002  # A2A error codes for a cancel that comes too late
 METHODS: Mapping[str, Mapping[str, str]] = {
     "0": {"stream": "message/stream", "get": "tasks/get", "cancel": "tasks/cancel", "user": "user"},
     "1": {"stream": "SendStreamingMessage", "get": "GetTask", "cancel": "CancelTask", "user": "ROLE_USER"},
@@ -51,14 +51,14 @@ CLAUSES: Mapping[str, str] = {
 
 
 class A2aAdapter(Adapter):
-    """One client of a server that somebody else has started."""
+    """A client of a server that is already running."""
 
     outside = True
     server: ClassVar[str]
-    """Where its JSON-RPC is spoken."""
+    """The URL of its JSON-RPC endpoint."""
     version: ClassVar[str]
     naming: ClassVar[float] = 3.0
-    """Seconds in which a stream says the id of its task. Whoever has none cannot be canceled."""
+    """Seconds to wait for the id of a task in its stream. A task without a known id cannot be canceled."""
     promises: ClassVar[Mapping[str, str]] = {guarantee: CLAUSES.get(guarantee, SILENT) for guarantee in GUARANTEES}
 
     async def open(self) -> None:
@@ -98,7 +98,7 @@ class A2aAdapter(Adapter):
         stream = await _reach(self.calls.begin("POST", self.path, _request(self.words["stream"], {"message": message})))
         self.streams.append(stream)
         if stream.status != HTTPStatus.OK:
-            raise Refused(f"the server answers {stream.status}: {(await _read_all(stream))!r:.200}")
+            raise Refused(f"the server responds with {stream.status}: {(await _read_all(stream))!r:.200}")
         named = asyncio.Event()
         self.spawn(self._follow(session, prompt.name, stream, named), name="stream")
         with suppress(TimeoutError):
@@ -115,13 +115,13 @@ class A2aAdapter(Adapter):
             raise Refused(refused[0])
 
     async def _ask(self, calls: Connections, what: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any] | None]:
-        """The result, or the error."""
+        """Make a call, and return its result and its error."""
         answer = await _reach(calls.ask("POST", self.path, _request(self.words[what], params)))
         said = answer.json()
         return said.get("result"), said.get("error")
 
     async def _follow(self, session: str, name: str, stream: Answer, named: asyncio.Event) -> None:
-        """Reads what becomes of a prompt. When its end has come, what its task says is told too, if that differs."""
+        """Read a prompt's stream, and report its end; report the task's own state too, if it differs."""
         tasks, texts = self.tasks[session], list[str]()
         async for update in _read_updates(stream):
             named.set()
@@ -152,7 +152,7 @@ def _request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _read_updates(stream: Answer) -> AsyncIterator[dict[str, Any]]:
-    """What the stream says; an error in its place is told as one."""
+    """The updates in the stream, or the error that the server returned instead."""
     parser, whole = Parser(), b""
     async for piece in stream.pieces():
         whole = (whole + piece)[:10_000]
@@ -164,7 +164,7 @@ async def _read_updates(stream: Answer) -> AsyncIterator[dict[str, Any]]:
 
 
 def _unwrap(said: dict[str, Any]) -> dict[str, Any]:
-    """Version 1.0 says what kind of update it is by the name it stands under; those before it, in the update."""
+    """The update without its envelope. Version 1.0 wraps it under the name of its kind; earlier versions do not."""
     if said.get("error"):
         return {"error": said["error"]}
     result: dict[str, Any] = said.get("result") or {}
@@ -199,5 +199,5 @@ def _root(url: str) -> str:
 
 
 def a2a_adapter(server: str, version: str) -> type[A2aAdapter]:
-    """The adapter of a server that speaks this version there."""
+    """The adapter class for the server at this URL, in this version."""
     return type("A2aClient", (A2aAdapter,), {"server": server, "version": version})

@@ -1,18 +1,19 @@
-"""An agent of the Agent Client Protocol behind the adapter of the conformance kit, over standard input and output.
+"""The adapter for agents that speak the Agent Client Protocol (ACP) over standard input and output.
 
-| the kit says | the protocol says |
+| the kit | ACP |
 | --- | --- |
-| a prompt is accepted | `session/prompt` is written: the pipe keeps the order, and nothing else says so |
-| cancel | `session/cancel` is written |
-| its terminal event | the answer to its `session/prompt` |
+| a prompt is accepted | the client has written `session/prompt`: the pipe keeps the order, and ACP has no other sign |
+| cancel | the client writes `session/cancel` |
+| its terminal event | the response to its `session/prompt` |
 | `canceled` | stop reason `cancelled` |
-| `error` | an error, or stop reason `refusal` |
+| `error` | an error response, or stop reason `refusal` |
 | `end_turn` | any other stop reason |
-| it is refused | an error, to a prompt that was sent while another one ran and whose turn never started |
+| it is refused | an error response to a prompt that was sent while another ran, and whose turn never started |
 
-The protocol says what happens to one prompt at a time, and is silent about a second one while the first runs. So an
-agent is judged twice. *Polite*: clients send one prompt at a time, and what the text promises is judged. *Free*: they
-send whatever they like, by all guarantees; what does not hold there breaks no promise, and clients have to know it.
+ACP specifies one prompt at a time, and is silent about a second one while the first is running. So an agent is judged
+in two modes. *Polite*: clients send one prompt at a time, and the guarantees of the specification are judged. *Free*:
+clients send prompts at any time, and all guarantees are judged. A guarantee that is broken only in free mode does not
+violate the specification, but clients have to know it.
 """
 
 import asyncio
@@ -23,10 +24,10 @@ from typing import Any, ClassVar
 from cancelmark.conformance.adapter import GUARANTEES, Adapter, Declined, Ended, Sent, ServerGone
 from cancelmark.conformance.adapter.fake_llm import FakeModel, is_turn
 from cancelmark.conformance.adapter.process import NotRunning
-from cancelmark.conformance.llm import Asked
+from cancelmark.conformance.llm import ModelRequest
 from cancelmark.conformance.playing.venue import NotSteered
 
-from ..acp.peer import Answer
+from ..acp.peer import RpcResponse
 from .agents import Agent, AgentCommand
 
 SILENT = "the text is silent"
@@ -44,20 +45,20 @@ CLAUSES: Mapping[str, str] = {
     "isolation": "ACP v1, Session Setup: “multiple independent interactions with the same Agent”",
     "progress": "ACP v1, Session Setup: “The Agent MUST respond with a unique Session ID”",
 }
-"""Where the text promises a guarantee, as long as one prompt runs at a time."""
+"""By guarantee, the clause of the specification that promises it, for one prompt at a time."""
 STOPS = {"cancelled": "canceled", "refusal": "error"}
 BUSY = re.compile(r"already|busy|in progress|running|concurrent|another (turn|prompt|request)", re.IGNORECASE)
-LAST_WORDS = 2.0  # seconds for what a history has left behind to end
+LAST_WORDS = 2.0  # seconds for the remaining prompts of a history to end
 
 
 class TurnsWithTools:
-    """Which requests are turns, of an agent that also asks for titles and summaries: those that offer tools, as soon as
-    one has."""
+    """Tells turns from requests for titles and summaries: once one request has offered tools, those that do are turns.
+    """
 
     def __init__(self) -> None:
         self.offered = False
 
-    def __call__(self, asked: Asked) -> bool:
+    def __call__(self, asked: ModelRequest) -> bool:
         self.offered = self.offered or asked.tools > 0
         return is_turn(asked) and (asked.tools > 0 or not self.offered)
 
@@ -90,7 +91,7 @@ class AcpAdapter(Adapter):
         except NotRunning as error:
             if cls.model.asked:
                 raise
-            raise NotSteered(f"nothing has reached the kit's language model at {model_url}: {error}") from error
+            raise NotSteered(f"the agent did not call the kit's language model at {model_url}: {error}") from error
 
     @classmethod
     async def clean_up(cls) -> None:
@@ -100,10 +101,10 @@ class AcpAdapter(Adapter):
 
     async def open(self) -> None:
         assert self.agent
-        self.names: dict[str, list[str]] = {}  # of the prompts that are not answered, by session
-        self.texts: dict[str, str] = {}  # what was said in a session while one prompt was not answered
-        self.crowded: set[str] = set()  # names of prompts that were sent while another one was not answered
-        self.stopped: set[str] = set()  # names of prompts that a cancel was written after
+        self.names: dict[str, list[str]] = {}  # by session, the names of prompts without a response
+        self.texts: dict[str, str] = {}  # by session, the text streamed since its last idle moment
+        self.crowded: set[str] = set()  # names of prompts that were sent while another one was live
+        self.stopped: set[str] = set()  # names of prompts that were live at a cancel
         if not self.agent.running:
             await self.agent.stop()
             await self.agent.start()
@@ -113,10 +114,10 @@ class AcpAdapter(Adapter):
         assert self.agent
         await asyncio.wait([self.agent.gone])
         self.agent.gone.result()
-        raise ServerGone("the agent has ended")
+        raise ServerGone("the agent exited")
 
     async def close(self) -> None:
-        """Cancels what is left. An agent that does not even end this is started anew."""
+        """Cancel the remaining prompts. Kill an agent that does not end them; the next `open` restarts it."""
         assert self.agent
         for session in (session for session, names in self.names.items() if names):
             await self.cancel(session)
@@ -139,7 +140,7 @@ class AcpAdapter(Adapter):
         except NotRunning as error:
             if self.agent.running:
                 raise
-            raise ServerGone("the agent has ended") from error
+            raise ServerGone("the agent exited") from error
         self.names[id], self.texts[id] = [], ""
         self.agent.sessions[id] = lambda update: self._hear(id, update)
         return id
@@ -165,11 +166,11 @@ class AcpAdapter(Adapter):
         if update.get("sessionUpdate") == "agent_message_chunk" and isinstance(content, dict):
             self.texts[session] += str(content.get("text") or "")
 
-    def _answered(self, session: str, name: str, answer: Answer) -> None:
+    def _answered(self, session: str, name: str, answer: RpcResponse) -> None:
         alone = self.names[session] == [name] and name not in self.crowded
         if name in self.names[session]:
             self.names[session].remove(name)
-        self.model.finish(name)  # an agent may say what was canceled again, in one message with the next prompt
+        self.model.finish(name)  # an agent may repeat a canceled prompt in one message with the next one
         if answer.error is not None:
             busy = name in self.crowded and (name not in self.stopped or BUSY.search(answer.error))
             self.tell(Declined(name, answer.error) if busy else Ended(name, "error", error=answer.error))
@@ -178,11 +179,11 @@ class AcpAdapter(Adapter):
         self.tell(Ended(name, STOPS.get(reason, "end_turn"), self.texts[session] if alone else None))
 
     async def revive(self) -> None:
-        """`open` starts it again."""
+        """Do nothing: `open` restarts the agent."""
 
 
 class PoliteAdapter(AcpAdapter):
-    """A client that sends one prompt at a time, to an agent that is held to what the text promises."""
+    """A client that sends one prompt at a time, and claims only the guarantees of the specification."""
 
     claims = frozenset(CLAUSES)
     one_at_a_time = True
@@ -190,7 +191,7 @@ class PoliteAdapter(AcpAdapter):
     promises = CLAUSES
 
     async def queued(self, session: str) -> int:
-        """Who sends one at a time has nothing that waits."""
+        """0: with one prompt at a time, none is queued."""
         return 0
 
 
@@ -198,5 +199,5 @@ MODES: Mapping[str, type[AcpAdapter]] = {"polite": PoliteAdapter, "free": AcpAda
 
 
 def acp_adapter(how: AgentCommand, mode: str) -> type[AcpAdapter]:
-    """The adapter of an agent that is started so."""
+    """The adapter class for an agent with this command, in this mode."""
     return type(f"{mode.capitalize()}Client", (MODES[mode],), {"how": how})

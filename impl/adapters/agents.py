@@ -1,8 +1,9 @@
-"""An ACP agent in a process of its own, with a home of its own and no network: started, spoken to, ended.
+"""The process of an ACP agent, with a private home directory and without a network.
 
-Many agents find their language model by variables that are set for them (`USUAL`). Others have to be told:
-`{model_url}` in its command, its environment and its files is the address of the kit's language model, which ends in
-/v1; `{model_root}` is the same without /v1, `{home}` its home and `{work}` the directory that it works in.
+Many agents find their language model by the environment variables that are set for them (`USUAL`). For others use these
+placeholders in the agent's command, environment and files: `{model_url}` is the base URL of the kit's language model,
+which ends in /v1; `{model_root}` is the same without /v1; `{home}` is the agent's home and `{work}` its working
+directory.
 """
 
 import asyncio
@@ -19,46 +20,46 @@ from typing import Any
 
 from cancelmark.conformance.adapter.process import SHOWN, Home, NotRunning
 
-from ..acp.peer import LONGEST, UNKNOWN, AnsweredError, Call, Peer
+from ..acp.peer import LONGEST, UNKNOWN, AnsweredError, Peer, RpcCall
 
 JAIL = Path(__file__).with_name("jail.py")
 CAPABILITIES = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-START = 90.0  # seconds for a handshake: agents are slow to start, on a busy machine
+START = 90.0  # seconds for the handshake: agents start slowly on a busy machine
 WARM = 90.0  # seconds for the first answer
-STOP = 3.0  # seconds between the end of its input and the kill
+STOP = 3.0  # seconds between closing its input and killing it
 HELLO = "Say hello."
 USUAL = {"OPENAI_BASE_URL": "{model_url}", "OPENAI_API_KEY": "none", "OPENAI_MODEL": "turn",
          "ANTHROPIC_BASE_URL": "{model_root}", "ANTHROPIC_API_KEY": "none"}
-"""By these variables many agents find their language model."""
+"""The environment variables by which many agents find their language model."""
 
 
 @dataclass(frozen=True)
 class AgentCommand:
-    """How an agent is started."""
+    """How to start an agent."""
 
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts by their paths from its home."""
+    """File contents by path, relative to its home."""
     authenticate: str = ""
-    """The method by which it is to log in, if it wants that."""
+    """The authentication method to log in with, if the agent requires a login."""
     alone: bool = True
-    """Without a network. Otherwise it has this machine's, with proxies that lead nowhere."""
+    """True: without a network. False: with this machine's network and dead proxy settings."""
 
 
 class Agent:
-    """One process, for as many histories as go well on it."""
+    """One agent process, used for many histories until it exits or hangs."""
 
     def __init__(self, how: AgentCommand, model_url: str, serve: Callable[[socket.socket], Any]) -> None:
-        """`serve` is called with the listener inside, on which the language model is to answer."""
+        """`serve` gets a listener in the agent's network namespace, on which the language model must serve."""
         self.how, self.model_url, self._serve = how, model_url, serve
         self.home = Home("cancelmark-agent-")
         self.sessions: dict[str, Callable[[dict[str, Any]], None]] = {}
-        """By session: who is told of its updates."""
+        """By session, the callback for its updates."""
         self.network = ""
-        """How it is kept from calling anybody."""
+        """`alone`, or why the agent has a network."""
         self.about: dict[str, Any] = {}
-        """What it says of itself."""
+        """Its response to `initialize`."""
         self.peer: Peer
         self._process: asyncio.subprocess.Process | None = None
         self.gone: asyncio.Future[None]
@@ -68,7 +69,7 @@ class Agent:
         return self._process is not None and self._process.returncode is None and not self.gone.done()
 
     async def start(self) -> None:
-        """Starts it and shakes hands. Raises `NotRunning` with what it wrote."""
+        """Start the process, and perform the handshake. Raises `NotRunning` with the agent's output."""
         environment = self.home.environment | {
             name: self._fill(value) for name, value in {**USUAL, **self.how.environment}.items()}
         for name, text in self.how.files.items():
@@ -103,42 +104,43 @@ class Agent:
             await self.call("authenticate", {"methodId": self.how.authenticate})
 
     async def call(self, method: str, params: dict[str, Any], seconds: float = START) -> Any:
-        """The result of a request. Raises `NotRunning` if none comes."""
+        """The result of a request. Raises `NotRunning` if the agent responds with an error, or not at all."""
         asking = asyncio.ensure_future(self.peer.call(method, params))
         try:
             await asyncio.wait([asking, self.gone], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
         except AnsweredError as error:
-            raise NotRunning(f"{self.how.command[0]} answers {method} with an error: {error}; {self._advise()}"
+            raise NotRunning(f"{self.how.command[0]} responded to {method} with an error: {error}; {self._advise()}"
                              ) from error
         finally:
             asking.cancel()
-        how = f"ended before it answered {method}" if self.gone.done() else f"did not answer {method} in {seconds:g} s"
+        how = (f"exited before it responded to {method}" if self.gone.done() else
+               f"did not respond to {method} within {seconds:g} s")
         raise NotRunning(f"{self.how.command[0]} {how}; {self._advise()}")
 
     def _advise(self) -> str:
         methods = [method.get("id", "?") for method in self.about.get("authMethods") or ()]
-        login = f"it knows these ways to log in (--auth): {', '.join(methods)}; " if methods else ""
-        return f"{login}it wrote:\n{self.home.output[-SHOWN:].strip() or 'nothing'}"
+        login = f"if it requires a login, choose a method with --auth: {', '.join(methods)}; " if methods else ""
+        return f"{login}its output:\n{self.home.output[-SHOWN:].strip() or '(empty)'}"
 
     async def open_session(self) -> str:
         made = await self.call("session/new", {"cwd": str(self.home.work), "mcpServers": []})
         return str(made["sessionId"])
 
     async def warm_up(self, session: str) -> None:
-        """One prompt to its end: what is slow the first time is over then."""
+        """Run one prompt, so that slow initialization is not measured later."""
         await self.call("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": HELLO}]}, WARM)
 
-    def _hear(self, call: Call) -> None:
-        """What an agent asks of its editor: nothing is allowed, and nothing is there."""
+    def _hear(self, call: RpcCall) -> None:
+        """Handle the agent's updates, and refuse all its requests and permissions."""
         if call.method == "session/update":
             if told := self.sessions.get(str(call.params.get("sessionId"))):
                 told(call.params.get("update") or {})
         elif call.method == "session/request_permission":
             self.peer.reply(call, {"outcome": _refuse_permission(call.params.get("options") or ())})
         else:
-            self.peer.refuse(call, UNKNOWN, f"this client has no {call.method}")
+            self.peer.refuse(call, UNKNOWN, f"this client does not support {call.method}")
 
     def _fill(self, text: str) -> str:
         words = {"model_url": self.model_url, "model_root": self.model_url.removesuffix("/v1"),
@@ -148,13 +150,13 @@ class Agent:
         return text
 
     def kill(self) -> None:
-        """Ends it without warning, and whatever it has started."""
+        """Kill the process and its children."""
         if self._process:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     async def stop(self) -> None:
-        """Closes its input, by which an agent is asked to end; kills it if it does not."""
+        """Close the agent's input, which asks it to exit; kill it if it does not."""
         if self._process:
             if self._process.stdin:
                 self._process.stdin.close()
@@ -167,7 +169,7 @@ class Agent:
             self._process = None
 
     async def close(self) -> None:
-        """Ends it, and leaves nothing behind."""
+        """Stop the process, and remove its directories."""
         await self.stop()
         self.home.remove()
 

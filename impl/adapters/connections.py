@@ -1,7 +1,7 @@
-"""Connections to a server that are open before they are needed: a request goes out at once, and in one write.
+"""Connections to a server that are opened in advance, so that a request is sent immediately and in one write.
 
-Who comes first in a race is decided in microseconds. A client that connects for a call, or sends the head and the body
-of a request apart, decides it by accident.
+A race is decided in microseconds. If a client had to connect first, or sent the head and the body of a request
+separately, the order would be an accident.
 """
 
 import json
@@ -15,11 +15,11 @@ from ..client.calls import UNIX
 from ..client.errors import Unreachable
 from ..http import Answer, Endpoint
 
-KEEP = 3600.0  # seconds that an open connection waits for its call
+KEEP = 3600.0  # seconds that an idle connection stays open
 
 
 class Connections:
-    """As many connections as calls at the same time; each serves one call after the other. No call has a timeout."""
+    """One connection for each concurrent call; connections are reused. Calls have no timeout."""
 
     def __init__(self, server: str, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         self.server = server
@@ -30,7 +30,7 @@ class Connections:
                                   unix=unix)
 
     async def warm(self, n: int) -> None:
-        """Sees to it that so many are open."""
+        """Open connections until there are `n`."""
         with self._told():
             await self._endpoint.warm(n)
 
@@ -38,7 +38,7 @@ class Connections:
         self._endpoint.close()
 
     async def ask(self, method: str, path: str, sent: Mapping[str, object] | None = None) -> httpx2.Response:
-        """The answer to a call."""
+        """Make a call, and return the response."""
         answer = await self.begin(method, path, sent)
         try:
             with self._told():
@@ -47,24 +47,24 @@ class Connections:
             answer.close()
 
     async def begin(self, method: str, path: str, sent: Mapping[str, object] | None = None) -> Answer:
-        """Makes a call whose answer is read as it comes, and closed when it is not wanted any more."""
+        """Make a call with a streamed response. The caller must close it."""
         with self._told():
             return await self._endpoint.request(method, path, _encode(sent))
 
     async def send_and_leave(self, method: str, path: str, sent: Mapping[str, object] | None = None) -> None:
-        """Sends a call, and breaks the connection off without waiting for the answer."""
+        """Send a call, and close the connection without waiting for the response."""
         with self._told():
             await self._endpoint.send_and_leave(method, path, _encode(sent))
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Trouble is told as every client of the server tells it."""
+        """Translate connection errors to the client's `Unreachable`."""
         try:
             yield
         except trouble.Unreachable as error:
-            raise Unreachable(f"nobody answers at {self.server}", sent=False) from error
+            raise Unreachable(f"cannot connect to {self.server}", sent=False) from error
         except trouble.Trouble as error:
-            raise Unreachable(f"{self.server} broke the connection", sent=True) from error
+            raise Unreachable(f"{self.server} closed the connection", sent=True) from error
 
 
 def _encode(sent: Mapping[str, object] | None) -> bytes:

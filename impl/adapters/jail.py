@@ -1,10 +1,10 @@
-"""Starts a command where no network is but a loopback of its own: `python jail.py FD PORT COMMAND …`.
+"""Starts a command in a network namespace with only a loopback interface: `python jail.py FD PORT COMMAND …`.
 
-In a network namespace of its own the command can call nobody. One address answers there: a listener on 127.0.0.1:PORT,
-which is made inside and handed out through the socket FD, so that whoever started this can serve it. Where the system
-does not allow such a namespace, the command gets proxies that lead nowhere instead, and FD is told why.
+The command can reach no other host. The only address that responds is 127.0.0.1:PORT: this program creates a listener
+inside the namespace and passes it to the parent process through the socket FD, and the parent serves it. If the system
+does not allow network namespaces, the command gets dead proxy settings instead, and the reason is sent through FD.
 
-This runs as a file of its own, before the command and in its place, with the standard library alone.
+This runs as a separate program that replaces itself by the command, and uses only the standard library.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ DIRECT = dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")
 
 
 def leave_network() -> None:
-    """This process has a network of its own from now on, in which there is a loopback and nothing else."""
+    """Move this process into a new network namespace, and bring up its loopback interface."""
     user, group = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(NEW_NET if user == 0 else NEW_USER | NEW_NET):

@@ -1,18 +1,18 @@
-"""A server of the LangGraph API behind the adapter of the conformance kit.
+"""The adapter for LangGraph API servers.
 
-| the kit says | the API says |
+| the kit | the API |
 | --- | --- |
 | a session | a thread |
-| a prompt is accepted | `POST /threads/{id}/runs` is answered with a run; 409 refuses it |
-| cancel | `POST /runs/cancel` with the runs of the thread that have not ended: a run is canceled by its id |
-| revoke | the same with one run |
-| its terminal event | `GET …/runs/{id}/join` returns, or the thread's stream says `run_done` |
-| `end_turn`, `canceled`, `error` | the run is `success`, `interrupted`, or `error` or `timeout` then |
+| a prompt is accepted | `POST /threads/{id}/runs` returns a run; 409 refuses it |
+| cancel | `POST /runs/cancel` with the ids of the thread's live runs |
+| revoke | `POST /runs/cancel` with one run id |
+| its terminal event | `GET …/runs/{id}/join` returns, or the thread's stream publishes `run_done` |
+| `end_turn`, `canceled`, `error` | the run's status is `success`, `interrupted`, or one of `error` and `timeout` |
 
-What a second run does is for the caller to say, as `multitask_strategy`: *enqueue* waits, *reject* refuses it, and
-*interrupt* ends the first, which is then no fault. One is for all prompts of a judgement: with *reject* each wants an
-idle thread, and with *interrupt* each stops what runs, and is judged by that. *rollback* deletes the first: that is an
-end that the guarantees do not know, so servers are not judged with it.
+The caller chooses what happens to a second run by `multitask_strategy`: *enqueue* queues it, *reject* refuses it, and
+*interrupt* ends the first run, which then does not count as poisoned. All prompts of a judgement use the same strategy.
+With *reject* every prompt requires an idle thread; with *interrupt* every prompt stops the running one; the kit judges
+them accordingly. *rollback* deletes the first run. The guarantees do not cover that outcome, so it is not supported.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ POLICIES = ("enqueue", "reject", "interrupt")
 WATCHES = ("join", "stream")
 STATES = {"success": "end_turn", "interrupted": "canceled", "error": "error", "timeout": "error"}
 GOES_ON = ("pending", "running")
-NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
-AGAIN = 0.05  # seconds between two looks at a run that is said to be over, and is not yet
+REFUSALS = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+AGAIN = 0.05  # seconds between two polls of a run that was reported as done, and is not done yet
 SILENT = "the text is silent"
 CLAUSES: Mapping[str, Mapping[str, str]] = {
     "enqueue": {
@@ -58,16 +58,16 @@ SAID = {"revoke-exact": "Agent Server API, Cancel Runs: “Cancel one or more ru
         "some-terminal": "Agent Server API, Join Run: “Wait for a run to finish”",
         "no-lost-cancel": "Agent Server API, Cancel Runs: “Cancel one or more runs”",
         "cancel-stops": "Agent Server API, Cancel Runs, action: `interrupt` “will simply cancel the run”"}
-"""Whatever the policy."""
+"""For every policy."""
 STREAMED = {"some-terminal": "Agent Server API, Join Thread Stream: `lifecycle` has “run start/end events”, of “each "
                              "run executed”; the text is silent about a run that was canceled before it was"}
-"""Where ends are heard of from the thread's stream."""
+"""If the kit detects ends by the thread's stream."""
 OVERRULED = frozenset({"no-poisoning", "isolation", "idle-cancel-noop"})
-"""With *interrupt*: each says that nothing but a cancel of its own ends a prompt canceled."""
+"""Not claimed with *interrupt*: each guarantees that only a cancel of its own can end a prompt as canceled."""
 
 
 class LanggraphAdapter(Adapter):
-    """One client of a server that somebody else has started."""
+    """A client of a server that is already running."""
 
     outside = True
     server: ClassVar[str]
@@ -110,7 +110,7 @@ class LanggraphAdapter(Adapter):
         said = {"messages": [{"role": "user", "content": prompt.text}]}
         answer = await self.ask("POST", f"/threads/{session}/runs", {
             "assistant_id": self.assistant, "input": said, "multitask_strategy": self.policy})
-        if answer.status_code in NO:
+        if answer.status_code in REFUSALS:
             raise Refused(answer.text)
         run = str(_result(answer)["run_id"])
         self.names[run] = prompt.name
@@ -126,12 +126,12 @@ class LanggraphAdapter(Adapter):
     async def revoke(self, session: str, prompt: Sent) -> None:
         runs = [run for run, name in self.names.items() if name == prompt.name]
         if not runs:
-            raise Refused("nobody knows its run yet: the answer that says it has not come")
+            raise Refused("its run id is not known yet, because the response to its acceptance has not arrived")
         await self.cancel_runs(session, runs)
 
     async def cancel_runs(self, session: str, runs: Sequence[str]) -> None:
         answer = await self.ask("POST", "/runs/cancel?action=interrupt", {"thread_id": session, "run_ids": runs})
-        if answer.status_code != HTTPStatus.NOT_FOUND:  # they have ended meanwhile
+        if answer.status_code != HTTPStatus.NOT_FOUND:  # 404: the runs have ended meanwhile
             _check(answer)
 
     async def queued(self, session: str) -> int:
@@ -152,17 +152,17 @@ class LanggraphAdapter(Adapter):
             for event in parser.feed(piece):
                 said = json.loads(event.data or "{}") if event.type == "metadata" else {}
                 if said.get("status") == "run_done":
-                    while said["run_id"] not in self.names:  # its end may come before the answer that says its id
+                    while said["run_id"] not in self.names:  # its end may arrive before the response with its id
                         self.named.clear()
                         await self.named.wait()
                     await self._tell_end(thread, said["run_id"])
-        raise ServerGone(f"{self.server} has ended its stream of events")
+        raise ServerGone(f"{self.server} ended its event stream")
 
     async def _tell_end(self, thread: str, run: str) -> None:
         while (state := await self._look(thread, run)) in GOES_ON:
             await asyncio.sleep(AGAIN)
         if state not in STATES:
-            raise ValueError(f"the server says that a run is {state!r:.80}, which is no status of the API")
+            raise ValueError(f"the server reports the run status {state!r:.80}, which the API does not define")
         self.running[thread].discard(run)
         self.tell(Ended(self.names[run], STATES[state]))
 
@@ -185,7 +185,7 @@ async def _reach(call: Any) -> httpx2.Response:
 
 def _check(answer: httpx2.Response) -> None:
     if not answer.is_success:
-        raise ValueError(f"the server answers {answer.status_code}: {answer.text:.200}")
+        raise ValueError(f"the server responds with {answer.status_code}: {answer.text:.200}")
 
 
 def _result(answer: httpx2.Response) -> Any:
@@ -194,7 +194,7 @@ def _result(answer: httpx2.Response) -> Any:
 
 
 def langgraph_adapter(server: str, assistant: str, policy: str, watches: str) -> type[LanggraphAdapter]:
-    """The adapter of a server, with what is said of a second run."""
+    """The adapter class for the server at this URL, with this strategy for a second run."""
     said = {**SAID, **CLAUSES[policy], **(STREAMED if watches == "stream" else {})}
     overruled = OVERRULED if policy == "interrupt" else frozenset()
     return type(f"{policy.capitalize()}Client", (LanggraphAdapter,), {

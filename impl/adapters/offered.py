@@ -1,7 +1,8 @@
-"""Which calls of the family does a server of our wire have? Asked once, before it is judged.
+"""Detection of the optional calls of a server that speaks our wire protocol, once before it is judged.
 
-A server without a call answers 400, 404, 405 or 501. It answers 404 too if it does not know the prompt that a call is
-about. So one prompt is sent, to a session of its own, which is held if the server can do that, and is canceled then.
+A server without a call responds with 400, 404, 405 or 501. It also responds with 404 if it does not know the prompt
+that a call names. So the detection sends one prompt to a new session, which is held if the server supports that, and
+cancels it afterwards.
 """
 
 import asyncio
@@ -16,18 +17,18 @@ from .. import wire
 from ..client.calls import Client, of_session, path, write_call
 from .connections import Connections
 
-NONE = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+UNSUPPORTED = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 IF_BUSY = ("reject", "interrupt")
 ANSWER = 2.0  # seconds
 
 
 def write_text() -> str:
-    """A text that nobody has sent before."""
-    return f"cancelmark conform asks which calls there are ({uuid4()})"
+    """A unique text."""
+    return f"cancelmark conform detects the supported calls ({uuid4()})"
 
 
 async def find_calls(server: str, token: str | None, place: str) -> frozenset[str]:
-    """The calls, and the words of `if_busy`, in a workspace at that place."""
+    """The optional calls and the values of `if_busy` that the server supports, tried in a workspace at this path."""
     asking, run_id = Connections(server, token), f"cancelmark-{uuid4()}"
     async with Client(server, token=token) as client:
         id = (await client.open_workspace(place)).id
@@ -35,7 +36,7 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
         session = (await client.create_session(id, "conformance")).id
 
         async def ask(method: str, url: str, sent: wire.Request | None = None) -> int:
-            """The status; 0: it is not answered, which is for the judge to tell."""
+            """The status; 0 without a response in time, which the judgement will report."""
             with suppress(TimeoutError):
                 async with asyncio.timeout(ANSWER):
                     return (await asking.ask(method, url, wire.to_json(sent) if sent else None)).status_code
@@ -52,12 +53,12 @@ async def find_calls(server: str, token: str | None, place: str) -> frozenset[st
                 known = {"text": write_text()} if "text" in call.takes.values() else {}
                 asked = write_call(call, id, session, run_id if call.names_prompt else None,
                                    **known, **({"hold": True} if what == "stop_hold" else {}))
-                if await ask(*asked) not in NONE:
+                if await ask(*asked) not in UNSUPPORTED:
                     offered.add(what)
                 if what == "hold":
                     await ask("POST", path("workspaces", id, "agent"), wire.SendPrompt(session, write_text(), run_id))
-            if await send("cancelmark") in NONE:  # a server that does not know the field takes any word
-                offered |= {word for word in IF_BUSY if await send(word) not in NONE}
+            if await send("cancelmark") in UNSUPPORTED:  # a server that does not know the field accepts any value
+                offered |= {word for word in IF_BUSY if await send(word) not in UNSUPPORTED}
             return frozenset(offered)
         finally:
             await ask("POST", of_session(id, session, "cancel"))

@@ -1,4 +1,4 @@
-"""Any server that speaks the wire of specs/wire.md, under the conformance kit."""
+"""The adapter for servers that speak the wire protocol of specs/wire.md."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from cancelmark.conformance import adapter
 from cancelmark.conformance.adapter import Ended, Event, Refused, Sent, ServerGone, Spoken
 from cancelmark.conformance.adapter.interface import FAMILY
 from cancelmark.conformance.adapter.table import TableAdapter
-from cancelmark.model.calls import Call
+from cancelmark.model.calls import ClientCall
 from cancelmark.model.wire import RunComplete
 
 from .. import wire
@@ -27,14 +27,14 @@ from ..sse import Parser
 from ..wire import AgentEvent
 from .connections import Connections
 
-WINDOW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)]  # bytes on their way to a subscriber that does not read
-ANSWER = 5.0  # seconds in which the answer to a prompt comes whose end has come
-LATEST = 4  # sessions that one more client looks at
-NO = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+WINDOW = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)]  # bytes buffered for a subscriber that does not read
+ANSWER = 5.0  # seconds for the response to a prompt whose terminal event has already arrived
+LATEST = 4  # sessions that an additional client reads
+REFUSALS = (HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class JudgedClient(Client):
-    """A client for which a server that cannot be reached any more is gone."""
+    """A client that raises `ServerGone` if the server is unreachable."""
 
     async def _ask(self, method: str, url: str, sent: wire.Request | None = None) -> httpx2.Response:
         try:
@@ -43,8 +43,8 @@ class JudgedClient(Client):
             raise ServerGone(str(error)) from error
 
 
-class Reached(NamedTuple):
-    """A server, or one node of a cluster, and the ways to it."""
+class NodeConnections(NamedTuple):
+    """The connections to a server, or to one node of a cluster."""
 
     client: JudgedClient
     connections: Connections
@@ -52,12 +52,12 @@ class Reached(NamedTuple):
 
 
 class OpenWireAdapter(TableAdapter):
-    """A server at an address, which is never closed. All histories use one workspace, and each has sessions of its own.
+    """The adapter for a server that the kit must not close. All histories use one workspace, and new sessions each.
 
-    Events are read as they come: unlike `client.Events`, which shows no end twice, this must see if one comes twice.
+    Events are read without deduplication: unlike `client.Events`, this must notice a terminal event that arrives twice.
 
-    Several addresses are nodes of one cluster. Each call goes to one that is drawn, and so does a subscriber, each time
-    that it comes: whoever judges them sees one server.
+    Several addresses are nodes of one cluster, judged as one server: each call, and each subscription, goes to a random
+    node.
     """
 
     outside = run_ids = True
@@ -65,16 +65,16 @@ class OpenWireAdapter(TableAdapter):
 
     def __init__(self, *servers: str, token: str | None = None, workspace: str = "/cancelmark-conform",
                  names_seqs: bool = True, grace: float | None = None, offered: Collection[str] = ()) -> None:
-        """`names_seqs`: its events say which prompt they speak of, though it has no run id. `grace`: see `Adapter`.
-        `offered`: its calls of the family, as `find_calls` finds them."""
+        """`names_seqs`: its events identify prompts without a run id, by seq. `grace`: see `Adapter`. `offered`: its
+        optional calls, from `find_calls`."""
         self.servers, self.token, self.place = servers, token, workspace
         self.server = ", ".join(servers)
-        self.reached: list[Reached] = []
+        self.reached: list[NodeConnections] = []
         self.random = Random()
         self.folds, self.grace = names_seqs, grace
         self.offered, self.if_busy = offered, frozenset({"reject", "interrupt"}.intersection(offered))
         self.after = ""
-        self.names: dict[int, str] = {}  # of prompts, by seq; those with a run id only if it has calls of the family
+        self.names: dict[int, str] = {}  # of prompts, by seq; those with a run id only if it has optional calls
         self.named = asyncio.Event()
         self.closed = False
         self.stack, self.watching = AsyncExitStack(), AsyncExitStack()
@@ -88,7 +88,7 @@ class OpenWireAdapter(TableAdapter):
         await self.open_workspace()
         await self.come_back()
 
-    async def reach(self, server: str) -> Reached:
+    async def reach(self, server: str) -> NodeConnections:
         client = await self.stack.enter_async_context(
             JudgedClient(server, token=self.token, client_id=self.client_id))
         connections = Connections(server, self.token)
@@ -98,11 +98,11 @@ class OpenWireAdapter(TableAdapter):
             transport = httpx2.AsyncHTTPTransport(verify=False, socket_options=WINDOW)
             http = await self.stack.enter_async_context(
                 httpx2.AsyncClient(base_url=server, transport=transport, headers=client.http.headers))
-        return Reached(client, connections, http)
+        return NodeConnections(client, connections, http)
 
     @property
     def client(self) -> JudgedClient:
-        """Of the server; of a cluster, each time of another node."""
+        """The client of the server; in a cluster, of a random node each time."""
         return self.random.choice(self.reached).client
 
     @property
@@ -130,7 +130,7 @@ class OpenWireAdapter(TableAdapter):
                 path("workspaces", self.id, "agent"),
                 wire.SendPrompt(session, prompt.text, prompt.run_id, if_busy=prompt.if_busy or None))
         except Refusal as no:
-            if no.status in NO or (self.closed and no.status == HTTPStatus.NOT_FOUND):
+            if no.status in REFUSALS or (self.closed and no.status == HTTPStatus.NOT_FOUND):
                 raise Refused(str(no)) from no
             raise
         if prompt.run_id is None or self.offered:
@@ -142,22 +142,22 @@ class OpenWireAdapter(TableAdapter):
         await self.connections.send_and_leave("POST", path("workspaces", self.id, "agent"), wire.to_json(sent))
 
     async def post(self, url: str, sent: wire.Request | None = None, method: str = "POST") -> httpx2.Response:
-        """A call that may race with others: on a connection that is open already, in one write."""
+        """Make a call that may race with others: on an open connection, in one write."""
         answer = await self.connections.ask(method, url, wire.to_json(sent) if sent else None)
         if not answer.is_success:
             raise refusal(answer)
         return answer
 
     async def make_call(
-        self, call: Call, session: str, prompt: Sent | None = None, **arguments: Any,
+        self, call: ClientCall, session: str, prompt: Sent | None = None, **arguments: Any,
     ) -> httpx2.Response:
-        """A call about one prompt may come too late for it, or too early."""
+        """Make a call. Raises `Refused` if it names a prompt for which it comes too early or too late."""
         key = self.key_of(prompt) if prompt else None
         method, url, sent = write_call(call, self.id, session, key, **arguments)
         try:
             return await self.post(url, sent, method)
         except Refusal as no:
-            if prompt and no.status in (*NO, HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED):
+            if prompt and no.status in (*REFUSALS, HTTPStatus.NOT_FOUND, HTTPStatus.PRECONDITION_FAILED):
                 raise Refused(str(no)) from no
             raise
 
@@ -165,11 +165,11 @@ class OpenWireAdapter(TableAdapter):
         return prompt.run_id or next(seq for seq, name in self.names.items() if name == prompt.name)
 
     async def name_stopped(self, answer: httpx2.Response) -> str | None:
-        """None if the prompt's own answer, which says its seq, has not come yet."""
+        """The name of the stopped prompt; None if the response with its seq has not arrived yet."""
         seq = read(wire.Stopped, answer.json()).stopped
         return self.names.get(seq) if seq else ""
 
-    # --- what there is
+    # --- state
 
     async def queued(self, session: str) -> int:
         return await self.client.queued(self.id, session)
@@ -187,13 +187,13 @@ class OpenWireAdapter(TableAdapter):
                     self.after = event.id or self.after
                     if event.data is not None and (told := await self.tell_event(event.id, event.data)):
                         yield told
-        raise ServerGone(f"{self.server} has ended its stream of events")
+        raise ServerGone(f"{self.server} ended its event stream")
 
     async def tell_event(self, id: str, data: str) -> Event | None:
         try:
             payload = Notice.read(id, data).payload
         except BadAnswer as error:
-            raise ClientError(f"{self.server} sends what cannot be read: {error}") from error
+            raise ClientError(f"{self.server} sent a malformed event: {error}") from error
         if isinstance(payload, RunComplete):
             name = payload.run_id or await self.name_of(payload)
             return Ended(name, payload.outcome, payload.text or None, payload.error or None)
@@ -202,7 +202,7 @@ class OpenWireAdapter(TableAdapter):
         return None
 
     async def name_of(self, end: RunComplete) -> str:
-        """The name of a prompt without a run id. Its end may come before the answer that says its seq."""
+        """The name of a prompt without a run id. Its terminal event may arrive before the response with its seq."""
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER):
                 while end.seq not in self.names:
@@ -224,28 +224,28 @@ class OpenWireAdapter(TableAdapter):
         except Refusal as no:
             if no.status != HTTPStatus.NOT_FOUND or self.grace is None:
                 raise
-            await self.open_workspace()  # it was closed, because nobody watched: what became of its prompts is judged
+            await self.open_workspace()  # closed after the grace period; the outcomes of its prompts are judged
             self.stream = await self.watch(self.client_id, self.watching)
 
     async def watch(self, client_id: str, until: AsyncExitStack) -> httpx2.Response:
-        """The stream of events for this client, from where it was."""
+        """The event stream for this client, from its last offset."""
         headers = {"accept": "text/event-stream", **({"last-event-id": self.after} if self.after else {})}
         try:
             stream = await until.enter_async_context(self.random.choice(self.reached).http.stream(
                 "GET", path("workspaces", self.id, "events"), params={"client_id": client_id},
                 headers=headers, timeout=httpx2.Timeout(120, connect=5)))
         except httpx2.TransportError as error:
-            raise ServerGone(f"{self.server} broke the connection") from error
+            raise ServerGone(f"{self.server} closed the connection") from error
         if stream.status_code != HTTPStatus.OK:
             await stream.aread()
             raise refusal(stream)
         return stream
 
     async def slow(self) -> None:
-        """The kit does not read `events`, and so nobody reads the stream."""
+        """Do nothing: the kit does not read `events`, so the stream is not read."""
 
     async def attach(self) -> None:
-        """Another client opens the workspace, looks around, and reads events until the end."""
+        """Connect another client that opens the workspace, reads its sessions, and reads events until `close`."""
         server = self.random.choice(self.servers)
         other = await self.stack.enter_async_context(JudgedClient(server, token=self.token))
         await other.open_workspace(self.place)
@@ -258,11 +258,11 @@ class OpenWireAdapter(TableAdapter):
     async def read_all(self, stream: httpx2.Response) -> None:
         with suppress(httpx2.TransportError):
             async for _ in stream.aiter_bytes():
-                """It is another's to judge."""
+                """Discard the events of the additional client."""
 
 
 class WireAdapter(OpenWireAdapter):
-    """The same with a close: of the workspace, which is what the rules call a server."""
+    """The adapter for a server whose workspace the kit may close. A workspace is what the rules call a server."""
 
     async def shut(self) -> None:
         self.closed = True

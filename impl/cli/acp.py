@@ -1,4 +1,4 @@
-"""`cancelmark acp`: the runtime as an agent of the Agent Client Protocol, for editors."""
+"""`cancelmark acp`: the runtime as an Agent Client Protocol agent, for editors."""
 
 import argparse
 import asyncio
@@ -7,50 +7,44 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from ..discovery import data_directory
 from ..files import UsageError
 from .serve import model_of
-from .width import Help
 
 DESCRIPTION = """\
-Be an agent for an editor that speaks the Agent Client Protocol: it starts this command, and speaks to it over standard
-input and output. Without --url the sessions are in this process; with it they are at a running server (cancelmark
-serve), where several editors share them, and where prompts go on when an editor has gone.
+Run as an agent for an editor that speaks the Agent Client Protocol. The editor starts this command and talks to it over
+standard input and output. Without --url, the sessions live in this process. With --url, they live on a running server
+(cancelmark serve): several editors can share them, and prompts keep running after an editor exits.
 """
 
 EPILOG = """\
-in an editor's settings the agent is, for instance:
+example of an editor setting:
   "cancelmark": {"command": "cancelmark", "args": ["acp", "--url", "http://127.0.0.1:4343"]}
 
-The model is OpenAI-compatible if OPENAI_BASE_URL or --base-url says where, and otherwise the built-in one, which
-repeats what it hears. Judge this agent by: cancelmark conform acp -- cancelmark acp
+The default model is openai if OPENAI_BASE_URL or --base-url is set, and otherwise scripted, a built-in model that
+repeats its input. To test this agent: cancelmark conform acp -- cancelmark acp
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "acp", description=DESCRIPTION,
-        epilog=EPILOG, formatter_class=Help)
-    parser.add_argument("--url", metavar="URL", help="of the server: http://HOST:PORT or unix:PATH")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the token that the server wants")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where sessions are kept, without --url (default: "
-                        "acp in CANCELMARK_DATA_DIR or in the user's)")
-    parser.add_argument("--memory", action="store_true", help="keep nothing: all is gone when the editor has gone")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help="address of a running server: http://HOST:PORT or unix:PATH")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token for the server")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where to store sessions, without --url (default: "
+                        "acp in CANCELMARK_DATA_DIR or the user's data directory)")
+    parser.add_argument("--memory", action="store_true", help="store sessions in memory only: they are lost on exit")
     parser.add_argument("--model", metavar="KIND", help="scripted or openai (default: see below)")
-    parser.add_argument("--model-name", metavar="NAME", help="for openai (default: OPENAI_MODEL)")
-    parser.add_argument("--base-url", metavar="URL", help="for openai (default: OPENAI_BASE_URL)")
+    parser.add_argument("--model-name", metavar="NAME", help="openai: the model (default: OPENAI_MODEL)")
+    parser.add_argument("--base-url", metavar="URL", help="openai: the endpoint (default: OPENAI_BASE_URL)")
     parser.add_argument("--pace", type=float, default=0.4, metavar="SECONDS",
-                        help="between two pieces of the built-in model's answers (%(default)s)")
-    parser.set_defaults(run=run)
+                        help="scripted: seconds between two chunks of an answer (default: %(default)s)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     local = ("data_dir", "memory", "model", "model_name", "base_url")
     if arguments.url and (given := [name for name in local if getattr(arguments, name)]):
-        raise UsageError(f"--{given[0].replace('_', '-')} is for sessions in this process; the server at --url has "
-                         "its own")
+        raise UsageError(f"--{given[0].replace('_', '-')} and --url are mutually exclusive: the server at --url has "
+                         "its own setting")
     if arguments.model not in (None, "scripted", "openai"):
         raise UsageError(f"--model {arguments.model}: choose scripted or openai")
     if arguments.model is None:
@@ -60,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Until the editor closes this agent's standard input."""
+    """Serves the editor until it closes this agent's standard input."""
     from ..acp.agent import AcpAgent
     from ..acp.stdio import standard_streams
     from ..client import Client, ClientError
@@ -83,7 +77,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 @asynccontextmanager
 async def _server(arguments: argparse.Namespace) -> AsyncIterator[str]:
-    """The server at --url, or one in this process that nobody else can reach."""
+    """The address of the server at --url, or of a private one in this process."""
     if arguments.url:
         yield arguments.url
         return

@@ -1,7 +1,6 @@
-"""`cancelmark check`: every interleaving within bounds, judged by every property."""
+"""`cancelmark check`: every interleaving within bounds, checked against every property."""
 
 import argparse
-import json
 import resource
 import sys
 import time
@@ -21,7 +20,7 @@ from cancelmark.model.check.explore import (
     engine_for,
     misses_fast_engine,
 )
-from cancelmark.model.check.plain import nothing_collected
+from cancelmark.model.check.plain import gc_disabled
 from cancelmark.model.cluster.budget import Budget
 from cancelmark.model.family_properties import properties_for
 from cancelmark.model.properties import Bounds, Property
@@ -30,7 +29,7 @@ from cancelmark.model.trace import Trace, call_text
 
 from ..files import UsageError
 from .protocols import REMEDY, add_protocol, protocol_named, sound
-from .width import Help
+from .text import print_json
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
 FAMILY_BOUNDS = Bounds(2, cancels=1, requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
@@ -39,36 +38,37 @@ FAMILY_DEEP_BOUNDS = Bounds(2, cancels=2, clears=1, requeues=1, crashes=1, close
                             replaces=1, nexts=2, sessions=2)
 MAX_STATES, MAX_STATES_DEEP = 20_000_000, 200_000_000
 
-# name, largest sensible value, what it bounds
+# name, largest sensible value, help text
 BOUND_OPTIONS = tuple((bound.name, bound.metadata["most"], bound.metadata["says"]) for bound in fields(Bounds))
-# Those that only a cluster has.
+# The bounds that apply only to a cluster.
 CLUSTER_BOUNDS = tuple(bound for bound in fields(Budget) if bound.name not in {name for name, _, _ in BOUND_OPTIONS})
 
-DESCRIPTION = """\
-Explore every reachable state within bounds and judge every property on the way.
+DESCRIPTION = f"""\
+Explore every reachable state within bounds and check every property in each.
 
-Bounds limit what callers, turns and faults do; the system itself is never limited. With no bound given, the check
-uses {default};
-for a protocol with features of the family, {family}.
-With any bound given, those not given are 0 (sessions: 1).
---deep has bounds of its own, {deep};
-for the family, {family_deep}.
-It uses every reduction that the protocol allows.
+Bounds limit what callers, turns and faults do; the server's own actions are never limited. Without bound options, the
+check uses {DEFAULT_BOUNDS};
+for a protocol with optional calls (family), {FAMILY_BOUNDS}.
+If any bound is given, the others default to 0 (sessions: 1).
+--deep uses {DEEP_BOUNDS};
+for the family, {FAMILY_DEEP_BOUNDS}.
+It also applies every reduction that the protocol allows.
 
-There are two engines with one result. The plain one is the definition; the fast one is compiled when it is first used,
-by the machine's C compiler or by the one that pip install 'cancelmark[fast]' brings. It is used where it is worth
-loading. It can also reduce: search fewer states without losing a verdict. A reduced search says so, and its counts are
-its own.
-  finished      finished prompts are forgotten
-  symmetry      sessions that have only changed places are one
-  commuting     a step that nothing can be lost by is taken at once; traces may be longer than the shortest (not for a
+Two engines give the same result. The plain engine is the definition. The fast engine is compiled on first use, with the
+system's C compiler or the one that pip install 'cancelmark[fast]' installs; by default it runs only when the search is
+large enough to repay loading it. It can also apply reductions, which explore fewer states without changing a verdict.
+The output names the reductions in use, and the counts are those of the reduced search.
+  finished      forget finished prompts
+  symmetry      treat states that differ only in the order of sessions as one
+  commuting     take a step that commutes with all others at once; traces may be longer than the shortest (not for a
                 protocol with next or replace)
 
 The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
-  holds         every state was seen, every property holds, everything that can happen happened somewhere
-  violated      a property is broken (a shortest trace is printed) or something that can happen never does; exit 1
-  incomplete    a limit stopped the search before its end: nothing is claimed; exit 2
-  interrupted   Ctrl-C stopped the search before its end: nothing is claimed; exit 130
+  holds         every state was explored, every property holds, and every transition, outcome and action was reached
+  violated      a property is violated (a shortest trace is printed), or a transition, outcome or action was never
+                reached; exit 1
+  incomplete    a limit stopped the search: the result is inconclusive; exit 2
+  interrupted   Ctrl-C stopped the search: the result is inconclusive; exit 130
 """
 
 EPILOG = """\
@@ -90,38 +90,34 @@ examples:
 EXIT = {"holds": 0, "violated": 1, "incomplete": 2, "interrupted": 130}
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "check", description=DESCRIPTION.format(
-            default=DEFAULT_BOUNDS, family=FAMILY_BOUNDS, deep=DEEP_BOUNDS, family_deep=FAMILY_DEEP_BOUNDS),
-        epilog=EPILOG, formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     bounds = parser.add_argument_group("bounds")
     for name, most, meaning in BOUND_OPTIONS:
         bounds.add_argument(f"--{name}", type=int, metavar="N", help=f"{meaning} (at most {most})")
-    bounds.add_argument("--deep", action="store_true", help="as far as a minute or so allows")
+    bounds.add_argument("--deep", action="store_true", help="use the largest bounds (takes a minute or more)")
     add_protocol(parser)
     parser.add_argument("--property", action="append", metavar="ID", dest="properties",
-                        help="judge only this property; may be repeated")
+                        help="check only this property; may be repeated")
     how = parser.add_argument_group("engine")
-    how.add_argument("--engine", metavar="NAME", help=f"{' or '.join(ENGINES)} (default: whichever answers sooner)")
+    how.add_argument("--engine", metavar="NAME", help=f"{' or '.join(ENGINES)} (default: the faster one)")
     how.add_argument("--reduce", metavar="NAMES",
                      help=f"all, none, or some of {','.join(r.value for r in Reduction)} (default: none; deep: all)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-states", type=int, metavar="N",
-                        help=f"stop after so many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
+                        help=f"stop after this many states (default: {MAX_STATES:,}; deep: {MAX_STATES_DEEP:,})")
     limits.add_argument("--max-memory", type=int, default=4096, metavar="MIB",
-                        help="stop when the process is larger than this (default: 4096 MiB)")
+                        help="stop when the process uses more memory than this (default: 4096 MiB)")
     add_cluster_options(parser)
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    parser.set_defaults(run=run)
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "cluster", "With --cluster: two nodes on one database, searched within the bounds of specs/cluster.md, or "
-        "within those that are given here and above.")
-    group.add_argument("--cluster", action="store_true", help="check several servers on one database")
-    group.add_argument("--flaw", metavar="NAME", help="leave a precaution out (`cancelmark explain` lists them)")
+        "cluster", "With --cluster: explore two nodes on one database within the bounds of specs/cluster.md, or within "
+        "the bounds given here and above.")
+    group.add_argument("--cluster", action="store_true", help="check a cluster: several servers on one database")
+    group.add_argument("--flaw", metavar="NAME",
+                       help="remove a safeguard and show what breaks (`cancelmark explain` lists them)")
     for bound in CLUSTER_BOUNDS:
         name, says = f"--{bound.name.replace('_', '-')}", str(bound.metadata["says"])
         if bound.type is bool:
@@ -130,26 +126,26 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(name, type=int, metavar="N", help=says)
 
 
-@nothing_collected()  # nor once the search is over: all of it is looked at otherwise, to no end
+@gc_disabled()  # not after the search either: a collection would traverse every state and free nothing
 def run(arguments: argparse.Namespace) -> int:
     max_states = arguments.max_states
     if max_states is None:
         max_states = MAX_STATES_DEEP if arguments.deep else MAX_STATES
     for name, value in (("max-states", max_states), ("max-memory", arguments.max_memory)):
         if value < 1:
-            raise UsageError(f"--{name} {value}: give at least 1")
+            raise UsageError(f"--{name} {value}: must be at least 1")
     if arguments.cluster:
         return check_cluster(arguments)
     for name in ("flaw", *(bound.name for bound in CLUSTER_BOUNDS)):
         if getattr(arguments, name) is not None:
-            raise UsageError(f"--{name.replace('_', '-')}: only with --cluster")
+            raise UsageError(f"--{name.replace('_', '-')} requires --cluster")
     protocol = protocol_named(arguments.protocol)
     properties = properties_named(arguments.properties, protocol)
     engine = engine_named(protocol, arguments, properties)
 
     if arguments.engine is None and misses_fast_engine(protocol, bounds_of(arguments, protocol)):
-        print("cancelmark: this will take the plain engine more than ten seconds; the fast one is some twenty times as "
-              "quick: pip install 'cancelmark[fast]'", file=sys.stderr)
+        print("cancelmark: the plain engine will take more than ten seconds; the fast engine is about 20 times faster: "
+              "pip install 'cancelmark[fast]'", file=sys.stderr)
     before = peak_memory()
     started, processor = time.perf_counter(), time.process_time()
     with sound(protocol), watching(max_memory=arguments.max_memory) as watch:
@@ -158,26 +154,26 @@ def run(arguments: argparse.Namespace) -> int:
                 (peak_memory() - before) / result.states)
 
     if arguments.json:
-        print(json.dumps(report(result, properties, cost), indent=2, ensure_ascii=False))
+        print_json(report(result, properties, cost))
     else:
         show(result, properties, cost)
     return EXIT[result.verdict]
 
 
 def check_cluster(arguments: argparse.Namespace) -> int:
-    from . import cluster  # a model of its own, for those who ask for it
+    from . import cluster  # a separate model, loaded on demand
 
     with watching("exploring the cluster", arguments.max_memory) as watch:
         searched = cluster.run_cluster(arguments, watch)
     if arguments.json:
-        print(json.dumps(cluster.report(searched), indent=2, ensure_ascii=False))
+        print_json(cluster.report(searched))
     else:
         cluster.show(searched)
     return EXIT[cluster.verdict_of(searched)]
 
 
 class Cost(NamedTuple):
-    """What a search took: of the clock, of the processor, and of memory."""
+    """The cost of a search in wall-clock time, processor time and memory."""
 
     seconds: float
     processor_seconds: float
@@ -187,13 +183,13 @@ class Cost(NamedTuple):
 # --- input
 
 def engine_named(protocol: Behaviour, arguments: argparse.Namespace, properties: Sequence[Property]) -> Engine:
-    """The engine that is asked for, ready to search."""
+    """The engine that the arguments select, ready to search."""
     bounds = bounds_of(arguments, protocol)
     if arguments.engine not in (*ENGINES, None):
         raise UsageError(f"--engine {arguments.engine}: no such engine; choose {' or '.join(ENGINES)}")
     reductions = reductions_named(arguments.reduce or ("all" if arguments.deep else "none"))
     if reductions and arguments.engine == "plain":
-        raise UsageError("--engine plain: only the fast engine can reduce; leave out --engine, or give --reduce none")
+        raise UsageError("--engine plain supports no reductions; omit --engine, or give --reduce none")
     try:
         return engine_for(protocol, bounds, properties, reductions, arguments.engine)
     except NoEngine as reason:
@@ -226,10 +222,10 @@ def bounds_of(arguments: argparse.Namespace, protocol: Behaviour) -> Bounds:
     for name, most, _ in BOUND_OPTIONS:
         least = 1 if name in ("prompts", "sessions") else 0
         if name in given and not least <= given[name] <= most:
-            raise UsageError(f"--{name} {given[name]}: give a number from {least} to {most}")
+            raise UsageError(f"--{name} {given[name]}: must be from {least} to {most}")
     if arguments.deep:
         if given:
-            raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
+            raise UsageError(f"--{next(iter(given))} and --deep are mutually exclusive: --deep sets all bounds")
         return deep
     return Bounds(**given) if given else default
 
@@ -237,14 +233,14 @@ def bounds_of(arguments: argparse.Namespace, protocol: Behaviour) -> Bounds:
 # --- watching
 
 def peak_memory() -> int:
-    """The most memory this process has had so far, in bytes."""
+    """The peak memory of this process so far, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 @contextmanager
 def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Watch]:
-    """A watcher that stops at the memory limit and, on a terminal, shows how far the search is."""
+    """A watcher that stops the search at the memory limit and, on a terminal, shows its progress."""
     def watch(progress: Progress) -> str | None:
         show_progress(progress)
         if peak_memory() > max_memory << 20:
@@ -257,7 +253,7 @@ def watching(describe: str = "exploring", max_memory: int = 4096) -> Iterator[Wa
 
 @contextmanager
 def showing(describe: str) -> Iterator[Callable[[Progress], None]]:
-    """Shows on a terminal how far a search is."""
+    """Shows the progress of a search on a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -280,7 +276,7 @@ def showing(describe: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _round_estimate(estimate: int) -> str:
-    """In two digits: an estimate knows no more."""
+    """Two significant digits: an estimate is no more precise."""
     return f"{int(float(f'{estimate:.1e}')):,}"
 
 
@@ -290,13 +286,12 @@ def verdict_of(result: Result, property: Property) -> str:
     if property.id in result.violations:
         return "violated"
     if result.bounds.sessions == 1 and property.id == "isolation":
-        return "–"  # nothing to keep apart
+        return "–"  # one session: nothing to isolate
     return "unknown" if result.stopped else "holds"
 
 
 def not_tried(result: Result) -> list[str]:
-    """The protocol's actions that the bounds leave out, each with the option that lets it happen. Of these the verdicts
-    say nothing."""
+    """The actions that the bounds exclude, each with the option that allows it. The verdicts do not cover them."""
     return [f"{action.name} (--{action.bound})" for action in result.protocol.actions
             if action.bound and not getattr(result.bounds, action.bound)]
 
@@ -335,17 +330,14 @@ STYLE = {"holds": "green", "violated": "bold red", "unknown": "yellow", "–": "
 def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     """The result for people."""
     from rich.markup import escape
-    from rich.table import Table
 
-    from .terminal import output
+    from .terminal import output, plain_table
 
     console = output()
     missing = not_tried(result)
-    left_out = f"\nnot tried, since the bound is 0: {', '.join(missing)}" if missing else ""
+    left_out = f"\nnot explored, because the bound is 0: {', '.join(missing)}" if missing else ""
     console.print(f"protocol {result.protocol.name}, bounds: {result.bounds}{left_out}\n", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("property", "verdict", "what it says"):
-        table.add_column(heading, no_wrap=heading != "what it says")
+    table = plain_table("property", "verdict", "what it says", wrapped=["what it says"])
     for p in properties:
         verdict = verdict_of(result, p)
         table.add_row(p.id, f"[{STYLE[verdict]}]{verdict}[/]", p.sentence)
@@ -355,10 +347,10 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
     more = len(result.goals) - len(possible)
     wider = f" ({more} more need wider bounds)" if more else ""
     if possible:
-        console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} rows, outcomes and "
-                      f"actions happen somewhere{wider}")
+        console.print(f"\nreachability: {sum(g in result.met for g in possible)} of {len(possible)} transitions, "
+                      f"outcomes and actions reached{wider}")
     for goal in result.unmet:
-        console.print(f"  [bold red]never happens:[/] {goal}")
+        console.print(f"  [bold red]never reached:[/] {goal}")
     for id, trace in result.violations.items():
         from cancelmark.views.traces.text import trace_text
 
@@ -367,11 +359,11 @@ def show(result: Result, properties: Sequence[Property], cost: Cost) -> None:
         console.print(trace_text(trace), markup=False)
     if result.stopped:
         remedy = REMEDY if result.broken else "Lower the bounds or raise the limit."
-        console.print(f"\n[yellow]stopped before the end:[/] {escape(result.stopped)}; what was not seen may hold or "
-                      f"not. {remedy}")
+        console.print(f"\n[yellow]search stopped early:[/] {escape(result.stopped)}; unexplored states may violate a "
+                      f"property. {remedy}")
     if result.reductions:
-        console.print(f"reduced by {', '.join(reductions_of(result))}: the counts below are of the reduced search")
-    console.print(f"{result.states / cost.seconds:,.0f} states/s, {cost.bytes_per_state:,.0f} bytes a state, "
+        console.print(f"reduced by {', '.join(reductions_of(result))}: the counts are those of the reduced search")
+    console.print(f"{result.states / cost.seconds:,.0f} states/s, {cost.bytes_per_state:,.0f} bytes per state, "
                   f"{result.engine} engine")
     console.print(f"states={result.states} edges={result.edges} depth={result.depth} seconds={cost.seconds:.2f} "
                   f"verdict={result.verdict}")

@@ -1,39 +1,34 @@
-"""`cancelmark check --cluster`, and `cancelmark explain` of what breaks there: several servers on one database."""
+"""`cancelmark check --cluster`: several servers on one database."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from textwrap import fill
 from typing import Any, NamedTuple
-
-from rich.table import Table
 
 from cancelmark.model.check.explore import Watch
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND
 from cancelmark.model.cluster.budget import Budget
-from cancelmark.model.cluster.flaws import ALL_FLAWS, Flaw, find_history
-from cancelmark.model.cluster.log import LOG_PROPERTIES, LogFlaw
+from cancelmark.model.cluster.flaws import ALL_FLAWS, ClusterFlaw
+from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, session_properties
 from cancelmark.model.cluster.search import ClusterResult, Path, search_cluster, search_log
 from cancelmark.model.protocol import Protocol
 
 from ..files import UsageError
 from .protocols import protocol_named
-from .terminal import output
-from .width import columns
+from .terminal import output, plain_table
 
 MOST = 9
-FLAWS_BY_NAME: dict[str, Flaw | LogFlaw] = {flaw.name: flaw for flaw in ALL_FLAWS}
-FOREIGN = ("crashes", "sessions")  # bounds of check that a cluster has not
+FLAWS_BY_NAME = {flaw.name: flaw for flaw in ALL_FLAWS}
+FOREIGN = ("crashes", "sessions")  # bounds of a single server that do not apply to a cluster
 
 LIVENESS = {p.id for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES) if p.reached}
 STYLE = {"holds": "green", "violated": "bold red", "incomplete": "yellow", "interrupted": "yellow"}
 
 
 class Searched(NamedTuple):
-    """One search, and what it was of."""
+    """One search, with its bounds or flaw, and its protocol."""
 
     of: str
     protocol: str
@@ -42,26 +37,29 @@ class Searched(NamedTuple):
 
 
 def run_cluster(arguments: argparse.Namespace, watch: Watch) -> list[Searched]:
-    """The searches that are asked for."""
+    """Runs the searches that the arguments select."""
     for name in ("engine", "reduce", "properties", *FOREIGN):
         if getattr(arguments, name) is not None:
             option = "property" if name == "properties" else name
-            raise UsageError(f"--{option}: not with --cluster, which judges everything with one engine")
+            raise UsageError(f"--{option} and --cluster are mutually exclusive: --cluster checks every property with "
+                             "its own engine")
     given = {f.name: value for f in fields(Budget) if (value := getattr(arguments, f.name)) is not None}
     for name, value in given.items():
         least = {"prompts": 1, "nodes": 1}.get(name, 0)
         if not least <= value <= MOST:
-            raise UsageError(f"--{name} {value}: give a number from {least} to {MOST}")
+            raise UsageError(f"--{name.replace('_', '-')} {value}: must be from {least} to {MOST}")
     if arguments.flaw is not None:
         if given or arguments.deep:
-            raise UsageError("--flaw: it has bounds of its own; leave out the others")
-        return [_timed(arguments.flaw, *_search_flaw(flaw_named(arguments.flaw)))]
+            raise UsageError("--flaw sets its own bounds; omit --deep and the bound options")
+        flaw = flaw_named(arguments.flaw)
+        return [_timed(flaw.name, flaw.protocol.name if flaw.protocol else "–", flaw.search)]
     protocol = protocol_named(arguments.protocol)
     if not isinstance(protocol, Protocol):
-        raise UsageError(f"--protocol {arguments.protocol}: not with --cluster; give ref, family, or your own")
+        raise UsageError(f"--protocol {arguments.protocol}: --cluster supports only ref, family and your own protocols")
     if given:
         if arguments.deep:
-            raise UsageError(f"--{next(iter(given))}: --deep has bounds of its own; give either")
+            raise UsageError(f"--{next(iter(given)).replace('_', '-')} and --deep are mutually exclusive: --deep sets "
+                             "all bounds")
         budget = Budget(**given)
         return [_timed(str(budget), protocol.name,
                        lambda: search_cluster(budget, protocol=protocol, max_states=arguments.max_states, watch=watch))]
@@ -73,12 +71,6 @@ def _search_published(deep: bool, watch: Watch) -> Iterator[Searched]:
         yield _timed(str(bound.budget), bound.protocol.name,
                      lambda b=bound: search_cluster(b.budget, protocol=b.protocol, watch=watch))  # type: ignore[misc]
     yield _timed(f"log: {LOG_BOUND}", "–", lambda: search_log(LOG_BOUND))
-
-
-def _search_flaw(flaw: Flaw | LogFlaw) -> tuple[str, Callable[[], ClusterResult]]:
-    if isinstance(flaw, LogFlaw):
-        return "–", lambda: search_log(flaw.budget, flaw.rules, until=flaw.property)
-    return flaw.protocol.name, lambda: search_cluster(flaw.budget, flaw.rules, flaw.protocol, until=flaw.property)
 
 
 def _timed(of: str, protocol: str, search: Callable[[], ClusterResult]) -> Searched:
@@ -93,7 +85,7 @@ def verdict_of(searched: list[Searched]) -> str:
 
 
 def report(searched: list[Searched]) -> dict[str, Any]:
-    """The searches for programs."""
+    """The searches as data for `--json`."""
     return {
         "verdict": verdict_of(searched),
         "properties": [{"id": p.id, "kind": p.kind.value, "sentence": p.sentence}
@@ -107,26 +99,24 @@ def report(searched: list[Searched]) -> dict[str, Any]:
 
 
 def show(searched: list[Searched]) -> None:
-    """The searches for people."""
+    """Prints the searches as a table, with a counterexample for each violation."""
     console = output()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("bounds", "protocol", "states", "depth", "verdict"):
-        table.add_column(heading, justify="right" if heading in ("states", "depth") else "left")
+    table = plain_table("bounds", "protocol", "states", "depth", "verdict", right=("states", "depth"))
     for s in searched:
         verdict = s.result.verdict
         table.add_row(s.of, s.protocol, f"{s.result.states:,}", str(s.result.depth), f"[{STYLE[verdict]}]{verdict}[/]")
     console.print(table, soft_wrap=False)
     kinds = len(CLUSTER_PROPERTIES) + len(LOG_PROPERTIES)
-    console.print(f"\njudged: {kinds} properties of nodes and log, and the {len(session_properties(Protocol('ref')))} "
-                  "of a session on every commit")
+    console.print(f"\nchecked: {kinds} properties of nodes and log, and the "
+                  f"{len(session_properties(Protocol('ref')))} of a session at every commit")
     for s in searched:
         for id, path in s.result.violations.items():
-            hopeless = ", after which it cannot be any more" if id in LIVENESS else ""
-            console.print(f"\n[bold red]{id}[/] is violated; a shortest history{hopeless}, {len(path)} steps:")
+            hopeless = ", after which the property can no longer hold" if id in LIVENESS else ""
+            console.print(f"\n[bold red]{id}[/] is violated; a shortest trace{hopeless}, {len(path)} steps:")
             console.print(_tell(path), markup=False)
         if s.result.stopped:
-            console.print(f"\n[yellow]stopped before the end:[/] {s.result.stopped}; what was not seen may hold or "
-                          "not. Lower the bounds or raise the limit.")
+            console.print(f"\n[yellow]search stopped early:[/] {s.result.stopped}; unexplored states may violate a "
+                          "property. Lower the bounds or raise the limit.")
     console.print(f"states={sum(s.result.states for s in searched)} edges={sum(s.result.edges for s in searched)} "
                   f"depth={max(s.result.depth for s in searched)} seconds={sum(s.seconds for s in searched):.2f} "
                   f"verdict={verdict_of(searched)}")
@@ -138,34 +128,7 @@ def _tell(path: Path) -> str:
     return tell_history(path)
 
 
-# --- explain
-
-def flaw_named(name: str) -> Flaw | LogFlaw:
+def flaw_named(name: str) -> ClusterFlaw:
     if name not in FLAWS_BY_NAME:
-        raise UsageError(f"--flaw {name}: no such flaw of a cluster; choose one of {', '.join(FLAWS_BY_NAME)}")
+        raise UsageError(f"--flaw {name}: no such cluster flaw; choose one of {', '.join(FLAWS_BY_NAME)}")
     return FLAWS_BY_NAME[name]
-
-
-def explain_flaw(flaw: Flaw | LogFlaw, form: str) -> str:
-    """A flaw of a cluster, told in one of the forms of `explain`."""
-    if form == "svg":
-        from cancelmark.views.pages.cluster import flaw_svg  # what draws is loaded when it is asked for
-
-        return flaw_svg(flaw)
-    path = find_history(flaw)
-    if form == "json":
-        return json.dumps(flaw_as_data(flaw, path), indent=2, ensure_ascii=False) + "\n"
-    if form == "text":
-        return tell_flaw(flaw, path)
-    raise UsageError(f"explain {flaw.name} --format {form}: a flaw of a cluster is told as text, svg or json")
-
-
-def tell_flaw(flaw: Flaw | LogFlaw, path: Path) -> str:
-    return "\n".join((
-        f"{flaw.name}: breaks {flaw.property}; leaves out {flaw.clause} of specs/cluster.md", "",
-        fill(flaw.says, min(columns(), 100)), "", f"The shortest history, {len(path)} steps:", "", _tell(path)))
-
-
-def flaw_as_data(flaw: Flaw | LogFlaw, path: Path | None = None) -> dict[str, Any]:
-    known = {"name": flaw.name, "breaks": flaw.property, "clause": flaw.clause, "says": flaw.says}
-    return known if path is None else {**known, "calls": path.calls}

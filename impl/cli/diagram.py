@@ -5,7 +5,8 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+
+from pydot import Dot
 
 from cancelmark.model.check.explore import explore_fully
 from cancelmark.model.properties import Bounds
@@ -16,20 +17,20 @@ from cancelmark.views.states.lifecycle import lifecycle_graph, lifecycle_mermaid
 from cancelmark.views.states.session import session_graph, session_mermaid
 from cancelmark.views.traces.chain import trace_dot
 from cancelmark.views.traces.itf import trace_itf
+from cancelmark.views.traces.lifelines import trace_svg
 from cancelmark.views.traces.sequence import trace_mermaid
 from cancelmark.views.traces.text import trace_text
-from cancelmark.views.traces.timeline import trace_svg
 
 from ..files import UsageError, write
 from .protocols import add_protocol, protocol_named, sound
-from .width import Help, columns
+from .width import columns
 
 DESCRIPTION = """\
-Draw the protocol, from the table and the actions that run it.
+Draw the protocol, from the transition table and the actions that run it.
 
-  lifecycle   the five states of a prompt and the rows between them
-  session     what one session can be in, and which actions lead where (found by running the model)
-  trace       one history, step by step: give its calls, or --goal for the shortest history that reaches something
+  lifecycle   the five states of a prompt and the transitions between them
+  session     the states of one session and the actions between them (found by exploring the model)
+  trace       one trace, step by step: give its calls, or --goal for the shortest trace that reaches a goal
 """
 
 EPILOG = """\
@@ -45,17 +46,9 @@ examples:
 Content = str | bytes
 GOAL_BOUNDS = Bounds(2, cancels=1, clears=1, requeues=1, crashes=1, closes=1)
 
-LIFECYCLE: Mapping[str, Callable[[Protocol], Content]] = {
-    "svg": lambda protocol: render_svg(lifecycle_graph(protocol.rows)),
-    "png": lambda protocol: render_png(render_svg(lifecycle_graph(protocol.rows))),
-    "dot": lambda protocol: lifecycle_graph(protocol.rows).to_string(),
-    "mermaid": lambda protocol: lifecycle_mermaid(protocol.rows),
-}
-SESSION: Mapping[str, Callable[[Protocol], Content]] = {
-    "svg": lambda protocol: render_svg(session_graph(protocol)),
-    "png": lambda protocol: render_png(render_svg(session_graph(protocol))),
-    "dot": lambda protocol: session_graph(protocol).to_string(),
-    "mermaid": session_mermaid,
+PROTOCOL: Mapping[str, tuple[Callable[[Protocol], Dot], Callable[[Protocol], str]]] = {
+    "lifecycle": (lambda protocol: lifecycle_graph(protocol.rows), lambda protocol: lifecycle_mermaid(protocol.rows)),
+    "session": (session_graph, session_mermaid),
 }
 TRACE: Mapping[str, Callable[[Trace], Content]] = {
     "svg": trace_svg,
@@ -67,37 +60,41 @@ TRACE: Mapping[str, Callable[[Trace], Content]] = {
 }
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "diagram", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="lifecycle|session|trace")
     parser.add_argument("calls", nargs="*", metavar="CALL",
-                        help="trace: the calls, such as 'accept A', cancel, 'enter A'")
+                        help="trace: the calls, such as 'accept A' cancel 'enter A'")
     parser.add_argument("--goal", metavar="GOAL",
-                        help="trace: the shortest that reaches this row, outcome or action, such as 'action recover'")
-    add_protocol(parser, "of which protocol")
+                        help="trace: draw the shortest trace that reaches this row (transition), outcome or action, "
+                             "such as 'action recover'")
+    add_protocol(parser)
     parser.add_argument("--sessions", type=int, default=1, metavar="N",
-                        help="trace: sessions side by side; cancel@2 is a cancel in the second (default: 1)")
+                        help="trace: number of sessions; cancel@2 is a cancel in the second (default: 1)")
     parser.add_argument("--format", metavar="FORMAT",
-                        help="svg, dot, mermaid or png; a trace also as text or itf (Informal Trace Format, JSON). "
-                             "Default: by the name of the output file, else svg, or text for a trace")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to standard output")
-    parser.set_defaults(run=run)
+                        help="svg, dot, mermaid or png; for a trace also text or itf (Informal Trace Format, JSON). "
+                             "Default: from the extension of the output file, else svg, or text for a trace")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE",
+                        help="write to FILE instead of standard output")
 
 
 def run(arguments: argparse.Namespace) -> int:
     what = arguments.what
     if what == "trace":
         write_to(arguments.output, render(TRACE, what, arguments, lambda draw: draw(trace_of(arguments))))
-    elif what in ("lifecycle", "session"):
+    elif what in PROTOCOL:
         if arguments.calls or arguments.goal or arguments.sessions != 1:
-            raise UsageError(f"diagram {what} takes no calls, --goal or --sessions: diagram trace does")
+            raise UsageError(f"diagram {what} accepts no calls, --goal or --sessions; use diagram trace")
         protocol = protocol_named(arguments.protocol)
         if not isinstance(protocol, Protocol):
-            raise UsageError(f"--protocol {protocol.name}: a revision of the original has traces, and no {what} of "
-                             "rows and actions")
-        forms = LIFECYCLE if what == "lifecycle" else SESSION
+            raise UsageError(f"--protocol {protocol.name}: a revision of the original has no {what} diagram; use "
+                             "diagram trace")
+        graph, mermaid = PROTOCOL[what]
+        forms: Mapping[str, Callable[[Protocol], Content]] = {
+            "svg": lambda protocol: render_svg(graph(protocol)),
+            "png": lambda protocol: render_png(render_svg(graph(protocol))),
+            "dot": lambda protocol: graph(protocol).to_string(),
+            "mermaid": mermaid,
+        }
         with sound(protocol):
             write_to(arguments.output, render(forms, what, arguments, lambda draw: draw(protocol)))
     else:
@@ -109,15 +106,15 @@ def render(
     forms: Mapping[str, Callable[..., Content]], what: str, arguments: argparse.Namespace,
     draw: Callable[[Callable[..., Content]], Content],
 ) -> Content:
-    """The diagram in the form that was asked for."""
+    """The diagram in the selected format."""
     form = arguments.format or (arguments.output.suffix[1:].lower() if arguments.output else "")
     if not form:
         form = "text" if what == "trace" else "svg"
     form = {"mmd": "mermaid", "gv": "dot", "txt": "text", "json": "itf"}.get(form, form)
     if form not in forms:
-        raise UsageError(f"--format {form}: a {what} can be drawn as {', '.join(forms)}")
+        raise UsageError(f"--format {form}: not supported for a {what}; choose from {', '.join(forms)}")
     if form == "png" and not arguments.output:
-        raise UsageError("a png goes to a file: name one with -o")
+        raise UsageError("--format png needs an output file; give one with -o")
     try:
         return draw(forms[form])
     except RuntimeError as error:  # png, without its extra or without a font
@@ -126,19 +123,19 @@ def render(
 
 def trace_of(arguments: argparse.Namespace) -> Trace:
     if bool(arguments.calls) == bool(arguments.goal):
-        raise UsageError("diagram trace: give its calls, such as 'accept A' cancel 'enter A', or --goal")
+        raise UsageError("diagram trace: give either calls, such as 'accept A' cancel 'enter A', or --goal")
     protocol = protocol_named(arguments.protocol)
     if arguments.goal:
         if not isinstance(protocol, Protocol):
-            raise UsageError(f"--goal: a revision of the original has no goals; give the calls of a trace of "
-                             f"{protocol.name}")
+            raise UsageError(f"--goal: not supported for {protocol.name}, a revision of the original; give the calls "
+                             "of a trace")
         with sound(protocol):
             met = explore_fully(protocol, GOAL_BOUNDS).met
         if arguments.goal not in met:
             raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
         return met[arguments.goal]
     if not 1 <= arguments.sessions <= 4:
-        raise UsageError(f"--sessions {arguments.sessions}: give a number from 1 to 4")
+        raise UsageError(f"--sessions {arguments.sessions}: must be from 1 to 4")
     try:
         with sound(protocol):
             return replay(protocol, arguments.calls, arguments.sessions)

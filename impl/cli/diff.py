@@ -1,13 +1,11 @@
-"""`cancelmark diff`: two revisions, or two traces, side by side."""
+"""`cancelmark diff`: compares two protocols or two traces."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from cancelmark.model.check.comparison import BOUNDS, Comparison, Difference, compare, first_difference, pair_steps
 from cancelmark.model.check.walk import Walk
@@ -16,24 +14,25 @@ from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED, Column, column
 from cancelmark.model.trace import Trace, TraceStep, call_text
 from cancelmark.views.pages.tables import KINDS
-from cancelmark.views.traces.telling import Scene, scenes
+from cancelmark.views.traces.content import Scene, scenes
 
 from ..files import UsageError
 from .check import watching
 from .itf import load
 from .protocols import NAMES, WHICH, protocol_named, sound
-from .terminal import output
-from .width import Help
+from .terminal import output, plain_table
+from .text import print_json
 
 DESCRIPTION = """\
-Hold two protocols or two traces against each other.
+Compare two protocols or two traces.
 
-Two protocols (ref, r0 … r4, a seeded bug, or your own): which actions only one of them has, which behave differently
-and after which shortest history, which properties change, which flaws are repaired and which are new, and the first
-step that differs.
-Two traces (files that `cancelmark play` saved, or ITF): step by step, the first that differs, and what each breaks.
+Two protocols (ref, r0 … r4, a seeded bug, or your own): the actions that only one of them has; the actions that behave
+differently, each with the shortest trace that shows it; the properties whose verdict changes; the flaws fixed and
+introduced; and the first step that differs.
+Two traces (files saved by `cancelmark play`, or ITF): each step side by side, the first difference, and the properties
+that each trace violates.
 
-The exit code is 0 whether they differ or not; 2 is bad usage.
+The exit status is 0 whether or not they differ, and 2 for a usage error.
 """
 
 EPILOG = """\
@@ -45,15 +44,11 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "diff", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
-    parser.add_argument("a", metavar="A", nargs="?", help=f"a protocol ({WHICH}), or a file with a trace")
-    parser.add_argument("b", metavar="B", nargs="?", help="another of the same")
-    parser.add_argument("--protocol", metavar="NAME", help="the second protocol; the first is then A, or the reference")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A", nargs="?", help=f"a protocol ({WHICH}), or a trace file")
+    parser.add_argument("b", metavar="B", nargs="?", help="the protocol or trace file to compare with A")
+    parser.add_argument("--protocol", metavar="NAME", help="the second protocol; compared with A, or the reference")
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.protocol and len(names) == 1:
         names = [REFERENCE.name, *names]
     if len(names) != 2:
-        raise UsageError("diff: give two protocols, or two files with traces")
+        raise UsageError("diff: give two protocols or two trace files")
     files = [name not in NAMES and Path(name).exists() for name in names]
     report: Protocols | Traces
     if not any(files):
@@ -74,18 +69,18 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         raise UsageError(f"diff {' '.join(names)}: give two protocols ({', '.join(NAMES)}) or two files")
     if arguments.json:
-        print(json.dumps(report.data(), indent=2, ensure_ascii=False))
+        print_json(report.data())
     else:
         report.show(output())
     return 0
 
 
 def tell_step(history: Trace, step: TraceStep | None) -> str:
-    """What is seen of a step after a history, in words."""
+    """The observable effect of a step after a history, in words."""
     if step is None:
         return "not possible"
     *_, last = scenes(Trace(history.start, (*history.steps, step)))
-    return "; ".join(_words(last)) or "nothing is seen of it"
+    return "; ".join(_words(last)) or "no visible effect"
 
 
 def _words(scene: Scene) -> list[str]:
@@ -146,8 +141,8 @@ class Protocols:
                 console.print(f"prompts only in {name}: {', '.join(KINDS[k] for k in kinds)}")
         self.show_differences(console)
         self.show_properties(console)
-        console.print(f"\nflaws repaired ({len(self.repaired)}): {', '.join(self.repaired) or 'none'}")
-        console.print(f"flaws new ({len(self.new)}): {', '.join(self.new) or 'none'}")
+        console.print(f"\nflaws fixed ({len(self.repaired)}): {', '.join(self.repaired) or 'none'}")
+        console.print(f"flaws introduced ({len(self.new)}): {', '.join(self.new) or 'none'}")
         if first := self.compared.first:
             console.print(f"\n[bold]the first step that differs is step {first.number}, {first.call}[/]")
             for line in calls(first.histories[0]):
@@ -158,21 +153,19 @@ class Protocols:
 
     def show_differences(self, console: Console) -> None:
         how = "all" if self.compared.complete else "the first"
-        console.print(f"\nactions of both that differ, after the shortest history that shows it ({how} "
-                      f"{self.compared.looked:,} states that both reach alike, within {BOUNDS}):")
+        console.print(f"\nactions that behave differently, each after the shortest trace that shows it (compared in "
+                      f"{how} {self.compared.looked:,} states that both reach by the same calls, within {BOUNDS}):")
         if not self.compared.differences:
             console.print("  none")
             return
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
-        for heading in ("call", "after", *self.names):
-            table.add_column(heading)
+        table = plain_table("call", "after", *self.names)
         for d in self.compared.differences.values():
             table.add_row(d.call, " ".join(calls(d.histories[0])) or "the start",
                           *(tell_step(history, step) for history, step in zip(d.histories, d.steps)))
         console.print(table, soft_wrap=False)
 
     def show_properties(self, console: Console) -> None:
-        console.print("\nproperties that change:")
+        console.print("\nproperties whose verdict changes:")
         changed = [(id, here, there) for id, (here, there) in self.cells.items() if _verdict(here) != _verdict(there)]
         for id, here, there in changed:
             style = "green" if _verdict(there) == "holds" else "red"
@@ -221,17 +214,14 @@ class Traces:
         return [call for call in dict.fromkeys(calls(self.traces[mine])) if call not in theirs]
 
     def show(self, console: Console) -> None:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        table.add_column("")
-        for name, protocol in zip(self.names, self.protocols):
-            table.add_column(f"{name} ({protocol.name})")
+        table = plain_table("", *(f"{name} ({protocol.name})" for name, protocol in zip(self.names, self.protocols)))
         for pair in pair_steps(*self.traces):
             sign = "" if pair.same else ">" if self.first and pair.number == self.first.number else "~"
             table.add_row(f"{sign}{pair.number:>3}", self.words(0, pair.number), self.words(1, pair.number),
                           style="dim" if pair.same else None)
         console.print(table, soft_wrap=False)
         console.print()
-        console.print("the traces show the same" if self.first is None else
+        console.print("the traces do not differ" if self.first is None else
                       f"[bold]the first step that differs is step {self.first.number}[/]")
         for name, mine, other, broken in zip(self.names, (0, 1), (1, 0), self.broken):
             console.print(f"calls only in {name}: {', '.join(self.only(mine, other)) or 'none'}", markup=False)

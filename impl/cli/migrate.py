@@ -1,21 +1,20 @@
-"""`cancelmark migrate`: a workspace from a file into a database, places and all."""
+"""`cancelmark migrate`: copies a workspace from a file into a database, with its event offsets."""
 
 import argparse
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..files import UsageError
-from .width import Help
 
 if TYPE_CHECKING:
     from ..cluster.moving import MovedWorkspace
 
 DESCRIPTION = """\
-Move a workspace from a data directory into a PostgreSQL database, for several servers to share. Stop the server of the
-directory first. The file is left as it is. Clients come back with the places that they have; prompts that were not done
-go on as after a restart.
+Copy a workspace from a data directory into a PostgreSQL database that several servers can share. First stop the server
+that uses the directory. The file is not changed. Clients resume from their last event offset; unfinished prompts
+continue as after a restart.
 """
 
 EPILOG = """\
@@ -24,12 +23,10 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("migrate", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help)
-    parser.add_argument("file", type=Path, metavar="FILE", help="workspaces/ID.db of a data directory")
-    parser.add_argument("database", metavar="URL", help="postgresql://USER@HOST/NAME")
-    parser.add_argument("--json", action="store_true", help="say what was moved as JSON")
-    parser.set_defaults(run=run)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the workspace: workspaces/ID.db in a data directory")
+    parser.add_argument("database", metavar="URL", help="the database: postgresql://USER@HOST/NAME")
+    parser.add_argument("--json", action="store_true", help="report as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     from ..store import StoreError
 
     if not arguments.file.is_file():
-        raise UsageError(f"{arguments.file}: there is no such file; give workspaces/ID.db of a data directory")
+        raise UsageError(f"{arguments.file}: no such file; give workspaces/ID.db of a data directory")
     if not arguments.database.startswith(("postgresql://", "postgres://")):
-        raise UsageError(f"{arguments.database!r:.40}: give postgresql://USER@HOST/NAME")
+        raise UsageError(f"invalid database URL {arguments.database!r:.40}; expected postgresql://USER@HOST/NAME")
     try:
         moved = asyncio.run(move(arguments.file, arguments.database))
     except StoreError as error:
@@ -49,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def tell(moved: "MovedWorkspace") -> str:
-    told = (f"moved workspace {moved.workspace}: {moved.sessions} sessions, {moved.prompts} prompts, {moved.messages} "
-            f"messages, {moved.events} events")
+    told = (f"copied workspace {moved.workspace}: {moved.sessions} sessions, {moved.prompts} prompts, "
+            f"{moved.messages} messages, {moved.events} events")
     if moved.replaced:
-        told += f"\n{moved.replaced} texts had a NUL, which the database cannot keep: it is U+FFFD there"
+        told += (f"\nreplaced NUL by U+FFFD in {moved.replaced} texts: PostgreSQL cannot store NUL")
     return told

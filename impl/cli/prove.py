@@ -1,41 +1,39 @@
 """`cancelmark prove`: the guarantees for any number of prompts, by induction."""
 
 import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from cancelmark.model.family_properties import ALL_PROPERTIES
 
 from ..files import UsageError
 from .solver import open_solver
-from .terminal import output, progress_bar
-from .width import Help
+from .terminal import output, plain_table, progress_bar
+from .text import print_json
 
 if TYPE_CHECKING:
-    from cancelmark.model.proof.prover import Hollow, Judged, Prover
+    from cancelmark.model.proof.prover import Hollow, ObligationResult, Prover
 
 DESCRIPTION = """\
-Prove the guarantees without a bound: for any number of prompts, cancels, sessions and crashes, and for every protocol
-of the family, whichever features it has. A solver shows that an invariant holds at the start, that every action keeps
-it, and that each guarantee follows from it. specs/formal.md says what that means and what it leaves out.
+Prove the guarantees without bounds: for any number of prompts, cancels, sessions and crashes, and for any combination
+of optional calls. An SMT solver shows that an invariant holds initially, that every action preserves it, and that it
+implies each guarantee. specs/formal.md explains the proof and its limits.
 
 The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
-  proved        every obligation is met, every guarantee follows, and the proof is not empty
-  broken        some obligation fails (a smallest counterexample to induction is printed), or the proof is empty; exit 1
-  unknown       the solver did not answer in time, or a guarantee lacks a claim: nothing is claimed; exit 2
-Ctrl-C ends it at once: nothing is claimed; exit 130.
+  proved        every obligation is discharged, every guarantee follows, and the proof is not vacuous
+  broken        an obligation fails (a smallest counterexample to induction is printed), or the proof is vacuous; exit 1
+  unknown       the solver timed out, or a guarantee lacks a claim: the result is inconclusive; exit 2
+Ctrl-C stops the proof: the result is inconclusive; exit 130.
 """
 
 EPILOG = """\
 examples:
   cancelmark prove
-  cancelmark prove --without queue-has-a-turn     what that conjunct of the invariant is good for
+  cancelmark prove --without queue-has-a-turn     show why the invariant needs that conjunct
   cancelmark prove --json
 """
 
@@ -44,16 +42,12 @@ EXIT = {"proved": 0, "broken": 1, "unknown": 2}
 STYLE = {"proved": "green", "broken": "bold red", "unproved": "yellow", "unknown": "yellow"}
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "prove", description=DESCRIPTION,
-        epilog=EPILOG, formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--without", action="append", default=[], metavar="CONJUNCT",
-                        help="leave this conjunct out of the invariant and see what breaks; may be repeated")
+                        help="drop this conjunct from the invariant and show what breaks; may be repeated")
     parser.add_argument("--timeout", type=float, default=20, metavar="SECONDS",
-                        help="for each question to the solver (default: 20)")
+                        help="time limit per solver query (default: 20)")
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         if name not in known:
             raise UsageError(f"--without {name}: no such conjunct; choose one of {', '.join(known)}")
     if not 0.001 <= arguments.timeout <= 86400:
-        raise UsageError(f"--timeout {arguments.timeout:g}: give a number of seconds from 0.001 to 86400")
+        raise UsageError(f"--timeout {arguments.timeout:g}: must be from 0.001 to 86400 seconds")
 
     prover = Prover(invariant=[claim for claim in INVARIANT if claim.name not in arguments.without],
                     timeout=arguments.timeout)
@@ -73,32 +67,34 @@ def run(arguments: argparse.Namespace) -> int:
     judged, hollows = ask_solver(prover)
     told = report(prover, prover.complete(judged), hollows, time.perf_counter() - started)
     if arguments.json:
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(told)
     else:
         show(judged, told)
     return EXIT[told["verdict"]]
 
 
-def ask_solver(prover: "Prover") -> tuple[list["Judged"], list["Hollow"]]:
-    """Every obligation judged, and what makes the proof an empty one, with a bar on a terminal."""
-    from cancelmark.model.proof.prover import Judged
+def ask_solver(prover: "Prover") -> tuple[list["ObligationResult"], list["Hollow"]]:
+    """The verdict on every obligation, and any reason why the proof is vacuous. Shows a bar on a terminal."""
+    from cancelmark.model.proof.prover import ObligationResult
 
     obligations = prover.obligations()
-    judged: list[Judged] = []
+    judged: list[ObligationResult] = []
     bar = progress_bar(TextColumn("proving"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
                        TextColumn("{task.fields[now]}"))
     with bar, open_solver([claim.name for claim in prover.invariant], prover.timeout) as answers:
         task = bar.add_task("proving", total=len(obligations), now="")
         for obligation in obligations:
             bar.update(task, now=str(obligation))
-            judged.append(Judged(obligation, *next(answers)))
+            judged.append(ObligationResult(obligation, *next(answers)))
             bar.advance(task)
-        bar.update(task, now="whether the proof is empty")
+        bar.update(task, now="checking that the proof is not vacuous")
         return judged, next(answers)
 
 
-def report(prover: "Prover", judged: Sequence["Judged"], hollows: Sequence["Hollow"], seconds: float) -> dict[str, Any]:
-    """The result for programs."""
+def report(
+    prover: "Prover", judged: Sequence["ObligationResult"], hollows: Sequence["Hollow"], seconds: float,
+) -> dict[str, Any]:
+    """The result as data for `--json`."""
     from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, REMARKS, UNPROVED
     from cancelmark.model.proof.steps import STEPS
 
@@ -129,19 +125,17 @@ def picture(state: Any) -> dict[str, Any]:
     return {**state._asdict(), "prompts": [p._asdict() for p in state.prompts]}
 
 
-def claim_verdict(name: str, judged: Sequence["Judged"]) -> str:
+def claim_verdict(name: str, judged: Sequence["ObligationResult"]) -> str:
     verdicts = {one.verdict.value for one in judged if one.obligation.claim.name == name}
     return next(v for v in ("broken", "unknown", "proved") if v in verdicts)
 
 
-def show(judged: Sequence["Judged"], told: dict[str, Any]) -> None:
-    """The result for people."""
+def show(judged: Sequence["ObligationResult"], told: dict[str, Any]) -> None:
+    """Prints the result."""
     console = output()
 
     def table(heading: str, rows: Sequence[dict[str, Any]], name: str) -> None:
-        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for column in (heading, "verdict", "what it says"):
-            shown.add_column(column, no_wrap=column != "what it says")
+        shown = plain_table(heading, "verdict", "what it says", wrapped=["what it says"])
         for row in rows:
             shown.add_row(row[name], f"[{STYLE[row['verdict']]}]{row['verdict']}[/]", row["sentence"])
         console.print(shown, soft_wrap=False)
@@ -157,17 +151,18 @@ def show(judged: Sequence["Judged"], told: dict[str, Any]) -> None:
     for id, reason in told["not_proved"].items():
         console.print(f"not proved: {id}: {reason}")
     for line in told["empty"]:
-        console.print(f"[bold red]the proof is empty:[/] {line}", markup=True)
+        console.print(f"[bold red]the proof is vacuous:[/] {line}", markup=True)
     for line in told["perhaps_empty"]:
-        console.print(f"[yellow]no answer whether the proof is empty:[/] {line}", markup=True)
+        console.print(f"[yellow]the solver cannot rule out that the proof is vacuous:[/] {line}", markup=True)
     if not told["empty"] and not told["perhaps_empty"]:
-        console.print("not empty: every action and every move happens in some state that the invariant allows, and "
-                      "every claim can fail")
+        console.print("not vacuous: every action and every transition is possible in some state that satisfies the "
+                      "invariant, and every claim can fail")
     for one in judged:
         if one.counterexample:
             console.print(f"\n[bold red]{one.obligation}[/]: a smallest counterexample to induction")
             console.print(one.counterexample.text, markup=False, end="")
         elif one.verdict.value == "unknown":
-            console.print(f"\n[yellow]{one.obligation}[/]: no answer, and no small counterexample")
+            console.print(f"\n[yellow]{one.obligation}[/]: the solver gave no answer, and no small counterexample was "
+                          "found; raise --timeout")
     console.print(f"obligations={told['obligations']} proved={told['proved']} broken={told['broken']} "
                   f"unknown={told['unknown']} seconds={told['seconds']:.2f} verdict={told['verdict']}")

@@ -1,4 +1,4 @@
-"""`cancelmark serve`: the server, for this machine or, with a token, for others."""
+"""`cancelmark serve`: the server, for local clients or, with a token, for remote ones."""
 
 import argparse
 import asyncio
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..discovery import Running, announce, data_directory, find, withdraw
 from ..files import UsageError, make_directory
-from .width import Help
 
 if TYPE_CHECKING:
     import socket
@@ -22,84 +21,88 @@ if TYPE_CHECKING:
     from ..runtime.workspace import Workspaces
 
 PORT = 4343
-HOW = "the latest 10000, or for 30d (s, m, h, d, w); default: all, for ever"
+HOW = "a count such as 10000, or an age such as 30d (s, m, h, d, w); default: keep all"
 LEVELS = ("debug", "info", "warning", "error")
 
 DESCRIPTION = """\
-Serve prompts to any number of clients, until Ctrl-C or SIGTERM. Without options: on this machine only, with the
-built-in model, which repeats what it hears, and with everything kept in the user's data directory. The other commands
-find this server by themselves; a browser finds it at the address that is printed.
+Serve prompts to any number of clients until Ctrl-C or SIGTERM. By default, the server listens on this machine only,
+uses a built-in model that repeats its input, and stores everything in the user's data directory. The other commands
+find this server automatically; for a browser, open the address that it prints.
 """
 
 EPILOG = """\
-what the built-in model understands, apart from plain text:
-  slow: TEXT       takes ten times as long          fast: TEXT       takes no time
-  fail: TEXT       fails in the middle              stubborn: TEXT   does not let itself be stopped
+prompts that the built-in model treats specially:
+  slow: TEXT        take ten times as long
+  fast: TEXT        answer immediately
+  fail: TEXT        fail halfway through the answer
+  stubborn: TEXT    ignore requests to stop
 
 examples:
   cancelmark serve
   cancelmark serve --unix /tmp/cancelmark.sock --data-dir /tmp/try
   OPENAI_API_KEY=… cancelmark serve --model openai --model-name gpt-4o-mini
-  cancelmark serve --host 0.0.0.0 --token-file token      (others on the network can call it with that token)
+  cancelmark serve --host 0.0.0.0 --token-file token      accept remote clients that have the token
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "serve", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
-    where = parser.add_argument_group("where it listens")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_argument_group("listening")
     where.add_argument("--host", default="127.0.0.1", metavar="ADDRESS",
-                       help="an address of this machine (%(default)s)")
+                       help="the address to listen on (default: %(default)s)")
     where.add_argument("--port", type=int, metavar="N",
-                       help=f"0 for any free one (default: {PORT}, or any if that is taken)")
-    where.add_argument("--unix", type=Path, metavar="FILE", help="a socket file instead of a port")
+                       help=f"the port; 0 for any free port (default: {PORT}, or a free port if it is in use)")
+    where.add_argument("--unix", type=Path, metavar="FILE", help="listen on this Unix socket instead of a port")
     where.add_argument("--token-file", type=Path, metavar="FILE",
-                       help="clients must send the token in this file; it is made if it is not there. Required if "
-                            "others than this machine can connect")
+                       help="require clients to send the bearer token in this file; the server creates the file if it "
+                            "does not exist. Required if remote clients can connect")
     where.add_argument("--allow-host", action="append", default=[], metavar="NAME",
-                       help="another name by which clients may call it; can be given more than once")
-    what = parser.add_argument_group("what it runs")
+                       help="also accept this host name in the Host header; may be repeated")
+    what = parser.add_argument_group("model")
     what.add_argument("--model", default="scripted", metavar="KIND", help="scripted (default) or openai")
-    what.add_argument("--model-name", metavar="NAME", help="for openai (default: OPENAI_MODEL)")
-    what.add_argument("--base-url", metavar="URL", help="for openai: any compatible server (default: OPENAI_BASE_URL); "
-                                                        "the key is taken from OPENAI_API_KEY")
+    what.add_argument("--model-name", metavar="NAME", help="openai: the model (default: OPENAI_MODEL)")
+    what.add_argument("--base-url", metavar="URL", help="openai: any compatible endpoint (default: OPENAI_BASE_URL); "
+                                                        "the key comes from OPENAI_API_KEY")
     what.add_argument("--pace", type=float, default=0.4, metavar="SECONDS",
-                      help="between two pieces of the built-in model's answers (%(default)s)")
-    keep = parser.add_argument_group("what it keeps")
+                      help="scripted: seconds between two chunks of an answer (default: %(default)s)")
+    keep = parser.add_argument_group("storage")
     keep.add_argument("--data-dir", type=Path, metavar="DIR",
-                      help="where (default: CANCELMARK_DATA_DIR, or the user's)")
+                      help="store data here (default: CANCELMARK_DATA_DIR, or the user's data directory)")
     keep.add_argument("--database", metavar="URL",
-                      help="in a PostgreSQL database instead, postgresql://USER@HOST/NAME, which several servers may "
-                           "share (default: CANCELMARK_DATABASE)")
-    keep.add_argument("--memory", action="store_true", help="nothing: all is gone when it stops")
+                      help="store data in a PostgreSQL database, which several servers can share: "
+                           "postgresql://USER@HOST/NAME (default: CANCELMARK_DATABASE)")
+    keep.add_argument("--memory", action="store_true", help="store data in memory only: it is lost on exit")
     keep.add_argument("--trace", type=Path, metavar="DIR",
-                      help="a trace of every workspace, in this directory, for `cancelmark trace check`: a line for "
-                           "each action, without texts; it grows until you delete it")
-    keep.add_argument("--keep-events", metavar="HOW", help=f"how much of each workspace's log of events: {HOW}")
+                      help="write a trace of each workspace to this directory, for `cancelmark trace check`: one line "
+                           "per action, without texts; traces grow until you delete them")
+    keep.add_argument("--keep-events", metavar="HOW", help=f"events to keep in each workspace's log: {HOW}")
     keep.add_argument("--keep-prompts", metavar="HOW",
-                      help=f"prompts of each workspace that are done: {HOW}; their messages and run ids stay")
+                      help=f"finished prompts to keep in each workspace: {HOW}; their messages and run ids always stay")
     keep.add_argument("--grace", type=float, default=300.0, metavar="SECONDS",
-                      help="a workspace that no client is attached to closes after so long (%(default)g)")
+                      help="close a workspace after this long without attached clients (default: %(default)g)")
     keep.add_argument("--drain", type=float, default=10.0, metavar="SECONDS",
-                      help="turns that have not ended so long after a SIGTERM or Ctrl-C are abandoned (%(default)g)")
-    nodes = parser.add_argument_group("among the servers of a database")
+                      help="on SIGTERM or Ctrl-C, abandon turns that are still running after this long (default: "
+                           "%(default)g)")
+    nodes = parser.add_argument_group("cluster (with --database)")
     nodes.add_argument("--lease", type=float, default=10.0, metavar="SECONDS",
-                       help="a server that says nothing for so long loses its sessions to others (%(default)g)")
+                       help="other servers take over the sessions of a server that misses its heartbeats for this "
+                            "long (default: %(default)g)")
     nodes.add_argument("--poll", type=float, default=1.0, metavar="SECONDS",
-                       help="between two looks at what others have done, without wake-ups (%(default)g)")
+                       help="poll interval for changes by other servers, if notifications fail (default: %(default)g)")
     nodes.add_argument("--wake-ups", metavar="URL",
-                       help="where wake-ups are listened to: an address of the database itself if --database is that "
-                            "of a pool, or none (default: --database)")
+                       help="where to LISTEN for notifications: the address of the database itself if --database "
+                            "points to a connection pooler, or none to only poll (default: --database)")
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body", type=int, default=1_048_576, metavar="BYTES", help="of a request (%(default)s)")
-    limits.add_argument("--max-prompt", type=int, default=200_000, metavar="N", help="characters (%(default)s)")
+    limits.add_argument("--max-body", type=int, default=1_048_576, metavar="BYTES",
+                        help="size of a request body (default: %(default)s)")
+    limits.add_argument("--max-prompt", type=int, default=200_000, metavar="N",
+                        help="characters of a prompt with its attachments (default: %(default)s)")
     limits.add_argument("--max-queue", type=int, default=1000, metavar="N",
-                        help="prompts of a session that are not done (%(default)s)")
-    limits.add_argument("--max-connections", type=int, default=2048, metavar="N", help="at a time (%(default)s)")
-    limits.add_argument("--max-workspaces", type=int, default=64, metavar="N", help="open at a time (%(default)s)")
+                        help="unfinished prompts per session (default: %(default)s)")
+    limits.add_argument("--max-connections", type=int, default=2048, metavar="N",
+                        help="concurrent connections (default: %(default)s)")
+    limits.add_argument("--max-workspaces", type=int, default=64, metavar="N",
+                        help="open workspaces (default: %(default)s)")
     parser.add_argument("--log-level", default="info", metavar="LEVEL", help=f"{', '.join(LEVELS)} (default: info)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -115,29 +118,30 @@ def run(arguments: argparse.Namespace) -> int:
 def check(arguments: argparse.Namespace) -> None:
     for name in ("max_body", "max_prompt", "max_queue", "max_connections", "max_workspaces"):
         if getattr(arguments, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: give at least 1")
+            raise UsageError(f"--{name.replace('_', '-')} {getattr(arguments, name)}: must be at least 1")
     for name in ("grace", "drain", "pace"):
         if not 0 <= getattr(arguments, name) < 1e9:
-            raise UsageError(f"--{name} {getattr(arguments, name)}: give a number of seconds, 0 or more")
+            raise UsageError(f"--{name} {getattr(arguments, name)}: must be at least 0 seconds")
     for name in ("lease", "poll"):
         if not 0.05 <= getattr(arguments, name) < 1e6:
-            raise UsageError(f"--{name} {getattr(arguments, name)}: give a number of seconds, 0.05 or more")
+            raise UsageError(f"--{name} {getattr(arguments, name)}: must be at least 0.05 seconds")
     if arguments.database and not arguments.database.startswith(("postgresql://", "postgres://")):
-        raise UsageError(f"--database {arguments.database!r:.40}: give postgresql://USER@HOST/NAME")
-    if arguments.database and (arguments.memory or arguments.trace):
-        other = "--memory" if arguments.memory else "--trace; the database has a journal of all steps"
-        raise UsageError(f"--database: choose it or {other}")
+        raise UsageError(f"--database {arguments.database!r:.40}: invalid URL; expected postgresql://USER@HOST/NAME")
+    if arguments.database and arguments.memory:
+        raise UsageError("--database and --memory are mutually exclusive")
+    if arguments.database and arguments.trace:
+        raise UsageError("--database and --trace are mutually exclusive: the database journals every step")
     retention_of(arguments)
     if arguments.port is not None and not 0 <= arguments.port <= 65535:
-        raise UsageError(f"--port {arguments.port}: give a number from 0 to 65535")
+        raise UsageError(f"--port {arguments.port}: must be from 0 to 65535")
     if arguments.log_level not in LEVELS:
         raise UsageError(f"--log-level {arguments.log_level}: choose one of {', '.join(LEVELS)}")
     if arguments.model not in ("scripted", "openai"):
         raise UsageError(f"--model {arguments.model}: choose scripted or openai")
     if arguments.unix and arguments.port is not None:
-        raise UsageError("--unix and --port: choose one of them")
+        raise UsageError("--unix and --port are mutually exclusive")
     if not arguments.unix and not is_loopback(arguments.host) and not arguments.token_file:
-        raise UsageError(f"--host {arguments.host}: others than this machine can connect there; give a --token-file")
+        raise UsageError(f"--host {arguments.host}: remote clients can connect to this address; add --token-file FILE")
 
 
 def retention_of(arguments: argparse.Namespace) -> "Retention":
@@ -160,7 +164,7 @@ def is_loopback(host: str) -> bool:
 
 
 def token_in(file: Path) -> str:
-    """The token in the file, which is made if it is not there."""
+    """The token in the file. Creates the file with a new token if it does not exist."""
     import secrets
 
     try:
@@ -171,11 +175,11 @@ def token_in(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', error)}") from error
     if others:
-        raise UsageError(f"--token-file {file}: others than its user can read or change it; chmod 600 {file}, and "
-                         "choose a new token if anybody has")
+        raise UsageError(f"--token-file {file}: other users can read or change it; run chmod 600 {file}, and replace "
+                         "the token if it may have leaked")
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise UsageError(f"--token-file {file}: a token has at least 16 characters and no spaces; delete the file, and "
-                         "one is made")
+        raise UsageError(f"--token-file {file}: a token needs at least 16 ASCII characters and no spaces; delete the "
+                         "file, and the server creates one")
     return token
 
 
@@ -184,13 +188,13 @@ def model_of(arguments: argparse.Namespace) -> "Model":
         from ..models.openai import OpenAIModel
 
         return OpenAIModel(arguments.model_name, base_url=arguments.base_url)
-    from ..models.demo import demo_model
+    from ..models.scripted import demo_model
 
     return demo_model(arguments.pace)
 
 
 def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str] | None]":
-    """Where it listens, the address that clients call it by, and the names that they may call it by, if not any."""
+    """The listening socket, the server's URL, and the host names that it accepts (None: any)."""
     from ..server.guard import LOOPBACK
     from ..server.listening import bind, bind_unix
 
@@ -203,14 +207,14 @@ def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str
             raise
         listener = bind(arguments.host, 0)
     name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    known = is_loopback(arguments.host) or arguments.allow_host  # otherwise the token alone keeps strangers out
+    known = is_loopback(arguments.host) or arguments.allow_host  # otherwise only the token keeps strangers out
     hosts = [*LOOPBACK, name, *(host.lower() for host in arguments.allow_host)] if known else None
     return listener, f"http://{name}:{listener.getsockname()[1]}", hosts
 
 
 def make_workspaces(arguments: argparse.Namespace, model: "Model", directory: Path, url: str, most: int,
                     ) -> "Workspaces":
-    """What it keeps, and where."""
+    """The workspaces, with the storage that the arguments select."""
     from ..runtime.workspace import Workspaces
 
     options: dict[str, Any] = {"grace": arguments.grace, "queue": arguments.max_queue, "limit": most,
@@ -230,12 +234,12 @@ async def start(workspaces: "Workspaces") -> None:
 
     try:
         await workspaces.start()
-    except StoreError as error:  # of a database: a workspace in a file that cannot be opened is left alone
+    except StoreError as error:  # only with a database: a workspace file that cannot be opened is skipped
         raise UsageError(f"--database {error}") from error
 
 
 async def serve(arguments: argparse.Namespace) -> None:
-    """Serves until a signal comes."""
+    """Serves until SIGTERM or SIGINT."""
     from ..server.app import application
     from ..server.calls import VERSION
     from ..server.listening import plan_files
@@ -271,13 +275,13 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 
 def say_where(directory: Path, running: Running, memory: bool) -> None:
-    """Tells clients and the user where the server is. One that keeps nothing has not locked the data directory, and
-    leaves the announcement of another to that other."""
+    """Announces the server's address to clients and prints it. A server that does not use the data directory has not
+    locked it, so it does not overwrite another server's announcement there."""
     where = f"unix:{running.unix}" if running.unix else running.url
     other = find(directory) if memory else None
     if other is None:
         announce(directory, running)
     else:
-        print(f"cancelmark: another server (process {other.pid}) is found in {directory}; call this one with "
+        print(f"cancelmark: {directory} already announces another server (process {other.pid}); reach this one with "
               f"--server {where}", file=sys.stderr)
     print(f"serving at {running.unix or running.url + '/'} (Ctrl-C stops)", flush=True)

@@ -1,4 +1,4 @@
-"""The solver, in a process of its own: inside z3 a Ctrl-C is swallowed, and here it ends that process at once."""
+"""The solver in its own process, so that Ctrl-C ends it at once: z3 swallows the signal."""
 
 import multiprocessing
 import signal
@@ -14,7 +14,7 @@ Work = Callable[[Connection, Sequence[str], float], None]
 
 
 def answer_all(pipe: Connection, invariant: Sequence[str], timeout: float) -> None:
-    """Sends the verdict on each obligation, with its counterexample, and at last what makes the proof an empty one."""
+    """Sends the verdict on each obligation, with its counterexample, then any reason why the proof is vacuous."""
     from cancelmark.model.proof.invariant import INVARIANT
     from cancelmark.model.proof.prover import Prover
 
@@ -27,12 +27,12 @@ def answer_all(pipe: Connection, invariant: Sequence[str], timeout: float) -> No
 
 @contextmanager
 def open_solver(invariant: Sequence[str], timeout: float, work: Work = answer_all) -> Iterator[Iterator[Any]]:
-    """The answers, as they come. Leaves no process behind."""
+    """The answers, as they come. The process is gone on exit."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     solver = context.Process(target=work, args=(there, invariant, timeout), daemon=True)
-    # Ctrl-C at a terminal is sent to every process of the command. It is for this one, which ends the other.
-    resource_tracker.ensure_running()  # the first process to start would start it, and that unblocks the signal
+    # A terminal sends Ctrl-C to every process of the command. Only this one handles it, and it kills the solver.
+    resource_tracker.ensure_running()  # otherwise `start` below starts it, which unblocks the signal
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         solver.start()
@@ -51,5 +51,5 @@ def _receive(pipe: Connection) -> Iterator[Any]:
         try:
             yield pipe.recv()
         except EOFError:
-            raise UsageError("the process of the solver has ended before its work, perhaps for want of memory: nothing "
-                             "is claimed") from None
+            raise UsageError("the solver process was killed, perhaps for lack of memory; the result is inconclusive: "
+                             "free some memory and try again") from None

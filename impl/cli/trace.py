@@ -1,7 +1,6 @@
-"""`cancelmark trace check`: whether a log is a behaviour of the model."""
+"""`cancelmark trace check`: checks whether the model allows a log."""
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -11,8 +10,7 @@ from os import fstat
 from stat import S_ISREG
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from cancelmark.conformance.trace.check import SHOWN, Rejected, TraceCheck, Undecided
 from cancelmark.conformance.trace.records import BadTrace, Torn, TraceLine, read_lines
@@ -20,59 +18,60 @@ from cancelmark.model.calls import FAMILY as CALLS_OF_FAMILY
 from cancelmark.model.protocol import FAMILY, REFERENCE
 
 from ..files import UsageError
-from .terminal import output
+from .terminal import output, progress_bar
+from .text import print_json
 from .width import Help
 
-DESCRIPTION = """\
-Judge a log, line by line: is it something that the model can do? If not, the first line that is not is named, with the
-states that the model could have been in before it, and what it would have allowed there.
+DESCRIPTION = "Check the log of a server against the model."
+CHECK = """\
+Check a log, line by line, against the model. If the model does not allow the log, the output names the first offending
+line, the states that the model could have been in before it, and the steps that it would have allowed there.
 
-The log is NDJSON, one JSON object a line, compressed with gzip or not; specs/trace.md has every field. Cancelmark's own
-traces (`serve --trace`, `Runtime(trace=…)`) are complete. A log of another server needs five kinds of lines, with no
-more fields than these:
+The log is NDJSON (one JSON object per line), optionally compressed with gzip; specs/trace.md documents every field.
+Cancelmark's own traces (`serve --trace`, `Runtime(trace=…)`) are complete. The log of another server needs only these
+five kinds of lines, with only these fields:
 
-  {"action": "accept", "session": "s", "seq": 1, "run_id": "a"}   seq: the number of the prompt, in order of acceptance
-  {"action": "cancel", "session": "s"}                            and so clear_queue; close and recover have no session
-  {"action": "requeue", "seq": 1}                                 if its turns can go on after a summary
-  {"action": "hold", "session": "s"}                              and so resume, stop (and "hold": true); revoke, next
-                                                                  and replace have a seq; accept may have "if_busy"
-  {"effect": "end", "seq": 1, "outcome": "canceled"}              end_turn, error, canceled or folded: once a prompt
+  {"action": "accept", "session": "s", "seq": 1, "run_id": "a"}   seq numbers the prompts in order of acceptance
+  {"action": "cancel", "session": "s"}                            same for clear_queue; close and recover: no session
+  {"action": "requeue", "seq": 1}                                 if a turn can be requeued after compaction
+  {"action": "hold", "session": "s"}                              same for resume and stop
+  {"effect": "end", "seq": 1, "outcome": "canceled"}              end_turn, error, canceled or folded; once per prompt
 
-What else happened in between is inferred: {"action": "enter", "seq": 1}, fail, settle, step, finish (with an outcome;
-instead of the end) and {"effect": "start", "seq": 1} may be there or not. The more there is, the more is judged.
+For the optional calls: stop may have "hold": true, accept may have "if_busy", and revoke, next and replace have a seq.
+
+The steps in between are inferred. The log may also contain {"action": "enter", "seq": 1}, fail, settle, step, finish
+(with an outcome, in place of the end) and {"effect": "start", "seq": 1}: the more lines, the stricter the check.
 
 The last line is  lines=… prompts=… unfinished=… lives=… states=… seconds=… verdict=…  with one of the verdicts
-  accepted      it is a behaviour of the model
-  rejected      it is not; exit 1
-  undecided     too much is left out: nothing is claimed; exit 2
-A file that is no such log is refused with the line and the remedy; exit 2.
+  accepted      the model allows the log
+  rejected      the model does not allow the log; exit 1
+  undecided     the log omits too much: the result is inconclusive; exit 2
+A malformed log is reported with the line and the remedy; exit 2.
 """
 
-EPILOG = """\
+EXAMPLES = """\
 examples:
   cancelmark trace check trace.ndjson
-  cancelmark trace check --complete trace.ndjson.gz       nothing may have been left out
+  cancelmark trace check --complete trace.ndjson.gz       the log omits no step
   journalctl -o cat -u my-server | my-converter | cancelmark trace check -
 """
 
 PROTOCOLS = {protocol.name: protocol for protocol in (FAMILY, REFERENCE)}
 EXIT = {"accepted": 0, "rejected": 1, "undecided": 2}
-PAUSE = 2000  # lines between two looks at the progress
+PAUSE = 2000  # lines between two updates of the progress bar
 
 
-def add_parser(commands: Any) -> None:
-    trace = commands.add_parser("trace", description="Judge the log of a server.")
-    check = trace.add_subparsers(metavar="COMMAND", required=True).add_parser(
-        "check", help="tell whether a log is a behaviour of the model", description=DESCRIPTION, epilog=EPILOG,
+def add_options(parser: argparse.ArgumentParser) -> None:
+    check = parser.add_subparsers(metavar="COMMAND", required=True).add_parser(
+        "check", help="check whether the model allows a log", description=CHECK, epilog=EXAMPLES,
         formatter_class=Help)
     check.add_argument("file", metavar="FILE", help="the log; - for standard input")
     check.add_argument("--complete", action="store_true",
-                       help="no step is left out (a log whose lines are numbered by n says so itself)")
+                       help="the log omits no step (implied if its lines are numbered with n)")
     check.add_argument("--protocol", choices=PROTOCOLS, default=FAMILY.name,
-                       help="what the server may do: family, which has every call (default), or ref, which has no "
-                            f"{', '.join(CALLS_OF_FAMILY)} nor if_busy")
+                       help="the calls that the server supports: family, every call (default), or ref, without "
+                            f"{', '.join(CALLS_OF_FAMILY)} and if_busy")
     check.add_argument("--json", action="store_true", help="report as JSON")
-    check.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,10 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
     except BadTrace as bad:
         raise UsageError(f"{name}: {bad}") from bad
     if not check.lines:
-        raise UsageError(f"{name}: there is no line in it; give the log of a server, one JSON object a line")
+        raise UsageError(f"{name}: the log is empty; expected one JSON object per line")
     told = report(name, check, wrong, time.perf_counter() - started)
     if arguments.json:
-        print(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(told)
     else:
         show(told, wrong)
     return EXIT[told["verdict"]]
@@ -113,14 +112,13 @@ def open_file(name: str) -> Iterator[BufferedReader]:
 
 @contextmanager
 def watch_lines(file: BufferedReader) -> Iterator[Iterable[TraceLine | Torn]]:
-    """The lines of the file; on a terminal, with a bar that shows how far it is read."""
+    """The lines of the file, with a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield read_lines(file)
         return
     status = fstat(file.fileno())
     size = status.st_size if S_ISREG(status.st_mode) else None
-    bar = Progress(TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn(),
-                   console=Console(stderr=True), transient=True)
+    bar = progress_bar(TextColumn("{task.fields[lines]:,} lines"), BarColumn(), TimeElapsedColumn())
     with bar:
         task = bar.add_task("", total=size, lines=0)
 
@@ -134,7 +132,7 @@ def watch_lines(file: BufferedReader) -> Iterator[Iterable[TraceLine | Torn]]:
 
 
 def report(name: str, check: TraceCheck, wrong: Rejected | Undecided | None, seconds: float) -> dict[str, Any]:
-    """The result for programs."""
+    """The result as data for `--json`."""
     verdict = "accepted" if wrong is None else "rejected" if isinstance(wrong, Rejected) else "undecided"
     told: dict[str, Any] = {
         "file": name, "verdict": verdict, "lines": check.lines, "complete": check.complete, "prompts": check.accepted,
@@ -152,14 +150,14 @@ def report(name: str, check: TraceCheck, wrong: Rejected | Undecided | None, sec
 
 
 def show(told: dict[str, Any], wrong: Rejected | Undecided | None) -> None:
-    """The result for people."""
+    """Prints the result."""
     console = output()
 
     def say(text: str = "", style: str | None = None) -> None:
         console.print(text, markup=False, style=style)
 
     if isinstance(wrong, Rejected):
-        say(f"{told['file']}: line {wrong.line.number} is not what the model can do: {wrong.line}", "bold red")
+        say(f"{told['file']}: the model does not allow line {wrong.line.number}: {wrong.line}", "bold red")
         say(wrong.why)
         if wrong.states:
             more = f", or one of {len(wrong.states) - SHOWN:,} others" if len(wrong.states) > SHOWN else ""
@@ -170,15 +168,15 @@ def show(told: dict[str, Any], wrong: Rejected | Undecided | None) -> None:
             say("\nwhat the model allows there, the nearest first:")
             width = max(len(near.line) for near in wrong.nearest)
             for near in wrong.nearest:
-                differs = [f"{field}: {model}, and not {line}" for field, (model, line) in near.differs.items()]
+                differs = [f"{field}: {model}, not {line}" for field, (model, line) in near.differs.items()]
                 say(f"  {near.line:<{width}}  {'; '.join(differs)}".rstrip())
         say()
     elif wrong:
         say(f"{told['file']}: {wrong}", "yellow")
     else:
-        kind = "complete" if told["complete"] else "steps that it leaves out inferred"
-        say(f"{told['file']} is a behaviour of the model ({kind})", "green")
+        kind = "complete log" if told["complete"] else "omitted steps were inferred"
+        say(f"the model allows {told['file']} ({kind})", "green")
     for line in told["torn"]:
-        say(f"line {line} ends in the middle, as after a crash; it is not judged")
+        say(f"line {line} is truncated, as after a crash; it was not checked")
     say(" ".join(f"{name}={told[name]}" for name in ("lines", "prompts", "unfinished", "lives", "states"))
         + f" seconds={told['seconds']:.2f} verdict={told['verdict']}")

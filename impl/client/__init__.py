@@ -1,4 +1,4 @@
-"""A client of a server of prompts: the calls of the wire, its events, and runs that are waited for.
+"""A client of a prompt server: the calls, the event stream, and runs that can be awaited.
 
     async with Client("http://127.0.0.1:4343") as client:
         workspace = await client.open_workspace(os.getcwd())

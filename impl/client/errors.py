@@ -1,4 +1,4 @@
-"""What can go wrong between a client and a server. Each says in one line what happened."""
+"""The errors of a client. Each message is one line."""
 
 from http import HTTPStatus
 
@@ -6,11 +6,11 @@ from ..wire import Problem
 
 
 class ClientError(Exception):
-    """A call did not do what was asked, or nobody knows whether it did."""
+    """A call had no effect, or its effect is unknown."""
 
 
 class Unreachable(ClientError):
-    """No server answers, or the connection broke. `sent` says whether the request may have arrived nevertheless."""
+    """The server does not respond, or the connection broke. If `sent`, the request may have arrived."""
 
     def __init__(self, message: str, *, sent: bool = False) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class Unreachable(ClientError):
 
 
 class Refusal(ClientError):
-    """The server answered with an error. Nothing was done, unless it is `unknown`."""
+    """The server responded with an error. The call had no effect, unless `unknown` is true."""
 
     def __init__(self, status: int, message: str = "", retry_after: float | None = None,
                  told: Problem | None = None) -> None:
@@ -26,22 +26,22 @@ class Refusal(ClientError):
         super().__init__(f"the server refused ({status} {phrase})" + (f": {message}" if message else ""))
         self.status, self.message, self.retry_after = status, message, retry_after
         self.told = told or Problem(message)
-        """All that the server says: where a prompt is for which the call came too late, or that the session is busy."""
+        """The whole response: for a late call the state of the prompt, or that the session is busy."""
 
     @property
     def passes(self) -> bool:
-        """Whether it is worth asking again later."""
+        """Whether a retry may succeed."""
         return self.status in (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS) or self.status >= 500
 
     @property
     def unknown(self) -> bool:
-        """Whether the server failed in the middle: nobody knows whether it did what was asked (R1d)."""
+        """Whether the server failed midway: the call may or may not have taken effect (R1d)."""
         return self.status == HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class BadAnswer(ClientError):
-    """Something answers that does not speak this protocol, or not all of it."""
+    """The response does not follow the protocol."""
 
 
 class EndUnknown(ClientError):
-    """A prompt was accepted, and how it ended could not be learned."""
+    """A prompt was accepted, but its outcome is unknown."""

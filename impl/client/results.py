@@ -1,5 +1,5 @@
-"""What a server answers and publishes, read into the types of the wire. What is needed, and is missing or of the wrong
-kind, makes a `BadAnswer` that names it.
+"""Parses responses and events into wire types. A required field that is missing or has the wrong type raises a
+`BadAnswer` that names it.
 """
 
 import json
@@ -24,11 +24,11 @@ _WORDS = {str: "text", int: "a number", bool: "true or false", list: "a JSON lis
 # --- reading
 
 def read(kind: type[T], data: object, what: str = "there") -> T:
-    """The data as what it should be: an object of the wire, a tuple of such, or plain text, numbers and the like."""
+    """The data as `kind`: a wire type, a tuple of such, or a plain value. Raises `BadAnswer`."""
     made: Any
     if is_dataclass(kind):
         made = kind(**_read_fields(kind, _expect(dict, data, what)))
-    elif get_origin(kind) is tuple:  # one with nothing in it may be null
+    elif get_origin(kind) is tuple:  # an empty one may be null
         item = get_args(kind)[0]
         made = tuple(read(item, one, what) for one in _expect(list, [] if data is None else data, what))
     else:
@@ -63,7 +63,7 @@ def _expect(kind: type, data: object, what: str) -> Any:
     return data
 
 
-# --- what is read
+# --- types
 
 @dataclass(frozen=True)
 class TextPart:
@@ -77,7 +77,7 @@ class FinishPart:
 
 @dataclass(frozen=True)
 class Message(wire.Message):
-    """A message of a session as it is now. Not every server says which prompt it belongs to."""
+    """A message of a session. Not every server reports the prompt that it belongs to."""
 
     @property
     def text(self) -> str:
@@ -85,13 +85,13 @@ class Message(wire.Message):
 
     @property
     def finish_reason(self) -> str | None:
-        """Why it is complete, or None while it is not."""
+        """Why the message is complete, or None while it is not."""
         finished = (part.get("data") for part in self.parts if part.get("type") == "finish")
         return next((read(FinishPart, data).reason for data in finished), None)
 
 
 def read_end(data: Json) -> RunComplete:
-    """A terminal event. The original's has no outcome, and says by other fields how it ended."""
+    """A terminal event. The original server sends no outcome; it follows from other fields."""
     end = read(RunComplete, data)
     other = Outcome.CANCELED if end.cancelled else Outcome.ERROR if end.error else Outcome.END_TURN
     return end if end.outcome else replace(end, outcome=other.value)
@@ -118,7 +118,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Notice:
-    """One event of a workspace. What is not known here has its payload as it came; a terminal event is always known."""
+    """One event of a workspace. An unknown type keeps its raw payload; a terminal event is always parsed."""
 
     id: str
     type: str
@@ -126,7 +126,7 @@ class Notice:
     """`created`, `updated` or `deleted`."""
     payload: Payload
     envelope: Json
-    """All of it, as it came."""
+    """The raw event."""
 
     @classmethod
     def read(cls, id: str, data: str) -> "Notice":
@@ -143,5 +143,5 @@ def _payload(type: str, payload: Json) -> Payload:
         return read_end(payload)
     try:
         return read(PAYLOADS[type], payload)
-    except (KeyError, BadAnswer):  # a type for others, or an update: those may be missed
+    except (KeyError, BadAnswer):  # an unknown type, or an update, which may be skipped
         return payload

@@ -1,4 +1,4 @@
-"""One prompt, from its posting to its end."""
+"""One prompt, from sending it to its terminal event."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -16,15 +16,17 @@ from .errors import BadAnswer, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
 from .stream import Changed, Events, Patience
 
-GRACE = 1.0  # seconds for an end to arrive that should be there
+GRACE = 1.0  # seconds to wait for a terminal event that should already have been sent
 
 
 async def post(events: Events, session: str, prompt: str, run_id: str, attachments: Sequence[Attachment] = (),
                if_busy: str = "") -> None:
-    """Posts a prompt until an answer says what came of it, while its reader reads `events`. A prompt that may have been
-    accepted is posted again only to a server that tells places, for that one also knows run ids, and runs nothing
-    twice. Once a prompt may have been accepted it is never called refused: what raises is the error that left it in
-    doubt (R1d, R22b)."""
+    """Sends a prompt, and retries with backoff until the server accepts or refuses it. Meanwhile another task must read
+    `events`.
+
+    A prompt that may have been accepted is resent only to a server that sends event ids: such a server also knows run
+    ids, so resending is idempotent. If a prompt may have been accepted, it is never reported as refused: the error
+    raised is the one that left its acceptance in doubt (R1d, R22b)."""
     attempt, deadline = 0, events.patience.total
     doubt: Unreachable | Refusal | None = None
     while True:
@@ -44,7 +46,7 @@ async def post(events: Events, session: str, prompt: str, run_id: str, attachmen
 
 
 async def _tells_places(events: Events) -> bool:
-    """Whether the server tells places: it does so at the beginning of a stream."""
+    """Whether the server sends event ids. It sends the first at the start of a stream."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE):
             while not events.place:
@@ -53,27 +55,27 @@ async def _tells_places(events: Events) -> bool:
 
 
 async def find_recorded_end(client: Client, workspace: str, session: str, run_id: str) -> RunComplete | None:
-    """The end of a prompt by the server's record, if there is one, and if the prompt is done: the outcome alone."""
+    """The terminal event according to the server's record of the prompt, with only its outcome; None if unfinished."""
     record = await client.prompt(workspace, session, run_id)
     if not record or not record.outcome:
         return None
     failed, canceled = (record.outcome == outcome.value for outcome in (Outcome.ERROR, Outcome.CANCELED))
     return RunComplete(session, record.seq, record.outcome, run_id, cancelled=canceled,
-                       error="the server does not keep what went wrong" if failed else "")
+                       error="the server no longer has the error message" if failed else "")
 
 
 class RunStream:
-    """Sends a prompt under a run id of its own, and says what becomes of it. Entering it subscribes first, then posts;
-    when that returns the prompt is accepted. Leaving it does nothing to the prompt.
+    """Sends a prompt with a run id and follows it to its terminal event. Entering the `async with` block subscribes
+    first and then sends; on return the prompt is accepted. Exiting has no effect on the prompt.
 
-    The end is the terminal event that carries our run id and nothing else: no other run's, no stream that ends, no
-    idle session. An error event counts only if its run id is ours or, without one, its session is; if then no terminal
-    event follows and the session has nothing left to do, that error is the end.
+    Only the terminal event with our run id finishes the run: not another run's, not the end of a stream, not an idle
+    session. An error event counts only if it has our run id or, without a run id, is in our session. If no terminal
+    event follows it and the session is idle, that error is the outcome.
 
-    An end may have been published before we could listen: if the prompt was sent before under the same run id, or if
-    the stream broke before it had told a place, or for so long that the server's log does not reach back. Then, when
-    the session has nothing left to do, the end is looked for in the log, and then in the server's record of the prompt,
-    which has the outcome alone; `EndUnknown` if the server keeps neither (R28b, R29e).
+    The terminal event may have been published before we subscribed: if the prompt was sent earlier with the same run
+    id, or if the stream broke before it sent an event id, or if it was broken for so long that the server's log no
+    longer has the event. In these cases, once the session is idle, we search the log and then the server's record of
+    the prompt, which has only the outcome. If the server has neither, `EndUnknown` is raised (R28b, R29e).
     """
 
     def __init__(
@@ -84,11 +86,11 @@ class RunStream:
         self.workspace, self.session, self.prompt = workspace, session, prompt
         self.attachments, self.if_busy = attachments, if_busy
         self.run_id = run_id or str(uuid4())
-        self._perhaps_over = run_id is not None  # as far as we know
+        self._perhaps_over = run_id is not None  # it may have been sent, and have finished, before
         self.result: RunComplete | None = None
-        """How it ended, once that is known."""
+        """The terminal event, once known."""
         self.recorded = False
-        """Only the outcome is known: the terminal event is not kept any more."""
+        """Whether only the outcome is known, because the server no longer has the terminal event."""
         self._client = client
         self._events = Events(client, workspace, patience=patience, changed=changed)
         self._error = ""
@@ -110,25 +112,25 @@ class RunStream:
         await self._events.__aexit__()
 
     async def cancel(self) -> None:
-        """Cancels everything that was accepted in the session so far, this prompt with it. Its end still comes."""
+        """Cancels every prompt that the session has accepted so far, including this one. Its terminal event follows."""
         await self._client.cancel(self.workspace, self.session)
 
     async def end(self) -> RunComplete:
-        """Waits for the end."""
+        """Waits for the terminal event."""
         async for _ in self.events():
             pass
         assert self.result
         return self.result
 
     async def events(self) -> AsyncIterator[Notice]:
-        """What happens to this prompt, as far as the server tells whose it is; the terminal event is the last."""
+        """The events that the server attributes to this prompt; the terminal event is the last."""
         idle = 0
         while not self.result:
             self._next = self._next or asyncio.ensure_future(anext(self._events))
             done, _ = await asyncio.wait((self._next,), timeout=GRACE)
             if not done:
                 idle = idle + 1 if self._doubtful and await self._is_idle() else 0
-                if idle > 1:  # and the event did not come after we had seen that
+                if idle > 1:  # and no event has arrived since the first time
                     await self._look_back()
                     idle = 0
                 continue
@@ -139,12 +141,12 @@ class RunStream:
 
     @property
     def _doubtful(self) -> bool:
-        """Whether the end might never come by itself."""
+        """Whether the terminal event might never arrive on the stream."""
         return bool(self._error) or self._perhaps_over or self._events.gap or self._looked_back
 
     async def _look_back(self) -> None:
-        """Looks for the end in the log, once; if that cannot help, ends in the error that counts, or as the record
-        says, or gives up."""
+        """Searches the log for the terminal event, once. If that cannot help, uses the error event or the server's
+        record of the prompt, or raises `EndUnknown`."""
         if self._events.place and (self._perhaps_over or self._events.gap) and not self._looked_back:
             self._looked_back = True
             await self._stop_reading()
@@ -154,7 +156,7 @@ class RunStream:
         elif end := await self._find_record():
             self.recorded, self.result = True, end
         else:
-            raise EndUnknown(f"run {self.run_id} has ended, but not while we could listen: see the session's messages")
+            raise EndUnknown(f"run {self.run_id} finished while disconnected; see the session's messages")
 
     async def _find_record(self) -> RunComplete | None:
         try:
@@ -188,4 +190,4 @@ class RunStream:
         except (Unreachable, Refusal) as error:
             if isinstance(error, Refusal) and not error.passes:
                 raise
-            return False  # as far as is known
+            return False  # unknown; assume busy

@@ -1,8 +1,8 @@
-"""The events of a workspace, over as many connections as it takes.
+"""The events of a workspace, across reconnects.
 
-A stream that breaks is taken up again where it was: the client says the last place that it has seen (`Last-Event-ID`),
-and the server goes on from there. Whatever of an event had arrived when the connection broke is forgotten, and so is an
-event that cannot be read: both come again. A terminal event that comes again although it was seen is not shown twice.
+A broken stream is resumed: the client sends the id of the last event (`Last-Event-ID`), and the server continues after
+it. A partially received or unreadable event is discarded; the server sends it again. A terminal event that arrives
+twice is reported once.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ from .calls import Client, path, refusal
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Notice
 
-REMEMBERED = 16_384  # terminal events that would be recognized if they came again
-BEGINNING = "0"  # a place in no log: the server shows all of its own
-UNREADABLE = 5  # times that the same place may give something unreadable
+REMEMBERED = 16_384  # terminal events remembered for deduplication
+BEGINNING = "0"  # an id in no log: the server sends its whole log
+UNREADABLE = 5  # attempts to read past an unreadable event
 
-Changed: TypeAlias = Callable[[ClientError | None], None]  # told why a connection was lost, or None when it is there
+Changed: TypeAlias = Callable[[ClientError | None], None]  # called with why the connection was lost; None: connected
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How a client tries again: after `first` seconds, then twice as long each time up to `longest`, each time a random
-    part of it less, so that the clients of a server that restarts do not come all at once."""
+    """Retry policy: exponential backoff from `first` to `longest` seconds, with jitter, so that the clients of a
+    restarting server do not reconnect all at once."""
 
     first: float = 0.1
     longest: float = 5.0
     total: float | None = 60.0
-    """Seconds of trouble after which it gives up; None: never."""
+    """Seconds without a connection after which to give up; None: never."""
     silence: float = 60.0
-    """Seconds without a byte after which a connection is taken for dead. Servers send comments more often than that."""
+    """Seconds without a byte after which a connection counts as dead. Servers send heartbeats more often."""
 
     def delay(self, attempt: int, error: ClientError | None = None, least: float = 0.0) -> float:
         if isinstance(error, Refusal) and error.retry_after:
@@ -48,11 +48,11 @@ class Patience:
 
 
 class Events:
-    """The events of a workspace from the moment that it is entered, as an async iterator for one reader.
+    """The events of a workspace from the moment of subscription, as an async iterator for one reader.
 
-    Entering raises what a call raises. After that it goes on through broken connections and restarts of the server, and
-    raises only when that is hopeless: the server refuses for good, does not speak this protocol, or the patience is at
-    its end. Canceling the reader loses nothing.
+    Entering raises the errors of a call. After that, the iterator survives broken connections and server restarts. It
+    raises only if retrying is pointless: the server refuses permanently, does not follow the protocol, or
+    `patience.total` has passed. Canceling the reader loses no events.
     """
 
     def __init__(
@@ -61,22 +61,22 @@ class Events:
     ) -> None:
         self.client, self.workspace, self.patience, self.changed = client, workspace, patience or Patience(), changed
         self.place = after
-        """The last place seen, to come back with; empty while the server has told none."""
+        """The id of the last event, to resume from; empty until the server has sent one."""
         self.connections = 0
-        """How often it has connected."""
+        """The number of connections so far."""
         self.gap = False
-        """It had to come back without a place, or to one that the server's log does not reach back to: something may
-        have been published meanwhile that it does not know (R29e)."""
+        """Whether events may have been missed: it had to reconnect without an event id, or with one that the server's
+        log no longer has (R29e)."""
         self.trouble: ClientError | None = None
-        """Why it is not connected, while it is not."""
+        """Why it is disconnected; None while connected."""
         self._arrived: deque[Notice] = deque()
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
         self._parser = Parser()
         self._stream = AsyncExitStack()
         self._body: AsyncIterator[bytes] | None = None
         self._attempt = 0
-        self._since: float | None = None  # when the trouble began
-        self._unreadable = ("", 0)  # the place before something unreadable, and how often it came
+        self._since: float | None = None  # when the connection was lost
+        self._unreadable = ("", 0)  # the id before an unreadable event, and how often it was received
 
     async def __aenter__(self) -> Self:
         await self._connect()
@@ -100,28 +100,28 @@ class Events:
                 await self._receive(self._body)
 
     async def rewind(self) -> None:
-        """Goes back to the beginning of the server's log: every terminal event that was not seen comes. Not while
-        somebody reads."""
+        """Restarts from the beginning of the server's log, so that every terminal event not yet seen arrives. Must not
+        be called while a reader waits."""
         await self._stream.aclose()
         self._body, self.place, self.gap = None, BEGINNING, False
 
     # --- receiving
 
     async def _receive(self, body: AsyncIterator[bytes]) -> None:
-        """Takes what has arrived; if the stream has ended, or cannot be read, says so."""
+        """Reads the next events; handles a broken or unreadable stream as a lost connection."""
         try:
             for event in self._parser.feed(await anext(body)):
                 self._take_event(event)
         except httpx2.ReadTimeout:
-            await self._lose_connection(Unreachable(f"{self.client.server} has been silent for too long", sent=True))
+            await self._lose_connection(Unreachable(f"{self.client.server} sent no heartbeat in time", sent=True))
         except (StopAsyncIteration, httpx2.TransportError):
-            await self._lose_connection(Unreachable(f"the connection to {self.client.server} is lost", sent=True))
+            await self._lose_connection(Unreachable(f"lost the connection to {self.client.server}", sent=True))
         except (BadAnswer, TooLongError, httpx2.DecodingError) as error:
             place, times = self._unreadable
             self._unreadable = (self.place, times + 1 if place == self.place else 1)
-            await self._lose_connection(BadAnswer(f"{self.client.server} sends what cannot be read: {error}"))
+            await self._lose_connection(BadAnswer(f"{self.client.server} sent an unreadable event: {error}"))
         except asyncio.CancelledError:
-            self._body = None  # whatever was on its way comes again
+            self._body = None  # the server sends again what was in transit
             raise
         else:
             self._attempt, self._since = 0, None
@@ -134,7 +134,7 @@ class Events:
         self.place = event.id
 
     def _was_seen(self, notice: Notice) -> bool:
-        """Whether it is a terminal event that was seen before. There is one for a run id, and one with an event id."""
+        """Whether it is a terminal event that was seen before. Run ids and event ids identify terminal events."""
         if not isinstance(notice.payload, RunComplete):
             return False
         end = notice.payload
@@ -171,8 +171,8 @@ class Events:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "text/event-stream":
             await self._stream.aclose()
-            raise BadAnswer(f"{self.client.server} answers with {kind or 'no content type'} instead of events: "
-                            "something else runs there")
+            raise BadAnswer(f"{self.client.server} responds with {kind or 'no content type'} instead of events; check "
+                            "the address")
         self._body, self._parser = aiter(response.aiter_bytes()), Parser()
         self.gap = self.gap or bool(self.connections and not self.place)
         self.connections += 1
@@ -186,7 +186,7 @@ class Events:
         self.changed(self.trouble)
 
     async def _reconnect(self) -> None:
-        """Connects again, or raises if there is no hope."""
+        """Reconnects with backoff, or raises if retrying is pointless."""
         error = self.trouble
         while True:
             if error and self._is_hopeless(error):

@@ -1,6 +1,6 @@
-"""Several servers on one database: who owns a session, what the others may do in it, and what happens when one dies.
+"""Several servers on one database: which one owns a session, what the others may do, and what happens when one dies.
 
-Any node takes the calls of clients, in any session. A session that is busy has one owner, which runs its turns; the
-owner looks at what is stored, and does what that asks for, whoever has written it. A node that dies loses its sessions
-to others, and nothing that it writes later counts.
+Any node takes clients' calls, for any session. A busy session has one owner, which runs its turns: it reconciles them
+with what is stored, whichever node has written that. Other nodes take over the sessions of a node that dies, and the
+fence rejects whatever it writes later.
 """

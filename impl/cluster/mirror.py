@@ -1,9 +1,9 @@
-"""What other nodes do in a workspace, shown to those who watch it here: states of prompts, messages as they are saved,
-and sessions that were taken over from a node that is gone.
+"""Shows subscribers at this node what other nodes do in a workspace: the states of prompts, saved messages, and
+sessions that were taken over from a dead node.
 
-Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`); an
-update of another node is made of what that node has written, each time that this node looks. A message is shown only
-before the end of its prompt is (R29d): one whose end was heard of first is there to be read.
+Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`). This
+node makes the updates of other nodes from what they have written, each time it polls. It shows a message only before it
+has published the end of the message's prompt; after that, clients can read the message. (R29d)
 """
 
 from collections import OrderedDict
@@ -18,14 +18,14 @@ from cancelmark.model.lifecycle import State
 from .. import wire
 from ..runtime.events import Broker, Update
 from ..runtime.messages import list_names, wire_message
-from ..runtime.outbox import SESSION, SHOWN
+from ..runtime.publisher import SESSION, SHOWN
 from ..runtime.run import STATE
-from ..store import Message, PromptRecord, SessionRecord
+from ..store import MessageRecord, PromptRecord, SessionRecord
 from ..store.postgres import PostgresStore
 
-OVERLAP = "2 seconds"  # between two looks: a step is dated before it is committed, and a watcher comes before a look
-FINISHED, LAST = 8, 12  # prompts that are done, and messages, that are looked at in a session that has changed
-REMEMBERED = 4096  # things that were shown
+OVERLAP = "2 seconds"  # of two polls: a step is dated before its commit, and subscribers come before a poll
+FINISHED, LAST = 8, 12  # done prompts, and messages, read of a changed session
+REMEMBERED = 4096  # updates kept to avoid repeating them
 
 BEGIN = f"SELECT clock_timestamp() - interval '{OVERLAP}'"
 CHANGED = f"""
@@ -51,26 +51,26 @@ WHERE s.workspace_id = %s AND s.id = %s
 
 
 def name_node(id: UUID | None, url: str | None) -> str:
-    """A node as people tell it from others: where it listens, and which of its lives it is."""
+    """A readable name of a node: where it listens, and the start of its id, which changes with each life."""
     return f"{urlsplit(url or '').netloc or 'node'}#{str(id)[:4]}" if id else "unknown"
 
 
 class Mirror:
-    """One workspace of one node. `add` takes in a session, and says whether it was not known."""
+    """Shows one workspace at one node. `add` registers a session, and returns whether it is new."""
 
     def __init__(self, store: PostgresStore, broker: Broker, add: Callable[[SessionRecord], bool]) -> None:
         self._store, self._broker, self._add = store, broker, add
-        self._since: datetime | None = None  # by the clock of the database
+        self._since: datetime | None = None  # on the database's clock
         self._versions: dict[str, int] = {}
         self._held: dict[str, bool] = {}
-        self._shown: OrderedDict[Any, Any] = OrderedDict()  # what was told of prompts and messages
+        self._shown: OrderedDict[Any, Any] = OrderedDict()  # the last update of each prompt and message
 
     async def find_owner(self, session_id: str) -> str:
         rows = await self._store.database.fetch(OWNER, self._store.workspace, session_id)
         return name_node(*rows[0]) if rows else ""
 
     async def look(self) -> None:
-        """Shows what others have done since the last look. Whoever begins to watch asks how things are."""
+        """Publish what other nodes have done since the last poll. A new subscriber reads the present state itself."""
         if not self._broker.watched:
             self._since = None
             return
@@ -87,7 +87,7 @@ class Mirror:
             self._shown.popitem(last=False)
 
     async def _look_at(self, session_id: str, version: int, node: str, latest: int) -> None:
-        """Shows what has become of a session that another node runs, or nobody."""
+        """Publish the changes of a session that this node does not own."""
         if version == self._versions.get(session_id) and not node:
             return
         prompts = await self._store.prompts(session_id, FINISHED)
@@ -97,11 +97,11 @@ class Mirror:
         self._versions[session_id] = version
         for prompt in prompts:
             key = (session_id, prompt.seq)
-            if prompt.state is State.ACTIVE and not node:  # it was claimed since: the next look says by whom
+            if prompt.state is State.ACTIVE and not node:  # claimed since; the next poll shows the owner
                 continue
-            if prompt.state is not State.DONE or key in self._shown or prompt.seq in ends:  # else it is long done
+            if prompt.state is not State.DONE or key in self._shown or prompt.seq in ends:  # else it ended long ago
                 self._show(key, _describe(prompt, node))
-        if self._broker.latest <= max([latest, *ends.values()]):  # else the end of a prompt may have been heard of
+        if self._broker.latest <= max([latest, *ends.values()]):  # else a prompt's end may already be published
             self._show_messages(messages, {p.seq: p for p in prompts if p.state is not State.DONE
                                            or ends.get(p.seq, 0) > self._broker.latest})
 
@@ -113,7 +113,7 @@ class Mirror:
             self._held[session.id] = held
             self._broker.publish(Update(session.id, SESSION, {**told, "held": held}))
 
-    def _show_messages(self, messages: Iterable[Message], prompts: dict[int, PromptRecord]) -> None:
+    def _show_messages(self, messages: Iterable[MessageRecord], prompts: dict[int, PromptRecord]) -> None:
         for message in messages:
             seq = message.id.removeprefix("p").partition("-")[0]
             if seq.isdecimal() and (prompt := prompts.get(int(seq))):
@@ -126,7 +126,7 @@ class Mirror:
             self._show((session_id, "version", version), Update(session_id, "taken_over", wire.to_json(told)))
 
     def _show(self, key: Any, update: Update) -> None:
-        """Shows it, unless just that was shown of it before."""
+        """Publish the update, unless it equals the last one under the key."""
         if self._shown.get(key) != update.payload:
             self._shown[key] = update.payload
             self._shown.move_to_end(key)

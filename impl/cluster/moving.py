@@ -1,7 +1,7 @@
-"""A workspace moves from a file into a database: sessions, messages, prompts, and the log with all its places.
+"""Moves a workspace from a file into a database: sessions, messages, prompts, and the log with all its offsets.
 
-It is done under the file's lock and in one transaction, so that a move that fails has changed nothing. What was not
-done in the file belongs to a node that is dead: the first node that looks recovers it, as a restart would.
+The move holds the file's lock and is one transaction, so a failed move has changed nothing. What was not done in the
+file is given to a dead node: the first node that polls recovers it, as a restart would.
 """
 
 import sqlite3
@@ -17,9 +17,9 @@ from ..files import UsageError
 from ..store import SqliteStore
 from ..store.postgres import Database
 
-NOBODY = UUID(int=0)  # the node that all files belong to: it is dead
+NOBODY = UUID(int=0)  # a dead node, the owner of what was moved
 
-TABLES = {  # the columns that the file and the database have in common, in the order in which the rows are written
+TABLES = {  # the columns that file and database share, with the order of the rows
     "sessions": ("rowid", "id, title, mark, created_at, held"),
     "prompts": ("seq", "seq, session_id, run_id, text, attachments, state, outcome, done_at, digest, first, "
                        "taken_in_by, revoked, front, version, begun, urgent"),
@@ -33,7 +33,7 @@ RENAMED = {("events", "id"): "place"}
 
 
 class MovedWorkspace(NamedTuple):
-    """What was moved."""
+    """How much was moved."""
 
     workspace: str
     sessions: int
@@ -44,7 +44,7 @@ class MovedWorkspace(NamedTuple):
 
 
 async def move(file: Path, address: str) -> MovedWorkspace:
-    """Moves the workspace of the file. Raises `StoreError` or `UsageError`."""
+    """Move the workspace of the file. Raises `StoreError` or `UsageError`."""
     path, log, ready = find_record(file)
     database = Database(address, 1)
     await database.open()
@@ -60,16 +60,16 @@ async def move(file: Path, address: str) -> MovedWorkspace:
 
 
 def find_record(file: Path) -> tuple[str, str, bool]:
-    """Path, log and readiness of the workspace, which the index of its data directory knows."""
+    """Path, log and readiness of the workspace, from the index of its data directory."""
     index = file.resolve().parent.parent / "index.db"
     try:
         with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True, timeout=0)) as database:
             rows = database.execute("SELECT path, log, ready FROM workspaces WHERE id = ?", (file.stem,)).fetchall()
     except sqlite3.OperationalError as error:
-        raise UsageError(f"{index}: {error}; stop the server of this data directory first, and give workspaces/ID.db "
-                         "of one") from error
+        raise UsageError(f"{index}: {error}; stop the server that uses this data directory, and give its "
+                         "workspaces/ID.db") from error
     if not rows:
-        raise UsageError(f"{file}: {index} does not know it; give workspaces/ID.db of a data directory")
+        raise UsageError(f"{file}: not in {index}; give the workspaces/ID.db of a data directory")
     return str(rows[0][0]), str(rows[0][1]), bool(rows[0][2])
 
 
@@ -81,7 +81,7 @@ async def _move(database: Database, source: sqlite3.Connection, workspace: UUID,
             "INSERT INTO cancelmark.workspaces (id, path, log, open, ready) VALUES (%s, %s, %s, true, %s)"
             " ON CONFLICT DO NOTHING", (workspace, *record))
         if not made.rowcount:
-            raise UsageError(f"the database has workspace {workspace} already; forget that one first")
+            raise UsageError(f"the database already has workspace {workspace}; forget that one first")
         for table, (order, columns) in TABLES.items():
             rows = source.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
             numbers[table] = len(rows)
@@ -93,7 +93,7 @@ async def _move(database: Database, source: sqlite3.Connection, workspace: UUID,
 
 async def _copy(connection: psycopg.AsyncConnection[Any], table: str, columns: Sequence[str], workspace: UUID,
                 rows: Iterable[Sequence[Any]]) -> int:
-    """Writes the rows, and says in how many texts a NUL was replaced."""
+    """Write the rows, and return in how many texts a NUL was replaced."""
     names = [RENAMED.get((table, column), column) for column in columns]
     more = {"sessions": ", closing, owner, epoch, version, live, wanted"}.get(table, "")
     values = {"sessions": ", false, NULL, 0, 0, 0, false"}.get(table, "")
@@ -115,7 +115,7 @@ def _fit(name: str, value: Any) -> Any:
 
 
 async def _complete(connection: psycopg.AsyncConnection[Any], workspace: UUID) -> None:
-    """What the file has no rows for: the end of the log, whose the sessions are, and the next seq."""
+    """Add what the file has no rows for: the end of the log, the owner of each session, and the next seq."""
     for query in (
         "INSERT INTO cancelmark.logs SELECT %(w)s, coalesce(max(place), 0), coalesce(min(place), 1) - 1"
         " FROM cancelmark.events WHERE workspace_id = %(w)s",

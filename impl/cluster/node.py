@@ -1,15 +1,16 @@
-"""One life of one server in a cluster: it beats, buries those who do not, and looks at what is to be done.
+"""One life of one server in a cluster: it sends heartbeats, declares silent nodes dead, and polls for work.
 
-**The lease is the process's.** The beat is sent by the loop that runs the turns, so that a loop that hangs does not
-beat. Death is one-way: a node that finds itself dead drops its turns, and goes on under another id. A node declares
-others dead only if it has itself beaten without a break for as long as a lease lasts: after an outage of the database
-everybody's lease has run out, and nobody is dead. If a beat is not answered by the time of the next, that one is
-sent on a connection of its own.
+**The lease belongs to the process.** The event loop that runs the turns also sends the heartbeat, so a hanging loop
+misses its heartbeats. Death is one-way: a node that finds itself declared dead abandons its turns and continues under a
+new id. A node may declare others dead only if it has itself sent heartbeats without a break for the length of a lease:
+after an outage of the database every lease has expired, and no node is dead. If a heartbeat is not answered by the time
+of the next, the next one uses a connection of its own.
 
-**Polling is enough.** A wake-up (LISTEN on a connection of its own, if the database can be reached directly) makes a
-node look sooner. It is sent after a commit, for all that has gathered, and never within a step: NOTIFY holds a lock of
-the whole instance until the commit. It names its sender, who need not hear it, and the sessions that have changed: the
-owner of one loads that one, before it looks at anything else. If they have no room in it, everybody looks at all.
+**Polling is enough.** A notification (LISTEN on a connection of its own, if the database can be reached directly) only
+makes a node poll sooner. It is sent after a commit, for all changes that have gathered, and never inside a step: NOTIFY
+holds a lock of the whole instance until the commit. It names its sender, which ignores it, and the changed sessions:
+the owner of a session reconciles it before it polls. If the sessions do not fit into one notification, every node polls
+for everything.
 """
 
 import asyncio
@@ -29,10 +30,10 @@ from ..store.postgres import Database
 log = logging.getLogger("cancelmark.cluster")
 
 CHANNEL = "cancelmark"
-GATHER = 0.003  # seconds in which wake-ups gather
-ROOM = 7_000  # characters of a wake-up; PostgreSQL takes less than 8,000 bytes
-KEPT = "1 day"  # for which the journal of steps, and the names of dead nodes, are kept
-PRUNE = 600.0  # seconds between two looks at what is too old
+GATHER = 0.003  # seconds to gather changes for one notification
+ROOM = 7_000  # characters of a notification; PostgreSQL's limit is 8,000 bytes
+KEPT = "1 day"  # retention of the journal of steps, and of dead nodes
+PRUNE = 600.0  # seconds between two prunings
 
 BEAT = """
 UPDATE cancelmark.nodes SET since = CASE WHEN expires < clock_timestamp() THEN clock_timestamp() ELSE since END,
@@ -57,7 +58,7 @@ UNION ALL SELECT s.workspace_id, s.id, s.version, false FROM cancelmark.nodes n
 
 @dataclass(frozen=True)
 class Lease:
-    """How long a node that says nothing is waited for, in seconds, and how often it says something and looks."""
+    """How long a silent node counts as alive, and how often a node polls, in seconds."""
 
     length: float = 10.0
     poll: float = 1.0
@@ -69,7 +70,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Work:
-    """A session that is this node's, or that nobody has."""
+    """A session that this node owns, or that waits for an owner."""
 
     workspace: UUID
     session: str
@@ -78,22 +79,27 @@ class Work:
 
 
 class Node:
-    """This server among the others. `look` is awaited with what there is to do. `look_at` is awaited with a workspace
-    and a session that another node has written to, and says whether that is all. `die` is called when it is dead."""
+    """This server among the others.
+
+    - `look` is awaited with the work that a poll has found.
+    - `look_at` is awaited with a workspace and a session that another node has written to, and returns whether that
+      settles it.
+    - `die` is called when this node was declared dead.
+    """
 
     def __init__(self, database: Database, url: str, lease: Lease, look: Callable[[list[Work]], Awaitable[None]],
                  look_at: Callable[[str, str], Awaitable[bool]], die: Callable[[], None], direct: str | None = None,
                  ) -> None:
         self.database, self.url, self.lease = database, url, lease
         self.draining = False
-        self.others = 0  # that live
+        self.others = 0  # other nodes alive
         self.deaths = self.buried = 0
-        self.beaten = 0.0  # when the last beat that was answered was sent, by the clock of the event loop
+        self.beaten = 0.0  # when the last answered heartbeat was sent, on the event loop's clock
         self._look, self._look_at, self._die, self._direct = look, look_at, die, direct
         self._awake, self._told = asyncio.Event(), asyncio.Event()
-        self._news: set[tuple[str, str]] = set()  # workspaces and sessions of which the others are to be told
+        self._news: set[tuple[str, str]] = set()  # workspaces and sessions to notify the others of
         self._tasks: list[asyncio.Task[None]] = []
-        self._under_way: set[asyncio.Task[None]] = set()  # beats, and looks at sessions
+        self._under_way: set[asyncio.Task[None]] = set()  # heartbeats, and reconciliations of sessions
         self._dying = asyncio.Lock()
 
     @property
@@ -102,12 +108,12 @@ class Node:
 
     @property
     def alive(self) -> bool:
-        """Whether its lease has not run out, as far as it knows."""
+        """Whether its lease has not expired, as far as it knows."""
         return self.remaining > 0
 
     @property
     def remaining(self) -> float:
-        """Seconds until its lease runs out."""
+        """Seconds until its lease expires."""
         return self.beaten + self.lease.length - asyncio.get_running_loop().time()
 
     async def start(self) -> None:
@@ -118,34 +124,34 @@ class Node:
         self._tasks = [asyncio.ensure_future(self._keep_up(loop)) for loop in loops]
 
     async def _keep_up(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """Begins the loop again, whatever has ended it."""
+        """Restart the loop whenever it fails."""
         while True:
             try:
                 await loop()
             except Exception as error:
-                log.error("a loop of this node failed; it begins again", exc_info=error)
+                log.error("background loop failed, restarting it", exc_info=error)
             await asyncio.sleep(self.lease.poll)
 
     async def stop(self) -> None:
-        """Nothing is this node's any more."""
+        """Stop the loops, and mark this node as dead so others can take over what it still owns."""
         await cancel_all([*self._tasks, *self._under_way])
         with suppress(StoreError):
             await self.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", self.id)
             await self.database.fetch(f"SELECT pg_notify('{CHANNEL}', '')")
 
     def wake(self) -> None:
-        """Looks now."""
+        """Poll now."""
         self._awake.set()
 
     def tell(self, workspace: str, session: str = "") -> None:
-        """Has the others look at the session, soon; without one, at all."""
+        """Notify the other nodes of the session, soon; without a session, of the whole workspace."""
         if self.others:
             self._news.add((workspace, session))
             self._told.set()
 
     async def _enroll(self, id: UUID) -> None:
-        """Takes a place among the nodes under that name, which is this node's once the database knows it: nobody could
-        bury an owner that it does not know."""
+        """Register under the id. This node uses the id only once the database knows it: an unknown owner could never be
+        declared dead."""
         sent = asyncio.get_running_loop().time()
         await self.database.fetch(
             "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
@@ -160,16 +166,18 @@ class Node:
             done, unanswered = await asyncio.wait(
                 unanswered, timeout=self.lease.beat, return_when=asyncio.FIRST_COMPLETED)
             errors = [asyncio.CancelledError() if one.cancelled() else one.exception() for one in done]
-            for error in filter(None, errors):  # whatever it is: a node that does not beat is dead
-                log.warning("no beat: %s", error, exc_info=None if isinstance(error, StoreError) else error)
+            for error in filter(None, errors):  # retry after any error
+                log.warning("heartbeat failed, retrying: %s", error,
+                            exc_info=None if isinstance(error, StoreError) else error)
             if None in errors:
-                unanswered = set()  # the others are too late, whatever they say
+                unanswered = set()  # the earlier ones no longer matter
                 await asyncio.sleep(began + self.lease.beat - asyncio.get_running_loop().time())
             elif errors:
                 await asyncio.sleep(min(self.lease.beat, 0.2))
 
     async def _beat(self, afresh: bool = False) -> None:
-        """Renews the lease of this node. If it is dead to the others, it goes on as another (C5b, C5c)."""
+        """Send a heartbeat, which renews the lease. If the others have declared this node dead, continue under a new
+        id. (C5b, C5c)"""
         id, sent = self.id, asyncio.get_running_loop().time()
         rows = await self.database.fetch(BEAT, self.lease.length, self.draining, id, deadline=self.lease.length,
                                          afresh=afresh)
@@ -179,20 +187,20 @@ class Node:
             if rows:
                 self.beaten, self.others = max(self.beaten, sent), rows[0][0] - 1
                 return
-            log.error("this node was declared dead; it goes on under another name", extra={"node": str(self.id)})
+            log.error("this node was declared dead; continuing under a new id", extra={"node": str(self.id)})
             await self._enroll(uuid4())
-            self._die()  # in the same breath: under its old name it would see its sessions, and run them again
+            self._die()  # at once, or a poll could run its old sessions again
             self.deaths += 1
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # too late for anybody to ask
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark it as retrieved
         return task
 
     async def _look_for_ever(self) -> None:
-        """Buries who does not beat, and looks at what is to be done, woken or not (C5a, C6)."""
+        """Declare silent nodes dead, and poll for work, at each interval and after each notification. (C5a, C6)"""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -200,13 +208,13 @@ class Node:
                 buried = await self.database.fetch(BURY, self.id, self.lease.length)
                 for (id,) in buried:
                     self.buried += 1
-                    log.warning("a node is dead", extra={"node": str(id)})
+                    log.warning("node declared dead", extra={"node": str(id)})
                 await self._look([Work(*row) for row in await self.database.fetch(WORK, self.id)])
             except StoreError as error:
-                log.warning("nothing is seen: %s", error)
-            except Exception as error:  # one session that fails must not keep the node from looking at the others
-                log.error("a look failed", exc_info=error)
-            with suppress(TimeoutError):  # a look belongs to the interval, unless it takes most of it
+                log.warning("poll failed, retrying: %s", error)
+            except Exception as error:  # one failing session must not stop the polls
+                log.error("poll failed", exc_info=error)
+            with suppress(TimeoutError):  # the interval includes the poll, unless that takes most of it
                 async with asyncio.timeout_at(max(began + self.lease.poll, loop.time() + self.lease.poll / 2)):
                     await self._awake.wait()
             self._awake.clear()
@@ -228,11 +236,11 @@ class Node:
                     async for said in notices:
                         self._hear(said)
             except StoreError as error:
-                log.info("no wake-ups: %s", error)
+                log.info("not listening for notifications, retrying: %s", error)
             await asyncio.sleep(self.lease.poll)
 
     def _hear(self, said: str) -> None:
-        """What a node has said. If it is nothing, or cannot be read, anything may have changed."""
+        """Handle a notification. If it is empty or malformed, anything may have changed."""
         try:
             sender, *told = json.loads(said)
             news = [(str(workspace), str(session)) for workspace, session in told]
@@ -246,9 +254,9 @@ class Node:
             if session and await self._look_at(workspace, session):
                 return
         except StoreError as error:
-            log.warning("a session is not seen: %s", error, extra={"session": session})
+            log.warning("session could not be reconciled, polling instead: %s", error, extra={"session": session})
         except Exception as error:
-            log.error("a look at a session failed", exc_info=error, extra={"session": session})
+            log.error("session could not be reconciled", exc_info=error, extra={"session": session})
         self.wake()
 
     async def _prune_for_ever(self) -> None:

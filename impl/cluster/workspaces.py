@@ -1,9 +1,9 @@
 """The workspaces of a database, as one node serves them.
 
-A workspace is open at every node that somebody asks for it, or that owns one of its sessions. A node that nobody asks
-lets go of it, and that changes nothing for the others. It is closed by a call only, and then at all nodes: its sessions
-accept nothing more, what they have is canceled, and when all of that is done it is closed. Whoever opens its path again
-opens its sessions again.
+A workspace is open at every node that a client asks for it, or that owns one of its sessions. An idle node releases it,
+which does not affect the other nodes. Only a call closes it, and then at all nodes: its sessions accept nothing more,
+their prompts are canceled, and when these are done the workspace is closed. Opening its path again opens its sessions
+again.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from ..models import Model
-from ..runtime.refusals import Refusal
+from ..runtime.refusals import Leaving, Refusal
 from ..runtime.runtime import Runtime
 from ..runtime.workspace import Unknown, Workspace, Workspaces
 from ..store import SessionRecord, StoreError
 from ..store.index import Record
-from ..store.places import Places
+from ..store.offsets import Offsets
 from ..store.postgres import Database, PostgresStore
 from .leased import Leased
 from .mirror import Mirror, name_node
@@ -29,8 +29,9 @@ from .node import Lease, Node, Work
 log = logging.getLogger("cancelmark.cluster")
 
 LEASE = Lease()
-BY_ID = "id IN (SELECT id FROM cancelmark.sessions WHERE workspace_id = %s ORDER BY id FOR NO KEY UPDATE)"  # in order
-CLOSING = 0.05  # seconds between two looks at what a workspace that closes still has
+# In the order of ids, to avoid deadlocks.
+BY_ID = "id IN (SELECT id FROM cancelmark.sessions WHERE workspace_id = %s ORDER BY id FOR NO KEY UPDATE)"
+CLOSING = 0.05  # seconds between two checks of a closing workspace
 
 
 class SharedWorkspace(Workspace):
@@ -51,28 +52,30 @@ class SharedWorkspace(Workspace):
             for session in await self.store.sessions():
                 self._add(session)
         if session_id is None:
-            await self.leased.look()
+            await self.leased.reconcile()
         elif session_id in self._sessions:
-            await self.leased.look(session_id)
+            await self.leased.reconcile(session_id)
 
     def _add(self, session: SessionRecord) -> bool:
-        """Takes in a session, and says whether it was not known."""
+        """Register a session, and return whether it is new."""
         is_new = session.id not in self._sessions
         if is_new:
-            self._places[session.id] = len(self._order)
+            self._positions[session.id] = len(self._order)
             self._order.append(session.id)
         self._sessions[session.id] = session
         return is_new
 
     async def hear(self) -> None:
-        """Asks how far the log has come: a client may have seen events of which this node has not heard (C8b)."""
+        """Learn the latest offset of the log: a client may have seen events that this node does not know of yet.
+        (C8b)"""
         self.store.hear(await self.store.latest_event())
 
     def wanted(self) -> bool:
         return super().wanted() or self.leased.is_working()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Those who watch here see first what other nodes have ended: nobody tells them later."""
+        """Close the workspace. First publishes to the subscribers here what other nodes have ended: nothing else
+        would."""
         with suppress(StoreError):
             await self.mirror.look()
             await self.hear()
@@ -81,6 +84,8 @@ class SharedWorkspace(Workspace):
 
 class SharedWorkspaces(Workspaces):
     """The workspaces of one database at one node."""
+
+    closing_refusal = Leaving
 
     def __init__(self, model: Model, database: str | Database, *, url: str = "", lease: Lease = LEASE,
                  wake_ups: str | None = "", **options: Any) -> None:
@@ -91,7 +96,7 @@ class SharedWorkspaces(Workspaces):
         self._over = False
 
     async def start(self) -> None:
-        """Connects to the database, and takes its place among the nodes. Raises `StoreError`."""
+        """Connect to the database, and join the cluster. Raises `StoreError`."""
         await self.database.open()
         await self.node.start()
 
@@ -100,16 +105,16 @@ class SharedWorkspaces(Workspaces):
         if workspace is None:
             async with self._lock(id):
                 workspace = self._open.get(id) or await self._open_known(id)
-        if not workspace.ready:  # another node may have made it ready
+        if not workspace.ready:  # another node may have initialized its agent
             record = await self._find_record(id)
             workspace.ready = record is not None and record.ready
         workspace.claim()
         return workspace
 
     async def _open_known(self, id: str) -> Workspace:
-        """Opens a workspace that another node, or another life, has opened."""
+        """Open a workspace that another node, or an earlier process, has opened."""
         if self.closing:
-            raise _make_unknown(id)
+            raise Leaving()
         workspace = self._open[id] = await self._attach(id)
         return workspace
 
@@ -123,7 +128,7 @@ class SharedWorkspaces(Workspaces):
         return Record(id, *rows[0]) if rows else None
 
     async def _opened(self, record: Record) -> Workspace:
-        """Opens it for all nodes, for somebody who has asked for that."""
+        """Open the workspace at all nodes, for a client's request."""
         if not record.log:
             await PostgresStore(self.database, UUID(record.id)).make(record.path, uuid4().hex[:8])
         await self.database.fetch(
@@ -133,7 +138,7 @@ class SharedWorkspaces(Workspaces):
         return await self._attach(record.id)
 
     async def _attach(self, id: str) -> Workspace:
-        """The workspace at this node, as others have left it. Raises `Unknown` if it was closed or forgotten."""
+        """The workspace at this node, as stored. Raises `Unknown` if it was closed or forgotten."""
         known = await self._find_record(id)
         if known is None or not known.open:
             raise _make_unknown(id)
@@ -141,15 +146,15 @@ class SharedWorkspaces(Workspaces):
         leased = partial(Leased, tell=partial(self.node.tell, id), node=lambda: name_node(self.node.id, self.node.url))
         runtime = Runtime(self.model, store, grace=self.stop, protocol=self.protocol, ownership=leased)
         await runtime.start()
-        places = Places(await store.lives(), known.log)
-        return SharedWorkspace(known, runtime, places, await store.sessions(), self.grace, self.queue, self._left,
+        offsets = Offsets(await store.incarnations(), known.log)
+        return SharedWorkspace(known, runtime, offsets, await store.sessions(), self.grace, self.queue, self._left,
                                self.retention)
 
     async def _known(self, id: str) -> Record | None:
         return await self._find_record(id)
 
     async def _find_open(self, id: str) -> Workspace | None:
-        """The workspace, if it is open here, and no other node has closed or forgotten it meanwhile."""
+        """The workspace, if it is open here and no other node has closed or forgotten it meanwhile."""
         workspace = self._open.get(id)
         if workspace is not None:
             record = await self._find_record(id)
@@ -166,7 +171,7 @@ class SharedWorkspaces(Workspaces):
     async def is_ready(self) -> bool:
         if not await super().is_ready() or not self.node.alive:
             return False
-        try:  # a standby can be read, and takes no work
+        try:  # a standby can be read but not written
             await self.database.fetch("UPDATE cancelmark.nodes SET url = url WHERE id = %s", self.node.id, deadline=2.0)
         except StoreError:
             return False
@@ -175,22 +180,22 @@ class SharedWorkspaces(Workspaces):
     def figures(self) -> Mapping[str, tuple[str, float]]:
         leased = [w.leased for w in self if isinstance(w, SharedWorkspace)]
         return {
-            "sessions_owned": ("Sessions that this node owns", sum(one.count_owned() for one in leased)),
-            "sessions_recovered": ("Sessions of dead nodes that this node has taken over",
+            "sessions_owned": ("Sessions owned by this node", sum(one.count_owned() for one in leased)),
+            "sessions_recovered": ("Sessions recovered from dead nodes by this node",
                                    sum(one.recovered for one in leased)),
-            "others": ("Other nodes that live", self.node.others),
-            "deaths": ("Times that this node was declared dead and has gone on", self.node.deaths),
-            "buried": ("Nodes that this node has declared dead", self.node.buried),
-            "lease_seconds": ("Seconds until its lease runs out", self.node.remaining),
+            "others": ("Other live nodes", self.node.others),
+            "deaths": ("Times this node was declared dead and rejoined", self.node.deaths),
+            "buried": ("Nodes declared dead by this node", self.node.buried),
+            "lease_seconds": ("Seconds until the lease of this node expires", self.node.remaining),
         }
 
     # --- closing
 
     async def delete(self, id: str, deadline: float | None = None, *, forget: bool = False) -> None:
-        """Closes the workspace at all nodes: nothing more is accepted, everything is canceled and waited for."""
+        """Close the workspace at all nodes: accept nothing more, cancel everything, and wait until it is done."""
         workspace = await self.find(id)
         runtime, key = workspace.runtime, UUID(id)
-        runtime.closing = True  # here at once, and at the others by the sessions
+        runtime.closing = True  # takes effect here at once; other nodes see it in the sessions
         try:
             await self.database.fetch(
                 f"UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s AND {BY_ID}", key, key)
@@ -198,7 +203,7 @@ class SharedWorkspaces(Workspaces):
                     "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
                 await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
                 await asyncio.sleep(CLOSING)
-        except BaseException:  # whoever asks again goes on from there
+        except BaseException:  # a retry continues from there
             runtime.closing = self.closing
             raise
         async with self._lock(id):
@@ -217,12 +222,12 @@ class SharedWorkspaces(Workspaces):
                 await self._let_go(workspace)
 
     async def _let_go(self, workspace: Workspace, deadline: float | None = None) -> None:
-        """This node has it open no more; for the others nothing changes."""
+        """Release the workspace at this node. The other nodes are not affected."""
         await workspace.close(deadline)
         self._open.pop(workspace.id, None)
 
     async def close(self, deadline: float | None = None) -> None:
-        """Hands everything over, and leaves the other nodes."""
+        """Hand everything over, and leave the cluster."""
         if self._over:
             return
         self._over = True
@@ -231,18 +236,18 @@ class SharedWorkspaces(Workspaces):
         await self.node.stop()
         await self.database.close()
 
-    # --- what the node sees
+    # --- polls
 
     async def _look(self, work: list[Work]) -> None:
-        """Looks at the sessions that are this node's or nobody's, and at how far the logs have come."""
+        """Reconcile the sessions that this node owns or may claim, and learn how far the logs have come."""
         await self._hear_of_events()
         for one in work:
             try:
                 await self._look_at(one)
             except (StoreError, Refusal, Unknown) as error:
-                log.warning("a session cannot be looked at: %s", error, extra={"session": one.session})
-            except Exception as error:  # it must not keep the node from looking at the others
-                log.error("a look at a session failed", exc_info=error, extra={"session": one.session})
+                log.warning("session could not be reconciled, retrying: %s", error, extra={"session": one.session})
+            except Exception as error:  # one failing session must not stop the others
+                log.error("session could not be reconciled", exc_info=error, extra={"session": one.session})
         for workspace in self:
             assert isinstance(workspace, SharedWorkspace)
             await workspace.leased.give_up_stuck()
@@ -263,14 +268,14 @@ class SharedWorkspaces(Workspaces):
         assert isinstance(workspace, SharedWorkspace)
         if one.owned:
             if workspace.leased.is_behind(one.session, one.version):
-                await workspace.leased.look(one.session)
+                await workspace.leased.reconcile(one.session)
         elif not self.closing:
             await workspace.leased.claim(one.session)
 
     async def _look_at_own(self, workspace_id: str, session_id: str) -> bool:
-        """Looks at a session that another node has written to, if it is this node's."""
+        """Reconcile a session that another node has written to, if this node owns it."""
         workspace = self._open.get(workspace_id)
-        return isinstance(workspace, SharedWorkspace) and await workspace.leased.look_at_own(session_id)
+        return isinstance(workspace, SharedWorkspace) and await workspace.leased.reconcile_own(session_id)
 
     async def _hear_of_events(self) -> None:
         shared = [workspace for workspace in self if isinstance(workspace, SharedWorkspace)]
@@ -284,7 +289,7 @@ class SharedWorkspaces(Workspaces):
         for workspace in shared:
             latest, floor, known = found.get(workspace.id, (0, 0, None))
             if latest > workspace.runtime.broker.latest:
-                await workspace.mirror.look()  # before its end is heard of: no message comes after that
+                await workspace.mirror.look()  # first: no message may follow its prompt's end
                 workspace.store.hear(latest)
             workspace.runtime.broker.floor = max(workspace.runtime.broker.floor, floor)
             if known != workspace.log and not workspace.runtime.unfinished() and not self._lock(workspace.id).locked():

@@ -1,15 +1,15 @@
-"""Language models: what a turn asks of one, and what comes back.
+"""Language models: the interface between a turn and a model.
 
-A model is asked for one *step* of a turn: it is given the messages so far and streams what it says, as deltas. What
-every model here guarantees:
+A turn requests one *step* at a time: the model receives the messages so far and streams its output as deltas. Every
+model in this package guarantees:
 
-- A step that succeeds ends with exactly one `Finish`, its last delta. One that fails raises `ModelError` instead.
+- A step that succeeds ends with exactly one `Finish`, its last delta. A step that fails raises `ModelError` instead.
 - Each tool call is one `ToolCallStart`, any number of `ToolCallArguments` and, once the arguments are complete, one
-  `ToolCallEnd`; their ids are distinct within the step. Calls may interleave. A step that was cut off ends no call.
-- The reason is `tool_use` if and only if the step was not cut off and called a tool.
-- Nothing is tried twice: whether to ask again is the caller's to decide.
-- Canceling the task that waits for the next delta, or closing the generator, ends the request at once. A generator that
-  is left without either is closed whenever it is collected, so hold it with `contextlib.aclosing`.
+  `ToolCallEnd`; their ids are distinct within the step. Calls may interleave. A truncated step ends no call.
+- The reason is `tool_use` if and only if the step was not truncated and called a tool.
+- The model never retries: that is the caller's decision.
+- Canceling the task that waits for the next delta, or closing the generator, ends the request at once. An abandoned
+  generator is closed only when it is garbage-collected, so use `contextlib.aclosing`.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from typing import Protocol
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """The author of a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -29,21 +29,21 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Text:
-    """What is said."""
+    """The text of a message."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Reasoning:
-    """What a model thought before it spoke. It is shown, and never sent back."""
+    """A model's reasoning. It is shown to users and never sent back to the model."""
 
     thinking: str
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A tool that the model wants to be run. `input` is the text of its arguments: JSON, if the model got it right."""
+    """A tool call requested by the model. `input` is the text of its arguments: JSON, unless the model got it wrong."""
 
     id: str
     name: str
@@ -54,7 +54,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What came of a tool call."""
+    """The result of a tool call."""
 
     tool_call_id: str
     name: str
@@ -64,16 +64,16 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class Attachment:
-    """A text that a user has attached, such as a file."""
+    """A text attached by a user, such as a file."""
 
     path: str
-    """Its name, or where it comes from; may be empty."""
+    """Its name or origin; may be empty."""
     mime_type: str
     text: str
 
     @property
     def heard(self) -> str:
-        """How a model hears it: its name, what it says, and where that ends."""
+        """The attachment as sent to a model: with its name, and delimiters around its text."""
         name = self.path or "text"
         return f"[attached: {name} ({self.mime_type})]\n{self.text}\n[end of {name}]"
 
@@ -82,7 +82,7 @@ Part = Text | Reasoning | ToolCall | ToolResult | Attachment
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     """One message of a conversation."""
 
     role: Role
@@ -90,26 +90,26 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Everything that is said in it, and after that what is attached."""
+        """The whole text, followed by the attachments."""
         said = "".join(part.text for part in self.parts if isinstance(part, Text))
         return "\n\n".join(filter(None, (said, *(p.heard for p in self.parts if isinstance(p, Attachment)))))
 
 
-class Kept:
-    """What a model may keep of messages that stay as they are from one step to the next, in any form that it likes."""
+class EncodingCache:
+    """A model's cache of the encoded messages that do not change from one step to the next."""
 
     __slots__ = ("encoded", "number")
 
     def __init__(self) -> None:
-        self.number, self.encoded = 0, b""  # so many of the messages, as they are sent
+        self.number, self.encoded = 0, b""  # the number of cached messages, and their encoding
 
 
-class Conversation(list[Message]):
-    """What a model hears. The first `settled` messages are the same in every later step."""
+class Conversation(list[ChatMessage]):
+    """The messages sent to a model. The first `settled` messages are the same in every later step."""
 
     __slots__ = ("kept", "settled")
 
-    def __init__(self, messages: Iterable[Message], settled: int, kept: Kept) -> None:
+    def __init__(self, messages: Iterable[ChatMessage], settled: int, kept: EncodingCache) -> None:
         super().__init__(messages)
         self.settled, self.kept = settled, kept
 
@@ -124,7 +124,7 @@ class Tool:
 
 
 class FinishReason(StrEnum):
-    """Why an assistant message ended. A model never says `canceled` or `error`: those are for who stops or gives up."""
+    """Why an assistant message ended. A model never reports `canceled` or `error`: the caller sets those."""
 
     END_TURN = "end_turn"
     MAX_TOKENS = "max_tokens"
@@ -137,7 +137,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True)
 class Usage:
-    """What a step cost, in tokens."""
+    """The cost of a step in tokens."""
 
     input_tokens: int
     output_tokens: int
@@ -159,7 +159,7 @@ class ReasoningDelta:
 
 @dataclass(frozen=True)
 class ToolCallStart:
-    """The model begins to call a tool."""
+    """The start of a tool call."""
 
     id: str
     name: str
@@ -167,7 +167,7 @@ class ToolCallStart:
 
 @dataclass(frozen=True)
 class ToolCallArguments:
-    """More of the arguments of call `id`; a piece need not be JSON, only all of them together."""
+    """More of the arguments of call `id`; only all pieces together are JSON."""
 
     id: str
     text: str
@@ -182,11 +182,11 @@ class ToolCallEnd:
 
 @dataclass(frozen=True)
 class Finish:
-    """The step is over."""
+    """The end of the step."""
 
     reason: FinishReason
     usage: Usage | None = None
-    """None if the model did not say."""
+    """None if the model did not report it."""
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | Finish
@@ -198,28 +198,28 @@ class Failure(StrEnum):
     AUTH = "auth"
     """The key is missing, wrong, or not allowed to do this."""
     RATE_LIMIT = "rate_limit"
-    """Too much was asked for; later it may work."""
+    """The rate limit is exceeded; a later retry may succeed."""
     UNAVAILABLE = "unavailable"
-    """The model cannot be reached, is too slow, or is broken on its side."""
+    """The model is unreachable, too slow, or failing."""
     BAD_REQUEST = "bad_request"
-    """The model refuses what was asked: asking the same again is useless."""
+    """The model refuses the request; retrying is pointless."""
     BAD_RESPONSE = "bad_response"
-    """What came back is not an answer."""
+    """The response is invalid."""
     DISCONNECTED = "disconnected"
-    """The connection was lost before the answer was complete."""
+    """The connection was lost before the response was complete."""
     CONTEXT_TOO_LONG = "context_too_long"
-    """The messages do not fit: the turn can go on after a summary."""
+    """The messages exceed the context window: the turn can resume after compaction."""
 
 
 class ModelError(Exception):
-    """A step failed. The message is fit for a log and for a user: it says what to do, and holds no secret."""
+    """A step failed. The message is fit for logs and users: it names the remedy and contains no secret."""
 
     def __init__(self, kind: Failure, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.retry_after = retry_after
-        """How many seconds the model asks to be left alone, if it said so."""
+        """Seconds to wait before a retry, if the model specified them."""
 
     def __repr__(self) -> str:
         return f"ModelError({self.kind.value}, {self.message!r}, retry_after={self.retry_after})"
@@ -230,35 +230,35 @@ class Model(Protocol):
 
     @property
     def name(self) -> str:
-        """Which model it is, as in a message's `model`."""
+        """The model's name, as in a message's `model`."""
 
     @property
     def provider(self) -> str:
-        """Who runs it, as in a message's `provider`."""
+        """The provider, as in a message's `provider`."""
 
     @property
     def hears(self) -> int | None:
-        """How many of the latest messages it looks at. None: everything that was said since the last summary, which
-        takes the place of what becomes too long (`runtime.conversation`)."""
+        """The number of latest messages that it needs. None: all messages since the last summary, which replaces
+        earlier ones when the conversation becomes too long (`runtime.conversation`)."""
 
-    def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        """Asks for one step. The module's docstring says what is guaranteed of the deltas."""
+    def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        """Streams one step. See the module's docstring for the guarantees."""
 
     async def aclose(self) -> None:
-        """Gives back what the model holds. Call it when no step is running; it may be called again."""
+        """Releases the model's resources. Call it when no step is running. Idempotent."""
 
 
 class Draft:
-    """An assistant message while it arrives. Its parts are right after every delta, whatever comes next."""
+    """An assistant message while it is streamed. Its parts are consistent after every delta."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[type[Text | Reasoning] | ToolCall, list[str]]] = []
         self._calls: dict[str, int] = {}
         self.finish: Finish | None = None
-        """The end of the step, once it has come."""
+        """The end of the step, once it has arrived."""
 
     def add(self, delta: Delta) -> None:
-        """Takes in the next delta."""
+        """Applies the next delta."""
         match delta:
             case TextDelta(text):
                 self._append(Text, text)
@@ -283,7 +283,7 @@ class Draft:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What has been said so far: neighbouring text is one part, and each tool call is one."""
+        """The parts so far: adjacent text is one part, and each tool call is one."""
         return tuple(
             ToolCall(kind.id, kind.name, "".join(pieces), kind.finished) if isinstance(kind, ToolCall)
             else kind("".join(pieces))
@@ -291,9 +291,9 @@ class Draft:
         )
 
     @property
-    def message(self) -> Message:
-        """What has been said so far, as a message."""
-        return Message(Role.ASSISTANT, self.parts)
+    def message(self) -> ChatMessage:
+        """The parts so far as a message."""
+        return ChatMessage(Role.ASSISTANT, self.parts)
 
     def _append(self, kind: type[Text | Reasoning], text: str) -> None:
         if not self._parts or self._parts[-1][0] is not kind:

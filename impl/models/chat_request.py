@@ -1,22 +1,22 @@
-"""What is sent to a chat completions endpoint: the body of a request.
+"""The request body for a chat completions endpoint.
 
-A conversation may be long. What has settled of it is encoded once, and kept for the next request. The messages are
-encoded in pieces, and others run between two pieces.
+A conversation may be long. Its settled messages are encoded once and cached for the next request. Encoding yields to
+the event loop between chunks.
 """
 
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
 
-from ..models import Conversation, Message, Role, Tool, ToolCall, ToolResult
+from ..models import ChatMessage, Conversation, Role, Tool, ToolCall, ToolResult
 
-PIECE = 65_536  # bytes that are encoded before others run
+PIECE = 65_536  # bytes encoded before yielding to the event loop
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-async def encode_request(model: str, messages: Sequence[Message], tools: Sequence[Tool]) -> bytes:
-    """The body that asks for one step, streamed and with its usage."""
+async def encode_request(model: str, messages: Sequence[ChatMessage], tools: Sequence[Tool]) -> bytes:
+    """The request body for one step, streamed and with usage."""
     head = {"model": model, "stream": True, "stream_options": {"include_usage": True},
             **({"tools": [_tool(tool) for tool in tools]} if tools else {})}
     settled = b""
@@ -30,7 +30,7 @@ async def encode_request(model: str, messages: Sequence[Message], tools: Sequenc
     return b'%s,"messages":[%s]}' % (_encode(head)[:-1].encode("utf-8", "replace"), body)
 
 
-async def _encode_messages(messages: Sequence[Message]) -> bytes:
+async def _encode_messages(messages: Sequence[ChatMessage]) -> bytes:
     encoded: list[bytes] = []
     size = 0
     for message in _conversation(messages):
@@ -47,10 +47,10 @@ def _tool(tool: Tool) -> dict[str, object]:
     return {"type": "function", "function": function}
 
 
-def _conversation(messages: Sequence[Message]) -> Iterator[dict[str, object]]:
-    """The messages as the wire has them. It wants the results of tool calls right after the calls, where the message of
-    another prompt may stand. A canceled turn leaves tool calls without results, and messages in which nothing is said:
-    the wire refuses both, so they are left out. Reasoning is never sent."""
+def _conversation(messages: Sequence[ChatMessage]) -> Iterator[dict[str, object]]:
+    """The messages in the format of the endpoint. It requires the results of tool calls right after the calls, but here
+    another prompt's message may come in between. It refuses tool calls without results and empty messages, both of
+    which a canceled turn leaves, so they are omitted. Reasoning is never sent."""
     for message, results in zip(messages, _results(messages)):
         content = _clean(message.text)
         calls = [
@@ -65,8 +65,8 @@ def _conversation(messages: Sequence[Message]) -> Iterator[dict[str, object]]:
             yield {"role": message.role.value, "content": content}
 
 
-def _results(messages: Sequence[Message]) -> list[dict[str, ToolResult]]:
-    """For each message, the results of the calls in it by their ids: of each, the first that follows."""
+def _results(messages: Sequence[ChatMessage]) -> list[dict[str, ToolResult]]:
+    """For each message, the results of its calls by their ids: for each call, the first result that follows."""
     following: dict[str, ToolResult] = {}
     found: list[dict[str, ToolResult]] = []
     for message in reversed(messages):
@@ -77,7 +77,7 @@ def _results(messages: Sequence[Message]) -> list[dict[str, ToolResult]]:
 
 
 def _clean(text: str) -> str:
-    """The text without halves of characters, which cannot be sent."""
+    """The text without lone surrogates, which cannot be sent."""
     if text.isascii():
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,10 +1,10 @@
 """Models behind an OpenAI-compatible chat completions endpoint, streamed over HTTP.
 
-The endpoint may be anybody's, and not all of them keep to the letter. An answer is complete once it has named a finish
-reason: `[DONE]`, the usage and an orderly end of the connection may be missing after that, and nothing may be missing
-before. Servers that call tools and say `stop`, that number every call 0, or that name the finish twice are understood.
+Not every compatible endpoint follows the specification exactly. A response is complete once it has a finish reason:
+after that, `[DONE]`, the usage and an orderly end of the connection may be missing, but nothing before it. Servers that
+call tools and report `stop`, that number every call 0, or that send the finish reason twice are supported.
 
-No error text holds the key or a password in the base URL, whoever quotes it back.
+No error text contains the key or a password in the base URL, even if the server quotes it.
 
 **Rejected:** the official client. It took a third of the processor time of a prompt, and two seconds to import.
 """
@@ -23,11 +23,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ..files import UsageError
 from ..models import (
+    ChatMessage,
     Delta,
     Failure,
     Finish,
     FinishReason,
-    Message,
     ModelError,
     ReasoningDelta,
     TextDelta,
@@ -57,21 +57,21 @@ REASONS = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 
-# By code or type (OpenAI, llama.cpp), or else by what the message says (vLLM and others, whose code is just 400).
+# By code or type (OpenAI, llama.cpp), or else by the message (vLLM and others, whose code is just 400).
 CONTEXT_CODES = {"context_length_exceeded", "exceed_context_size_error"}
 CONTEXT_PHRASE = re.compile(r"context (length|size|window)|prompt is too long", re.IGNORECASE)
 
-REFUSAL = 65_536  # bytes of a refusal that are read
-CHUNK = 8 * 1024 * 1024  # bytes of one chunk: everybody waits while it is parsed
+REFUSAL = 65_536  # maximum bytes to read of an error response
+CHUNK = 8 * 1024 * 1024  # maximum bytes of one chunk: parsing it blocks the event loop
 DONE = "[DONE]"
 
 
 class OpenAIModel:
-    """One model at one endpoint. Steps may run at the same time, all in one event loop; they share its connections.
+    """One model at one endpoint. Steps may run concurrently in one event loop; they share connections.
 
     `name`, `base_url` and `api_key` default to the environment's OPENAI_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY. The
-    key may be missing if a base URL is given, as for a model on this machine. A step fails when the server is silent
-    for `timeout` seconds. Raises `UsageError` if something is missing that it cannot do without.
+    key is optional if a base URL is given, as for a local model. A step fails when the server is silent for `timeout`
+    seconds. Raises `UsageError` if a required setting is missing or invalid.
     """
 
     provider = "openai"
@@ -92,13 +92,14 @@ class OpenAIModel:
             raise UsageError("this model needs the h11 package: pip install 'cancelmark[openai]'") from None
         self.name = _setting(name, "OPENAI_MODEL")
         if not self.name:
-            raise UsageError("no model is named: give its name, or set OPENAI_MODEL")
+            raise UsageError("no model name: give one (--model-name), or set OPENAI_MODEL")
         url = _setting(base_url, "OPENAI_BASE_URL")
         key = _setting(api_key, "OPENAI_API_KEY")
         if not (key or url):
-            raise UsageError("no key is given: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that needs none")
+            raise UsageError("no API key: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that needs no key")
         if not (key.isascii() and key.isprintable()) or " " in key:
-            raise UsageError("the key has characters that no key has: look for a stray space, line end or quote in it")
+            raise UsageError("invalid characters in the API key: check OPENAI_API_KEY for a stray space, line break or "
+                             "quote")
         url = url or DEFAULT_BASE_URL
         self._url, secrets = _shown(url)
         self._secrets = Secrets({key, *secrets})
@@ -112,8 +113,8 @@ class OpenAIModel:
 
     hears = None  # everything since the last summary
 
-    async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        answer = _Answer()
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        answer = _ResponseParser()
         failure: ModelError | None = None
         body = await encode_request(self.name, messages, tools)
         try:
@@ -123,17 +124,17 @@ class OpenAIModel:
                         yield delta
         except (Trouble, _Refused) as trouble:
             failure = self._explain(trouble)
-        if not answer.reason:  # otherwise what goes wrong is an end like any other
+        if not answer.reason:  # after a finish reason, the response is complete despite an error
             raise failure or self._cut_short(answer)
         for delta in answer.end():
             yield delta
 
     async def aclose(self) -> None:
-        """Closes the connections that are kept for the next step. No step can follow."""
+        """Closes the idle connections. No step may follow."""
         self._endpoint.close()
 
     async def _chunks(self, body: bytes) -> AsyncGenerator[object, None]:
-        """The chunks of one answer, as JSON."""
+        """The chunks of one response, as JSON."""
         answer = await self._endpoint.request("POST", body=body)
         try:
             if answer.status >= 300:
@@ -151,44 +152,45 @@ class OpenAIModel:
                         raise _Refused.of(None, {}, chunk["error"])
                     yield chunk
         except (ValueError, RecursionError):
-            raise Garbled("the answer has a piece that is not JSON in UTF-8") from None
+            raise Garbled("the response has a chunk that is not UTF-8 JSON") from None
         finally:
             answer.close()
 
-    def _cut_short(self, answer: "_Answer") -> ModelError:
+    def _cut_short(self, answer: "_ResponseParser") -> ModelError:
         if answer.begun:
-            return self._error(Failure.DISCONNECTED, "the answer stopped before it was complete; ask again")
-        return self._error(Failure.BAD_RESPONSE, "the answer was empty; is this a chat completions endpoint?")
+            return self._error(Failure.DISCONNECTED, "the response ended before it was complete; try again")
+        return self._error(Failure.BAD_RESPONSE, "the response was empty; is this a chat completions endpoint?")
 
     def _explain(self, trouble: "Trouble | _Refused") -> ModelError:
-        """What it means that there is no answer."""
+        """The error for a missing or broken response."""
         if isinstance(trouble, _Refused):
             return self._failure(trouble)
         if isinstance(trouble, Silent):
-            return self._error(Failure.UNAVAILABLE, f"no answer for {self._timeout:g} s; try again later")
+            return self._error(Failure.UNAVAILABLE, f"no response for {self._timeout:g} s; try again later")
         if isinstance(trouble, Lost):
-            return self._error(Failure.DISCONNECTED, "the connection was lost before the answer was complete")
+            return self._error(Failure.DISCONNECTED, "the connection was lost before the response was complete")
         if isinstance(trouble, Garbled):
             return self._error(Failure.BAD_RESPONSE, str(trouble))
-        return self._error(Failure.UNAVAILABLE, "cannot connect; is the base URL right, and the server up?")
+        return self._error(Failure.UNAVAILABLE, "cannot connect; check the base URL, and that the server is running")
 
     def _failure(self, refused: "_Refused") -> ModelError:
-        """What the server's refusal means to us."""
+        """The error for the server's error response."""
         status, headers, code, type, said = refused.args
         number = f" ({status})" if status else ""
         retry_after = _retry_after(headers)
-        if status in (401, 403):  # the server's words are left out: some quote the key, or half of it
-            return self._error(Failure.AUTH, f"the key was refused{number}: set OPENAI_API_KEY to one that is allowed")
+        if status in (401, 403):  # omit the server's message: some quote the key, or half of it
+            return self._error(Failure.AUTH, f"the API key was refused{number}: set OPENAI_API_KEY to a valid key")
         if status == 413 or (status in (None, 400, 422) and _too_long(code, type, said)):
-            return self._error(Failure.CONTEXT_TOO_LONG, f"the messages are too long for {self.name}{number}", said)
+            return self._error(Failure.CONTEXT_TOO_LONG, f"the messages exceed the context of {self.name}{number}",
+                               said)
         if status == 429 or (status is None and "rate_limit" in f"{code} {type}"):
-            return self._error(Failure.RATE_LIMIT, f"too much was asked{number}; try again later", said, retry_after)
+            return self._error(Failure.RATE_LIMIT, f"rate limit exceeded{number}; try again later", said, retry_after)
         if status is None or status == 408 or status >= 500:
             return self._error(Failure.UNAVAILABLE, f"the server failed{number}; try again later", said, retry_after)
         return self._error(Failure.BAD_REQUEST, f"the request was refused{number}", said)
 
     def _error(self, kind: Failure, what: str, said: str = "", retry_after: float | None = None) -> ModelError:
-        """An error that names the endpoint and quotes what the server said, as one line and without secrets."""
+        """An error that names the endpoint and quotes the server's message, on one line and without secrets."""
         said = " ".join("".join(c if c.isprintable() else " " for c in self._secrets.hide(said)).split())
         if len(said) > QUOTE_LENGTH:
             said = said[:QUOTE_LENGTH] + "…"
@@ -196,21 +198,21 @@ class OpenAIModel:
 
 
 class _Refused(Exception):
-    """The server refuses: the status, the headers, the code and the type that the server gives, and what it says."""
+    """An error response: its status, headers, code, type and message."""
 
     @classmethod
     def of(cls, status: int | None, headers: Mapping[str, str], body: object) -> "_Refused":
         if not isinstance(body, dict):
             return cls(status, headers, None, None, body if isinstance(body, str) else "")
         code = body.get("code")
-        if status is None and re.fullmatch("[1-5][0-9][0-9]", str(code)):  # of an error in the middle of an answer
+        if status is None and re.fullmatch("[1-5][0-9][0-9]", str(code)):  # an error in the middle of a response
             status = int(str(code))
         said = next((body[key] for key in ("message", "detail", "error") if isinstance(body.get(key), str)), "")
         return cls(status, headers, code, body.get("type"), said)
 
 
 async def _read_refusal(answer: "Answer") -> _Refused:
-    """The refusal that an answer is."""
+    """Reads an error response."""
     data = b""
     async for piece in answer.pieces():
         data += piece
@@ -224,8 +226,8 @@ async def _read_refusal(answer: "Answer") -> _Refused:
     return _Refused.of(answer.status, answer.headers, body.get("error", body) if isinstance(body, dict) else body)
 
 
-class _Answer:
-    """What has been read of one answer."""
+class _ResponseParser:
+    """The parser's state for one response."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -235,10 +237,10 @@ class _Answer:
         self._reasoning = _Utf16()
         self._calls: dict[str, _Utf16] = {}
         self._at: dict[int | None, str] = {}
-        """Which call each index means now. Some servers leave the index out, or use 0 for every call."""
+        """The current call of each index. Some servers omit the index, or use 0 for every call."""
 
     def read(self, chunk: object) -> Iterator[Delta]:
-        """The deltas in one chunk. The client checks no types, so this does."""
+        """The deltas in one chunk. Validates the types of all fields."""
         usage = _field(chunk, "usage", object)
         if usage is not None:
             spent = [_field(usage, name, int) or 0 for name in ("prompt_tokens", "completion_tokens")]
@@ -263,11 +265,11 @@ class _Answer:
         function = _field(piece, "function", object)
         id = _field(piece, "id", str) or self._at.get(index)
         if id is None:
-            raise ModelError(Failure.BAD_RESPONSE, "the answer calls a tool without an id")
+            raise ModelError(Failure.BAD_RESPONSE, "the response has a tool call without an id")
         if self._at.get(index) != id:
             name = _field(function, "name", str)
             if id in self._calls or not name:
-                raise ModelError(Failure.BAD_RESPONSE, "the answer has a tool call without a name, or one twice")
+                raise ModelError(Failure.BAD_RESPONSE, "the response has a tool call without a name, or a duplicate")
             self._at[index] = id
             self._calls[id] = _Utf16()
             yield ToolCallStart(id, name)
@@ -275,7 +277,7 @@ class _Answer:
             yield ToolCallArguments(id, arguments)
 
     def end(self) -> Iterator[Delta]:
-        """What is left to say once a finish reason has come."""
+        """The remaining deltas, after a finish reason has arrived."""
         reason = REASONS.get(self.reason or "", FinishReason.UNKNOWN)
         if self._calls and reason is FinishReason.END_TURN:
             reason = FinishReason.TOOL_USE
@@ -294,8 +296,8 @@ class _Answer:
 
 
 class _Utf16:
-    """Text whose pieces were cut as JavaScript and JSON escapes count: a character may come in two halves, and is held
-    back until it is whole. What never becomes whole becomes U+FFFD, so that all text can be stored and sent."""
+    """Joins text that was split between UTF-16 code units, as JavaScript does: holds a surrogate back until its other
+    half arrives. A lone surrogate becomes U+FFFD, so that all text can be stored and sent."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-16-le")(errors="replace")
@@ -308,11 +310,11 @@ class _Utf16:
 
 
 def _field(thing: object, name: str, kind: type[T]) -> T | None:
-    """A field of the answer; None if it is missing or null."""
+    """A field of the response; None if it is missing or null."""
     value = thing.get(name) if isinstance(thing, dict) else None
     if value is None or isinstance(value, kind):
         return value
-    what = f"the answer's {name} is of type {type(value).__name__}, where {kind.__name__} is expected"
+    what = f"the response's {name} has type {type(value).__name__}; expected {kind.__name__}"
     raise ModelError(Failure.BAD_RESPONSE, what)
 
 
@@ -321,7 +323,7 @@ def _setting(given: str | None, variable: str) -> str:
 
 
 def _shown(url: str) -> tuple[str, set[str]]:
-    """The URL as it may be shown, and the secrets that were in it."""
+    """The URL without its secrets, and the secrets. Raises `UsageError`."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname)
@@ -329,7 +331,7 @@ def _shown(url: str) -> tuple[str, set[str]]:
     except ValueError:
         valid = False
     if not valid:
-        raise UsageError("the base URL is not one: it starts with http:// or https:// and a host, and ends as in /v1")
+        raise UsageError("invalid base URL; expected https://HOST/v1 or http://HOST:PORT/v1")
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
     name, password = parts.username or "", parts.password or ""
     pair = f"{name}:{password}" if password else ""
@@ -338,7 +340,7 @@ def _shown(url: str) -> tuple[str, set[str]]:
 
 
 def _find_completions(base: str) -> str:
-    """Where answers are asked for."""
+    """The URL of the chat completions endpoint."""
     parts = urlsplit(base)
     return parts._replace(path=f"{parts.path.rstrip('/')}/chat/completions", fragment="").geturl()
 
@@ -348,7 +350,7 @@ def _too_long(code: object, type: object, said: str) -> bool:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of `retry-after-ms` or `retry-after`. A date counts from the server's own, if it sends one."""
+    """The seconds of `retry-after-ms` or `retry-after`. A date is relative to the server's `date`, if it sends one."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             seconds = float(headers[name]) / unit

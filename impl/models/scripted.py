@@ -1,15 +1,15 @@
-"""A model without a model: it says what a script tells it to, or echoes the prompt. No network, no clock of its own.
+"""A deterministic model for tests and demos: streams a script, or echoes the prompt. No network, no clock of its own.
 
-A script is a sequence of *beats*: the deltas to stream, and what happens between them. It is cut into scenes, each of
-which ends with a `Finish` or a `Fail`, or where the script ends; each step plays one scene. So a script can call a tool
-in one step and speak in the next, or fail once and then work:
+A script is a sequence of *beats*: the deltas to stream, and what happens between them. It is divided into scenes, each
+of which ends with a `Finish` or a `Fail`, or at the end of the script; each step plays one scene. So a script can call
+a tool in one step and answer in the next, or fail once and then succeed:
 
     ScriptedModel([*call("c1", "read", {"path": "a"}), Finish(FinishReason.TOOL_USE), *say("It says hello.")])
     ScriptedModel({"hi": [Fail(ModelError(Failure.RATE_LIMIT, "slow down")), *say("hello")]})
 
-Scenes are played in order, one for each call that takes this script, and after the last comes the first again. Two
-models with one script that are called alike stream alike, whatever the timing. What models guarantee is the script's to
-keep, or to break, if that is what a test is about.
+Scenes are played in order, one per call, and start over after the last. Two models with the same script and the same
+calls stream the same deltas, regardless of timing. The script is responsible for the guarantees of models; a test may
+break them deliberately.
 """
 
 import asyncio
@@ -19,10 +19,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from dataclasses import dataclass
 
 from ..models import (
+    ChatMessage,
     Delta,
+    Failure,
     Finish,
     FinishReason,
-    Message,
+    ModelError,
     ReasoningDelta,
     Role,
     TextDelta,
@@ -41,29 +43,29 @@ _WORD = re.compile(r"\s*\S+\s*")
 
 @dataclass(frozen=True)
 class Delay:
-    """Nothing happens for this long, by the model's `sleep`."""
+    """Waits for this long, using the model's `sleep`."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Wait:
-    """The step waits until the gate of this name is open."""
+    """Waits until the gate with this name is open."""
 
     gate: str
 
 
 @dataclass(frozen=True)
 class Fail:
-    """The step raises this: a `ModelError`, or anything else that a model should never raise."""
+    """Raises this error: a `ModelError`, or one that a model should never raise."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class Stubborn:
-    """While these beats play, the step does not let itself be stopped: a cancellation is swallowed and counted, and a
-    `close` takes until their waits are over. This is what a turn looks like that has to be abandoned."""
+    """Plays these beats uninterruptibly: swallows and counts cancellations, and delays a `close` until the waits are
+    over. A turn with such a step has to be abandoned."""
 
     beats: tuple["Beat", ...]
 
@@ -73,16 +75,16 @@ Beat = Delta | Delay | Wait | Fail | Stubborn
 
 @dataclass(frozen=True)
 class Request:
-    """What a step was asked."""
+    """The arguments of a step."""
 
     number: int
-    """Which call of the model this is, from 1."""
-    messages: tuple[Message, ...]
+    """The number of this call of the model, from 1."""
+    messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
 
     @property
     def prompt(self) -> str:
-        """The text of the last message that a user sent; empty if there is none."""
+        """The text of the last user message; empty if there is none."""
         return next((m.text for m in reversed(self.messages) if m.role is Role.USER), "")
 
 
@@ -91,20 +93,20 @@ Script = Iterable[Beat] | Mapping[str, Iterable[Beat]] | Choose
 
 
 class Gate:
-    """Where steps wait until somebody lets them pass. All its methods belong to the event loop of the steps."""
+    """A gate at which steps wait until a test opens it. Not thread-safe: use it in the event loop of the steps."""
 
     def __init__(self) -> None:
         self.arrivals = 0
-        """How many steps have come here, ever."""
+        """The number of steps that have ever arrived."""
         self._opened = asyncio.Event()
         self._arrived = asyncio.Event()
 
     def open(self) -> None:
-        """Lets pass everyone who waits here, and everyone who comes later."""
+        """Releases all waiting steps and all later ones."""
         self._opened.set()
 
     async def reached(self, arrivals: int = 1) -> None:
-        """Returns once so many steps have come here, at once if they already have."""
+        """Waits until this many steps have arrived."""
         while self.arrivals < arrivals:
             await self._arrived.wait()
 
@@ -117,13 +119,13 @@ class Gate:
 
 
 def say(text: str, chunks: int = 1) -> tuple[TextDelta, ...]:
-    """The text in so many chunks of about equal length; in fewer if it has fewer characters."""
+    """The text in `chunks` chunks of about equal length; fewer if it has fewer characters."""
     size = max(1, -(-len(text) // chunks))
     return tuple(TextDelta(text[start:start + size]) for start in range(0, len(text), size))
 
 
 def call(id: str, name: str, arguments: Mapping[str, object], pieces: int = 1) -> tuple[Delta, ...]:
-    """One whole tool call, its arguments in so many pieces."""
+    """One complete tool call, its arguments in `pieces` pieces."""
     text = json.dumps(arguments)
     return (
         ToolCallStart(id, name),
@@ -133,7 +135,7 @@ def call(id: str, name: str, arguments: Mapping[str, object], pieces: int = 1) -
 
 
 def echo(prompt: str) -> tuple[TextDelta, ...]:
-    """The answer without a script: the prompt given back, in at most `ECHO_CHUNKS` chunks that end between words."""
+    """The answer without a script: the prompt repeated, in at most `ECHO_CHUNKS` chunks that end between words."""
     heard = prompt.strip() or "nothing"
     words = _WORD.findall(f"You said: {heard}\nI am the built-in model, and I repeat what I hear.")
     size = -(-len(words) // ECHO_CHUNKS)
@@ -141,13 +143,13 @@ def echo(prompt: str) -> tuple[TextDelta, ...]:
 
 
 class ScriptedModel:
-    """Plays a script: one for all prompts, one for each prompt's exact text, or what a function chooses at each call.
+    """Plays a script: one for all prompts, one per exact prompt text, or one chosen by a function at each call.
 
-    A prompt for which there is no script is echoed. A function is asked at every call and gives the scene for that call
-    alone; None means the echo. Between any two deltas other tasks run, so that a step can be canceled anywhere.
+    A prompt without a script is echoed. A function is called at every step and returns the scene for that step; None
+    means the echo. Between any two deltas other tasks run, so that a step can be canceled anywhere.
 
-    Everything but a function goes by the prompt alone, and hears nothing else, however long the session is. A function
-    may look at all that was said, unless `hears` says how much of it the function looks at.
+    Except for a function, a script depends only on the prompt, so the model needs only the last message, however long
+    the session is. A function receives all messages, unless `hears` limits them.
     """
 
     name = "scripted"
@@ -158,28 +160,28 @@ class ScriptedModel:
     ) -> None:
         self.hears = hears if callable(script) else 1
         self.calls = 0
-        """How many steps were asked for. Counted when `step` is called, even if nobody takes a delta."""
+        """The number of calls of `step`, even if no delta was consumed."""
         self.running = 0
-        """How many steps have begun and are not over."""
+        """The number of steps in progress."""
         self.ignored = 0
-        """How many cancellations stubborn beats have swallowed."""
+        """The number of cancellations that stubborn beats have swallowed."""
         self._sleep = sleep
         self._gates: dict[str, Gate] = {}
         self._choose = _chooser(script)
 
     def gate(self, name: str) -> Gate:
-        """The gate of this name, which `Wait` waits for. The same name gives the same gate."""
+        """The gate with this name, for `Wait`. The same name gives the same gate."""
         return self._gates.setdefault(name, Gate())
 
-    def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        """Plays the next scene of the script that these messages have."""
+    def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        """Plays the next scene of the script for these messages."""
         self.calls += 1
         request = Request(self.calls, tuple(messages), tuple(tools))
         chosen = self._choose(request)
         return self._play(echo(request.prompt) if chosen is None else tuple(chosen), request)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no resources."""
 
     async def _play(self, scene: tuple[Beat, ...], request: Request) -> AsyncGenerator[Delta, None]:
         self.running += 1
@@ -209,7 +211,7 @@ class ScriptedModel:
             self.running -= 1
 
     async def _get_past(self, beat: Beat, stubborn: bool) -> None:
-        """Waits as the beat says, or just long enough for other tasks to run."""
+        """Waits as the beat requires, or just long enough for other tasks to run."""
         if not stubborn:
             await self._wait(beat)
             return
@@ -219,7 +221,7 @@ class ScriptedModel:
                 await asyncio.shield(waiting)
             except asyncio.CancelledError:
                 self.ignored += 1
-        waiting.result()  # canceled after all, when every task there is was: at the end of the event loop
+        waiting.result()  # raises if the event loop canceled every task on shutdown
 
     def _wait(self, beat: Beat) -> Coroutine[object, object, None]:
         match beat:
@@ -248,7 +250,7 @@ def _chooser(script: Script | None) -> Choose:
 
 
 class _Player:
-    """The scenes of one script, in turn, for ever."""
+    """Cycles through the scenes of one script."""
 
     def __init__(self, beats: Iterable[Beat]) -> None:
         self._scenes: list[list[Beat]] = [[]]
@@ -277,7 +279,7 @@ def _ends(scene: Iterable[Beat]) -> bool:
 
 
 def _ending(scene: Iterable[Beat]) -> Finish:
-    """How a scene ends that does not say so."""
+    """The implicit end of a scene without a `Finish`."""
     called = any(isinstance(beat, ToolCallStart) for beat, _ in _flat(scene))
     return Finish(FinishReason.TOOL_USE if called else FinishReason.END_TURN)
 
@@ -289,5 +291,39 @@ def _said(deltas: Iterable[Delta]) -> Iterator[str]:
 
 
 def _words(texts: Iterable[str]) -> int:
-    """What a token is here."""
+    """The number of words, which stand in for tokens."""
     return len("".join(texts).split())
+
+
+# --- the built-in model of `cancelmark serve`
+
+PACE = 0.4  # seconds between two chunks of an answer
+
+
+def demo_model(pace: float = PACE) -> ScriptedModel:
+    """A model that repeats its input, pauses `pace` seconds between two chunks, and obeys these prefixes:
+
+    slow: hello            takes ten times as long                 fast: hello       answers immediately
+    fail: hello            fails halfway through the answer        stubborn: hello   ignores requests to stop
+    """
+    return ScriptedModel(lambda request: tuple(_scene(request, pace)), hears=1)  # the prompt
+
+
+def _scene(request: Request, pace: float) -> Iterator[Beat]:
+    directive, colon, rest = request.prompt.strip().partition(":")
+    directive = directive.lower() if colon else ""
+    pause = pace * {"slow": 10, "fast": 0}.get(directive, 1)
+    beats = list(_spoken(rest if directive in ("slow", "fast", "fail", "stubborn") else request.prompt, pause))
+    if directive == "stubborn":
+        yield Stubborn(tuple(beats))
+    elif directive == "fail":
+        yield from beats[:len(beats) // 2]
+        yield Fail(ModelError(Failure.UNAVAILABLE, "the built-in model fails, because it was told to"))
+    else:
+        yield from beats
+
+
+def _spoken(text: str, pause: float) -> Iterator[TextDelta | Delay]:
+    for piece in echo(text.strip()):
+        yield Delay(pause)
+        yield piece

@@ -1,4 +1,4 @@
-"""Secrets, kept out of what others say: a key or a password may come back as it was sent, or in another writing."""
+"""Removes secrets from texts of others: a server may quote a key or a password, verbatim or encoded."""
 
 import re
 from base64 import b64decode
@@ -8,9 +8,9 @@ from html import unescape
 from itertools import chain
 from urllib.parse import unquote_plus
 
-LOOKED_AT = 4000  # characters of a text: nobody is shown more of it
-GUESSED = 4  # characters that a secret must have to be looked for in other writings: a shorter one is found by chance
-NESTED = 2  # writings of writings
+LOOKED_AT = 4000  # characters of a text to examine; the rest is never shown
+GUESSED = 4  # minimum length of a secret to search for in encoded form: shorter ones match by chance
+NESTED = 2  # maximum depth of nested encodings
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{4,}")
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2}[ :]?){4,}")
@@ -18,18 +18,18 @@ _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([0-7]{3}))")
 
 
 class Secrets:
-    """Words that are not to be shown."""
+    """Words that must not be shown."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self._words = sorted({word for word in words if word}, key=len, reverse=True)
         self._guessed = [word.casefold() for word in self._words if len(word) >= GUESSED]
 
     def hide(self, text: str) -> str:
-        """The beginning of the text, with *** for each secret; nothing at all if it holds one in another writing."""
+        """The beginning of the text, with *** for each secret; empty if it contains an encoded secret."""
         said = shown = text[:LOOKED_AT]
         for word in self._words:
             shown = shown.replace(word, "***")
-        cut = len(text) > LOOKED_AT and len(shown) < LOOKED_AT / 2  # the end may be half a secret
+        cut = len(text) > LOOKED_AT and len(shown) < LOOKED_AT / 2  # the end may be part of a secret
         meant = chain(_readings(shown, NESTED), *(_readings(coded, NESTED - 1) for coded in _read_codes(said)))
         return "" if cut or any(map(self._holds_secret, meant)) else shown
 
@@ -39,7 +39,7 @@ class Secrets:
 
 
 def _readings(text: str, deep: int) -> Iterator[str]:
-    """What the text may mean: percent signs, HTML, escapes, Base64 and hex undone, spaces left out, read backwards."""
+    """The possible decodings of the text: percent-encoding, HTML, escapes, Base64, hex, without spaces, reversed."""
     yield text
     if deep:
         plain = [unquote_plus(text), unescape(text), _ESCAPE.sub(_unescape, text),
@@ -55,7 +55,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 def _read_codes(text: str) -> Iterator[str]:
     runs = [match[0].replace("-", "+").replace("_", "/") for match in _BASE64.finditer(text)]
-    for start in range(4):  # what comes before the secret may have any length
+    for start in range(4):  # the secret may start at any alignment
         yield " ".join(_decode(run[start:]) for run in runs)
     for match in _HEX.finditer(text):
         yield unhexlify(re.sub("[ :]", "", match[0])).decode("utf-8", "replace")

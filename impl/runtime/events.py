@@ -1,27 +1,27 @@
-"""Who sees what, and when: a broker between those who publish and those who watch.
+"""The broker between publishers and subscribers: which notices a subscriber sees, and in which order.
 
-There are two kinds of notices. An **update** (a piece of text, a message that has changed) is passed on through memory,
-and a subscriber that is slow skips the oldest of those that wait for it. An **event** is in the store's log, and is
-never lost: a subscriber reads the log from its own place, at its own pace, and if it goes away it comes back to its
-place. An event is published by being committed; the broker hears of it from the store, so no publisher can forget to
-tell, and no canceled one can fail to. Publishers never wait: nothing here that they call suspends.
+**Two kinds of notices.** An **update** (a piece of text, a message that has changed) is passed on in memory, and a slow
+subscriber skips the oldest updates that wait for it. An **event** is in the store's log and is never lost. Each
+subscriber reads the log from its own offset, at its own pace, and a subscriber that disconnects can resume at its
+offset. Committing an event publishes it: the store notifies the broker, so no publisher can forget to, and canceling a
+publisher cannot prevent it. Publishers never wait: nothing that they call here suspends.
 
-**The seam.** Let L be the highest event id that the broker has heard of. An update published now belongs between L and
-L + 1: it is kept together with L, its place. That puts all notices into one order: events by id, and each update after
-the event of its place. A subscriber reads the log only up to the place of the first update that waits, or up to L if
-none does, and takes that update only when it has read so far. Hence what it sees is that one order with some updates
-left out:
-- no event twice and none missing: ids rise with commits, and each read of the log goes on from where the last ended;
+**The seam.** Let L be the highest event id that the broker knows. An update published now belongs between L and L + 1,
+so it is kept together with its offset, L. That puts all notices into one order: events by id, and each update after
+the event at its offset. A subscriber reads the log only up to the offset of its first waiting update, or up to L if
+none waits, and takes that update only when it has read that far. Hence a subscriber sees that one order, with some
+updates left out:
+- no event twice and none missing: ids rise with commits, and each read of the log continues where the last one ended;
 - no event out of order, and no update before an event that was published before it;
 - no update of a prompt after its terminal event: the prompt's `Feed` is closed before that event is written, so the
-  place of each of its updates is below the event's id. This also holds when the event is heard of late, and when a
-  later event of the same commit is heard of first.
+  offset of each of its updates is below the event's id. This holds even if the broker is notified late or out of
+  order.
 
-**The floor.** A log that is not kept for ever loses its oldest events. The broker raises its floor first, to the last
-event that may go, and only then are events up to there deleted. The floor is never above the place of a subscription
-that is open or rests, so that whoever watches misses nothing, and never at the latest event. Whoever comes back to a
-place below the floor is told so first, by a gap, and goes on from the floor. Its place is the old one until it has
-taken the gap: if it leaves before that, it is told again.
+**The floor.** A log with a retention limit loses its oldest events. The broker first raises its floor to the last event
+that may go; only then are events up to there deleted. The floor never rises above the offset of a subscription that is
+open or resting, so no current subscriber misses anything, and it stays below the latest event. A subscriber that
+resumes at an offset below the floor first receives a gap, and continues from the floor. It keeps its old offset until
+it has taken the gap: if it disconnects before that, it receives the gap again.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from weakref import ref
 
 from ..store import Event, Json, Store
 
-BUFFER = 256  # updates that wait for one subscriber
+BUFFER = 256  # updates that may wait for one subscriber
 PAGE = 64  # events that are read from the log at a time
-GAP = "gap"  # the type of a notice that says how many events are missing before the next
+GAP = "gap"  # the type of a notice that counts the events missing before the next
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Something that a slow subscriber may miss."""
+    """A notice that a slow subscriber may miss."""
 
     session_id: str
     type: str
@@ -54,16 +54,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """What a broker has passed on since it was made."""
+    """What a broker has passed on since it was created."""
 
-    subscriptions: int  # those that are open now
-    published: int  # updates that somebody could have watched
-    skipped: int  # updates that a subscriber was too slow for, over all subscribers
+    subscriptions: int  # open now
+    published: int  # updates published while there was a subscriber
+    skipped: int  # updates dropped for slow subscribers, over all subscribers
 
 
-class Held(Generic[T]):
-    """Things of which one that nobody holds any more is gone by itself. `WeakSet` takes several calls to say whether it
-    is empty, which is asked for each piece of an answer."""
+class WeakBag(Generic[T]):
+    """A set of weak references: an object that is referenced nowhere else disappears. The broker asks for every piece
+    of an answer whether it is empty, and `WeakSet` takes several calls to tell."""
 
     def __init__(self) -> None:
         self.refs: dict[ref[T], None] = {}
@@ -89,58 +89,59 @@ class Broker:
 
     def __init__(self, store: Store, *, buffer: int = BUFFER) -> None:
         if buffer < 1:
-            raise ValueError(f"a subscription needs room for at least one update, not {buffer}")
+            raise ValueError(f"buffer is {buffer}; it must be at least 1")
         self.store, self.buffer = store, buffer
-        self.latest = 0  # the highest event id heard of
-        self.floor = 0  # events up to this id are gone, or about to be
+        self.latest = 0  # the highest event id known
+        self.floor = 0  # events up to this id are deleted, or about to be
         self.closed = False
-        self._subscriptions = Held[Subscription]()
-        self._resting = Held[Subscription]()
+        self._subscriptions = WeakBag[Subscription]()
+        self._paused = WeakBag[Subscription]()
         self._published = self._skipped = 0
-        self._page: tuple[tuple[int, int, str | None], list[Event]] = (0, 0, None), []  # that was read last
-        self._unwatch = store.watch(self._hear)
+        self._page: tuple[tuple[int, int, str | None], list[Event]] = (0, 0, None), []  # read last
+        self._unwatch = store.watch(self._on_committed)
 
     async def start(self) -> None:
-        """Hears of what is in the log already. Call it before anybody subscribes."""
-        self._hear(await self.store.latest_event())
+        """Learn the offsets of the existing log. Call it before the first `subscribe`."""
+        self._on_committed(await self.store.latest_event())
         self.floor = await self.store.first_event() - 1
 
     def raise_floor(self, wanted: int) -> int:
-        """Raises the floor to that event, or as far as those who watch allow, and returns it. What is not above the
-        floor may be deleted (R18c)."""
-        held = (subscription.needed for held in (self._subscriptions, self._resting) for subscription in held)
+        """Raise the floor to that event, or as far as subscribers allow, and return it. Events up to the floor may be
+        deleted. (R18c)"""
+        held = (subscription.needed for held in (self._subscriptions, self._paused) for subscription in held)
         self.floor = max(self.floor, min(wanted, self.latest - 1, *held))
         return self.floor
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
-        """All notices from now on; with `after`, also all events above that id. With `session`, only that session's.
+        """A subscription to all notices from now on; with `after`, also to all events above that id. With `session`,
+        only to the notices of that session.
 
-        A place that the log has not reached yet cannot be from this log, and means from the beginning (R29c).
+        An offset beyond the end of the log is not from this log, and means from the beginning. (R29c)
         """
-        place = self.latest if after is None else after if 0 < after <= self.latest else 0
-        subscription = Subscription(self, place, session)
+        offset = self.latest if after is None else after if 0 < after <= self.latest else 0
+        subscription = Subscription(self, offset, session)
         if not self.closed:
             self._subscriptions.add(subscription)
         return subscription
 
     async def read_page(self, after: int, until: int, session: str | None) -> list[Event]:
-        """A page of the log. Who stands where another has just been gets the same."""
+        """A page of the log. Subscribers at the same offset share the page that was read last."""
         asked = after, until, session
         if self._page[0] != asked:
             self._page = asked, await self.store.events(after, until=until, session=session, limit=PAGE)
         return self._page[1]
 
     def feed(self, session_id: str, run_id: str | None = None) -> "Feed":
-        """Where the updates of one prompt are published."""
+        """The feed that publishes the updates of one prompt."""
         return Feed(self, session_id, run_id)
 
     @property
     def watched(self) -> bool:
-        """Whether anybody would see an update. If not, it need not be made."""
+        """Whether there is a subscriber. If not, updates need not be made."""
         return not self.closed and bool(self._subscriptions.refs)
 
     def publish(self, update: Update) -> None:
-        """Passes on an update that belongs to no prompt. Never blocks (R18b)."""
+        """Pass on an update that belongs to no prompt. Never blocks. (R18b)"""
         if not self.watched:
             return
         self._published += 1
@@ -149,29 +150,29 @@ class Broker:
                 self._skipped += subscription.offer(update)
 
     def statistics(self) -> BrokerStatistics:
-        """What was passed on so far."""
+        """The counts so far."""
         return BrokerStatistics(len(self._subscriptions), self._published, self._skipped)
 
     def close(self) -> None:
-        """Nothing is published any more, and each subscription ends when it has seen what was. Leave the store open
-        until they have. Closing twice is closing once."""
+        """Stop publishing. Each subscription ends when it has read what was published; leave the store open until then.
+        Idempotent."""
         self.closed = True
         self._unwatch()
         for subscription in self._subscriptions:
             subscription.wake()
 
-    def leave(self, subscription: "Subscription") -> None:
-        """The subscription gets nothing any more."""
+    def unsubscribe(self, subscription: "Subscription") -> None:
+        """Remove the subscription."""
         self._subscriptions.discard(subscription)
-        self._resting.discard(subscription)
+        self._paused.discard(subscription)
 
-    def let_rest(self, subscription: "Subscription") -> None:
-        """The subscription gets nothing any more, but what it has not seen is kept."""
+    def pause(self, subscription: "Subscription") -> None:
+        """Stop notifying the subscription, but keep the events that it has not read."""
         self._subscriptions.discard(subscription)
-        self._resting.add(subscription)
+        self._paused.add(subscription)
 
-    def _hear(self, latest: int) -> None:
-        """The log has events up to this id."""
+    def _on_committed(self, latest: int) -> None:
+        """Take note that the log has events up to this id, and notify the subscribers."""
         self.latest = max(self.latest, latest)
         if self._subscriptions.refs:
             for subscription in self._subscriptions:
@@ -179,8 +180,8 @@ class Broker:
 
 
 class Feed:
-    """The updates of one prompt. Close it before the prompt's terminal event is written: nothing comes after
-    that (R29d)."""
+    """The updates of one prompt. Close it before the prompt's terminal event is written: no update may follow that
+    event. (R29d)"""
 
     __slots__ = ("_broker", "_open", "_run_id", "_session_id")
 
@@ -190,11 +191,11 @@ class Feed:
 
     @property
     def watched(self) -> bool:
-        """Whether anybody would see an update."""
+        """Whether an update would reach a subscriber."""
         return self._open and self._broker.watched
 
     def publish(self, type: str, payload: Json) -> None:
-        """Passes on an update. Never blocks. When the feed is closed it does nothing: a straggler is no error."""
+        """Pass on an update. Never blocks. Has no effect once the feed is closed: a late update is not an error."""
         if self.watched:
             self._broker.publish(Update(self._session_id, type, payload, self._run_id))
 
@@ -203,25 +204,25 @@ class Feed:
 
 
 class Subscription:
-    """The notices for one subscriber, as an async iterator for one reader; a context manager that closes it.
+    """The notices for one subscriber: an async iterator for one reader, and a context manager that closes it.
 
-    It ends after `close`, at once, and after the broker's, when it has seen everything. Canceling the reader loses
-    nothing: who goes on reading gets the next notice. It holds at most the broker's `buffer` of updates, and a page of
-    events while it is being read (R18a).
+    It ends at once after its own `close`, and after the broker's `close` when it has returned everything. Canceling the
+    reader loses nothing: the next read returns the next notice. It holds at most the broker's `buffer` of updates, and
+    one page of events while it is being read. (R18a)
     """
 
-    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_pause", "_read", "_updates", "place",
-                 "session", "skipped")
+    __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_pause", "_read", "_updates",
+                 "offset", "session", "skipped")
 
-    def __init__(self, broker: Broker, place: int, session: str | None) -> None:
+    def __init__(self, broker: Broker, offset: int, session: str | None) -> None:
         self.session = session
-        self.place = place  # what to come back with: every event up to this id has been seen
-        self.skipped = 0  # updates that were published too fast for this subscriber
+        self.offset = offset  # to resume with: every event up to this id was returned
+        self.skipped = 0  # updates dropped because this subscriber was too slow
         self._broker = broker
-        self._read = max(place, broker.floor)  # how far the log has been read
-        self._gap = self._read - place  # events that are gone, and not yet told of
-        self._page: deque[Event] = deque()  # what was read and not yet seen
-        self._updates: deque[tuple[int, Update]] = deque()  # each with its place
+        self._read = max(offset, broker.floor)  # the log was read up to this id
+        self._gap = self._read - offset  # deleted events that the subscriber does not know of yet
+        self._page: deque[Event] = deque()  # read and not returned yet
+        self._updates: deque[tuple[int, Update]] = deque()  # each with its offset
         self._awake = asyncio.Event()
         self._pause: asyncio.Future[None] | None = None
         self._closed = False
@@ -234,27 +235,27 @@ class Subscription:
             if self._must_read():
                 await self._turn_page()
                 if len(self._page) == PAGE:
-                    await asyncio.sleep(0)  # who has a long way to catch up must not keep everybody else waiting
+                    await asyncio.sleep(0)  # a subscriber far behind must not block the event loop
             elif (notice := self._next()) is not None:
                 return notice
-            elif self.over:
+            elif self.exhausted:
                 break
             else:
                 await self.wait()
         raise StopAsyncIteration
 
     @property
-    def over(self) -> bool:
-        """Whether nothing can come any more, if there is nothing to take."""
+    def exhausted(self) -> bool:
+        """Whether the subscription ends once its buffer is empty."""
         return self._closed or self._broker.closed
 
     async def wait(self) -> None:
-        """Waits for a notice, for the end, or to be nudged. Call it when there is nothing to take."""
+        """Wait for a notice, for the end, or for `nudge`. Call it when there is nothing to take."""
         self._awake.clear()
         await self._awake.wait()
 
     def nudge(self) -> None:
-        """Ends a wait."""
+        """End a wait."""
         self._awake.set()
 
     async def take(self) -> Notice | None:
@@ -264,7 +265,7 @@ class Subscription:
         return self._next()
 
     async def settle(self, seconds: float) -> None:
-        """Waits for so long, so that updates gather, or until there is an event, which nobody waits with."""
+        """Wait so many seconds to let updates gather, or until there is an event: events are not delayed."""
         if self._closed or self._broker.closed or self._read < self._broker.latest:
             return
         loop = asyncio.get_running_loop()
@@ -283,15 +284,16 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """Ends the subscription, also for a reader that waits. Closing twice is closing once."""
+        """End the subscription, also for a reader that waits. Idempotent."""
         self._end()
-        self._broker.leave(self)
+        self._broker.unsubscribe(self)
 
-    def rest(self) -> None:
-        """Ends the subscription like `close`; but until that is called, what it has not seen stays in the log."""
+    def pause(self) -> None:
+        """End the subscription like `close`, but keep the events that it has not returned in the log until `close` is
+        called."""
         if not self._closed:
             self._end()
-            self._broker.let_rest(self)
+            self._broker.pause(self)
 
     def _end(self) -> None:
         self._closed = True
@@ -301,8 +303,8 @@ class Subscription:
 
     @property
     def needed(self) -> int:
-        """Every event above this id has to be kept for it."""
-        return self._read if self._gap else self.place
+        """The log must keep every event above this id for this subscription."""
+        return self._read if self._gap else self.offset
 
     @property
     def held(self) -> int:
@@ -310,7 +312,7 @@ class Subscription:
         return bool(self._gap) + len(self._updates) + len(self._page)
 
     def offer(self, update: Update) -> bool:
-        """Adds the update to those that wait. True if the oldest of them had to go."""
+        """Add the update to the waiting ones. Returns whether the oldest of them was dropped."""
         full = len(self._updates) == self._broker.buffer
         if full:
             self._updates.popleft()
@@ -320,7 +322,7 @@ class Subscription:
         return full
 
     def wake(self) -> None:
-        """There is an event, or an end."""
+        """Notify the reader of an event or of the end."""
         self._awake.set()
         if self._pause:
             _end_pause(self._pause)
@@ -330,7 +332,7 @@ class Subscription:
         return not (self._gap or self._page or self._closed) and self._read < self._readable()
 
     def _readable(self) -> int:
-        """How far the log may be read: what lies beyond was published after the first update that waits."""
+        """How far the log may be read: later events were published after the first waiting update."""
         return self._updates[0][0] if self._updates else self._broker.latest
 
     async def _turn_page(self) -> None:
@@ -340,15 +342,16 @@ class Subscription:
         self._read = page[-1].id if len(page) == PAGE else until
 
     def _next(self) -> Notice | None:
-        """The next notice, if it is here. Taking it and returning it is one step that no cancel can come between."""
+        """The next notice, if it is in memory. It is taken and returned without suspending, so a cancel cannot lose
+        it."""
         if self._gap:
-            gap, self._gap, self.place = Update("", GAP, {"missed": self._gap}), 0, self._read
+            gap, self._gap, self.offset = Update("", GAP, {"missed": self._gap}), 0, self._read
             return gap
         if self._page:
             event = self._page.popleft()
-            self.place = event.id
+            self.offset = event.id
             return event
-        self.place = self._read
+        self.offset = self._read
         return self._updates.popleft()[1] if self._updates else None
 
 

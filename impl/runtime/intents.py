@@ -1,7 +1,7 @@
-"""What can be wanted of a session: to accept a prompt, what clients call, and what turns and the server ask for.
+"""The intents: accept a prompt, the calls of clients, and what turns and the server request.
 
-A call on one prompt also says what is answered when that is done: its record is final, and nothing has to be stored for
-it (R27d). `model/calls.py` has the table of all calls.
+A call on one prompt also defines the answer for a late caller, whose prompt is done. That prompt's record is final, so
+nothing has to be stored. `model/calls.py` has the table of all calls. (R27d)
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,20 @@ from cancelmark.model.family import HOLD, Feature
 from cancelmark.model.lifecycle import Outcome, State
 
 from .. import wire
-from ..store import Message, PromptRecord
-from .outbox import Decision, Intent, Outbox
+from ..store import MessageRecord, PromptRecord
+from .entry import Decision, Intent
+from .outbox import Outbox
 from .refusals import Busy, OtherVersion, Refusal, TooLate
 from .result import Result
 from .run import Handle, Run
-from .session import Effects, Prompt, Session
+from .session import LivePrompt, Session, TakenStep
 from .turn import Turn
 
-GONE = object()  # the answer to a call on a prompt that is not there any more: its record tells
+GONE = object()  # the prompt is no longer in memory: its record has the answer
 
 
 class Accept(Intent):
-    """Accepts a prompt, which enters in the same breath if it can."""
+    """Accepts a prompt, which enters in the same step sequence if it can."""
 
     accepts = True
 
@@ -38,9 +39,9 @@ class Accept(Intent):
     def apply(self, box: Outbox) -> Decision:
         session, home = box.session, box.home
         if self.mode is Feature.REJECT and not session.is_idle():
-            why = "held; resume it" if session.held else "busy; wait"
+            why = "held; resume it first" if session.held else "busy; retry when it is idle"
             raise Busy(f"session {session.id} is {why}, or let the prompt queue")
-        if home.store.shared:  # its seq is above all others of the session, until the store gives it one
+        if home.store.shared:  # provisional and above all others, until the store assigns one
             self._seq = 1 + max([session.counter.latest, *session.prompts])
         elif self._seq is None:
             self._seq = session.counter.next()
@@ -52,23 +53,24 @@ class Accept(Intent):
             self.run.forget_message()
         box.unstored[prompt.seq] = self.run
         steps = [accepted]
-        if self.enters and home.ownership.starts(box):
+        if self.enters and home.ownership.enters_here(box):
             steps += enter(session, prompt)
         return Decision(steps, Handle(self.run, home.broker, accepted.held))
 
 
-def enter(session: Session, prompt: Prompt, action: str = "enter") -> list[Effects]:
-    """The prompt enters, or fails, and is settled if it was canceled, without being asked to (R7b, R21)."""
+def enter(session: Session, prompt: LivePrompt, action: str = "enter") -> list[TakenStep]:
+    """Let the prompt enter, or fail. A prompt that was canceled is settled at once, without another request.
+    (R7b, R21)"""
     steps = [session.take(action, prompt)]
     if prompt.state is State.CANCELED_ON_ENTRY:
         steps.append(session.take("settle", prompt))
     return steps
 
 
-# --- what the server and its turns ask for
+# --- requests of the server and its turns
 
 class OfPrompt(Intent):
-    """Something about a prompt of this server. If others have ended it, there is nothing left to do."""
+    """A request about a prompt of this server. Has no effect if another server has ended the prompt."""
 
     def __init__(self, run: Run) -> None:
         self.of = run
@@ -79,72 +81,72 @@ class OfPrompt(Intent):
             return Decision()
         return Decision(self.take(box, prompt))
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         raise NotImplementedError
 
 
 class Enter(OfPrompt):
-    """The prompt enters, if it has not."""
+    """Lets the prompt enter, if it has not."""
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         return enter(box.session, prompt) if prompt.state is State.ACCEPTED else ()
 
 
 class Fail(OfPrompt):
-    """The prompt cannot start."""
+    """Ends a prompt that cannot start."""
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         return enter(box.session, prompt, "fail") if prompt.state is State.ACCEPTED else ()
 
 
 class Settle(OfPrompt):
-    """The prompt was canceled on entry: that is recorded, and it is done."""
+    """Records that the prompt was canceled on entry, and ends it."""
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         return [box.session.take("settle", prompt)] if prompt.state is State.CANCELED_ON_ENTRY else ()
 
 
 class TakeIn(OfPrompt):
-    """The turn takes in what may be folded into it. The answer is who that is."""
+    """Folds what may be folded into the turn. The answer is the folded prompts."""
 
     def apply(self, box: Outbox) -> Decision:
         steps = super().apply(box).steps
         folded = [e.seq for step in steps for e in step if isinstance(e, Fold)]
         return Decision(steps, [run for seq in folded if (run := box.runs.get(seq) or box.unstored.get(seq))])
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         return [box.session.take("step", prompt)] if box.session.can("step", prompt) else ()
 
 
 class Requeue(OfPrompt):
-    """The turn must go on after a summary: back to the queue, or if it was canceled meanwhile, to its end."""
+    """Returns a prompt to the queue, to go on after a summary. If it was canceled meanwhile, ends it."""
 
     def __init__(self, run: Run, turn: Turn) -> None:
         super().__init__(run)
         self._turn, self._messages = turn, turn.unwritten
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         if prompt.covered:
             self.of.close(self._turn.end(Outcome.CANCELED), self._turn.unwritten)
             return [box.session.take("finish", prompt, Outcome.CANCELED)]
-        self.of.messages, self.of.goes_on = self._messages, True
+        self.of.messages, self.of.is_resumed = self._messages, True
         return [box.session.take("requeue", prompt)]
 
 
 class Finish(OfPrompt):
-    """The turn has ended so, and has still to write these."""
+    """Ends a prompt with its turn's result, and with the messages still to be written."""
 
-    def __init__(self, run: Run, result: Result, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, run: Run, result: Result, messages: Sequence[MessageRecord] = ()) -> None:
         super().__init__(run)
         self._outcome = result.outcome
         run.close(result, messages)
 
-    def take(self, box: Outbox, prompt: Prompt) -> Sequence[Effects]:
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
         return [box.session.take("finish", prompt, self._outcome)]
 
 
 class Recover(Intent):
-    """The session goes on from what the last life, or another server, has left."""
+    """Resumes the session from what a previous owner has left."""
 
     fatal = True
 
@@ -154,16 +156,16 @@ class Recover(Intent):
         return Decision([session.take("recover")])
 
 
-# --- what clients call
+# --- calls of clients
 
-class Call(Intent):
-    """A call of a client. `by` is its id: those who watch are told."""
+class CallIntent(Intent):
+    """A client's call. `by` is the client's id, which subscribers see."""
 
     name: ClassVar[str]
-    features: tuple[Feature, ...] = ()  # without which there is no such call
+    features: tuple[Feature, ...] = ()  # the call exists only with these
 
     def __init__(self, key: int | str | None = None) -> None:
-        self.key, self.by = key, ""  # the prompt that it names, if it names one
+        self.key, self.by = key, ""  # the prompt that it names, or None
 
     def apply(self, box: Outbox) -> Decision:
         if self.key is None:
@@ -174,22 +176,24 @@ class Call(Intent):
     def decide(self, box: Outbox) -> Decision:
         raise NotImplementedError
 
-    def decide_on(self, box: Outbox, prompt: Prompt) -> Decision:
+    def decide_on(self, box: Outbox, prompt: LivePrompt) -> Decision:
         raise NotImplementedError
 
     def late(self, record: PromptRecord) -> Any:
-        """What is answered if its prompt is done."""
+        """The answer for a late caller, whose prompt is done."""
         raise NotImplementedError
 
     def told(self, box: Outbox, seq: int = 0, held: bool = False) -> wire.Called:
-        """What those who watch are told, but for the mark."""
+        """The call as subscribers receive it, without the mark."""
         return wire.Called(box.session.id, self.name, 0, seq, held, self.by)
 
 
-class Cancel(Call):
-    """It reaches everything that was accepted before it. Applied again, it also reaches what others have accepted
-    meanwhile, and no prompt that was accepted here since: its caller may have been told of the first, and not of
-    these."""
+class Cancel(CallIntent):
+    """Cancels everything that was accepted before it.
+
+    Re-applied, it also reaches what other servers have accepted meanwhile, but no prompt accepted here since: its
+    caller may know of the former, and not of the latter.
+    """
 
     name = "cancel"
 
@@ -205,7 +209,7 @@ class Cancel(Call):
 
 
 class Close(Cancel):
-    """A cancel, after which the server accepts nothing more."""
+    """A cancel after which the server accepts nothing more."""
 
     name = "close"
 
@@ -213,9 +217,9 @@ class Close(Cancel):
         return super().decide(box)._replace(call=None)
 
 
-class ClearQueue(Call):
-    """It drops what is queued when it is stored: nobody has its answer before, so for every caller it came after
-    those."""
+class ClearQueue(CallIntent):
+    """Drops what is queued at the time it is stored. No client has its answer before that, so every client sees it
+    after those prompts."""
 
     name = "clear_queue"
 
@@ -223,10 +227,10 @@ class ClearQueue(Call):
         return Decision([box.session.take(self.name)], None, self.told(box))
 
 
-class Revoke(Call):
+class Revoke(CallIntent):
     name, features = "revoke", (Feature.REVOKE,)
 
-    def decide_on(self, box: Outbox, prompt: Prompt) -> Decision:
+    def decide_on(self, box: Outbox, prompt: LivePrompt) -> Decision:
         step = box.session.take(self.name, prompt)
         after = prompt.state
         return Decision([step], wire.Revoked(
@@ -238,8 +242,9 @@ class Revoke(Call):
                             record.outcome.value if record.outcome else "", record.into or 0)
 
 
-class Stop(Call):
-    """It reaches the prompt in front. Applied again, it reaches nobody else if that prompt was asked to stop (R31a)."""
+class Stop(CallIntent):
+    """Stops the prompt in front. Re-applied, it reaches no other prompt if that one was already asked to stop.
+    (R31a)"""
 
     name = "stop"
 
@@ -268,8 +273,8 @@ class Stop(Call):
         return Decision(steps, answer, self.told(box, seq, self._hold) if changed else None)
 
 
-class Hold(Call):
-    """Hold, or resume."""
+class Hold(CallIntent):
+    """Holds or resumes the session."""
 
     features = (Feature.HOLD,)
 
@@ -284,14 +289,14 @@ class Hold(Call):
         return Decision([step], wire.Held(session.held), told)
 
 
-class Replace(Call):
+class Replace(CallIntent):
     name, features = "replace", (Feature.REPLACE,)
 
     def __init__(self, key: int | str, text: str, if_version: int | None) -> None:
         super().__init__(key)
         self._text, self._if_version = text, if_version
 
-    def decide_on(self, box: Outbox, prompt: Prompt) -> Decision:
+    def decide_on(self, box: Outbox, prompt: LivePrompt) -> Decision:
         if (known := self._look(prompt)) is not None:
             return Decision((), known)
         if not box.session.can(self.name, prompt):
@@ -306,23 +311,23 @@ class Replace(Call):
             return known
         raise too_late(record)
 
-    def _look(self, prompt: Prompt | PromptRecord) -> wire.Replaced | None:
-        """The answer if the prompt has that text already, which is no change, and is taken in every state."""
+    def _look(self, prompt: LivePrompt | PromptRecord) -> wire.Replaced | None:
+        """The answer if the prompt already has that text, which is allowed in every state and changes nothing."""
         if not (self._text.strip() or prompt.attachments):
-            raise Refusal("prompt: it is empty; say something, or drop the prompt")
+            raise Refusal("prompt: empty text; send a text, or revoke the prompt instead")
         version = prompt.traits.version
         if self._text == prompt.text:
             return wire.Replaced(prompt.seq, version)
         if self._if_version not in (None, version):
-            raise OtherVersion(f"its text has version {version} by now; read it again", prompt.state, prompt.outcome,
-                               version)
+            raise OtherVersion(f"the text is now at version {version}; read it again, then retry", prompt.state,
+                               prompt.outcome, version)
         return None
 
 
-class Next(Call):
+class Next(CallIntent):
     name, features = "next", (Feature.NEXT,)
 
-    def decide_on(self, box: Outbox, prompt: Prompt) -> Decision:
+    def decide_on(self, box: Outbox, prompt: LivePrompt) -> Decision:
         if not box.session.can(self.name, prompt):
             raise too_late(prompt)
         return Decision([box.session.take(self.name, prompt)], wire.Placed(0), self.told(box, prompt.seq))
@@ -331,7 +336,7 @@ class Next(Call):
         raise too_late(record)
 
 
-def too_late(prompt: Prompt | PromptRecord) -> TooLate:
+def too_late(prompt: LivePrompt | PromptRecord) -> TooLate:
     where = prompt.outcome or prompt.state
-    return TooLate(f"prompt {prompt.seq} does not wait any more: it is {where.value.replace('_', ' ')}",
+    return TooLate(f"prompt {prompt.seq} can no longer be changed: it is {where.value.replace('_', ' ')}",
                    prompt.state, prompt.outcome, prompt.traits.version)

@@ -1,11 +1,11 @@
-"""What the journal has to keep of a step: operations, to be committed together."""
+"""The operations that journal a step, to be committed together."""
 
 from collections.abc import Callable, Container, Iterator
 
 from cancelmark.model.effects import End, Fold, Record
 from cancelmark.model.family import RUN_ID
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import PLAIN
+from cancelmark.model.session import DEFAULT_TRAITS
 
 from ..store import (
     TERMINAL,
@@ -13,7 +13,7 @@ from ..store import (
     AppendEvent,
     ChangePrompt,
     HoldSession,
-    Message,
+    MessageRecord,
     MovePrompt,
     Operation,
     PutMessage,
@@ -22,25 +22,25 @@ from ..store import (
 )
 from .messages import canceled_messages
 from .run import Run
-from .session import Effects, Prompt, Session
+from .session import LivePrompt, Session, TakenStep
 
 
 class Journal:
-    """Writes down the steps of a session. `mark` and `held` are as they are stored, `run_of` tells what is known of a
-    prompt. A store that is shared is also told what the steps are, and gives seqs to `unnumbered` prompts: these are 0
-    here, and their messages p0."""
+    """Collects the operations of a session's steps. `mark` and `held` are the stored values. With a shared store
+    (`unnumbered` is given) it also names the steps, and the store assigns seqs to the `unnumbered` prompts: these have
+    seq 0 here, and their messages the id p0."""
 
-    def __init__(self, session: Session, mark: int, held: bool, run_of: Callable[[Prompt], Run],
+    def __init__(self, session: Session, mark: int, held: bool, run_of: Callable[[LivePrompt], Run],
                  unnumbered: Container[int] | None) -> None:
         self.operations: list[Operation] = []
         self.actions: list[list[object]] = []
-        self.records: list[tuple[Run, Message]] = []  # messages of prompts that never ran
+        self.records: list[tuple[Run, MessageRecord]] = []  # of prompts that were canceled before they ran
         self._session, self._mark, self._held, self._run_of = session, mark, held, run_of
         self._shared, self._unnumbered = unnumbered is not None, unnumbered or ()
         self._runs: dict[int, Run] = {}
 
-    def add(self, step: Effects) -> None:
-        """Everything of the step that must survive (R14a, R14d, R16b)."""
+    def add(self, step: TakenStep) -> None:
+        """Add everything of the step that must survive a crash. (R14a, R14d, R16b)"""
         if self._shared:
             self.actions.append(self._name(step))
         add = self.operations.append
@@ -52,7 +52,7 @@ class Journal:
             add(HoldSession(self._session.id, step.held))
         accepted = step.prompt if step.action == "accept" else None
         if accepted:
-            traits = step.changed[-1].traits if step.changed else PLAIN
+            traits = step.changed[-1].traits if step.changed else DEFAULT_TRAITS
             seq = 0 if accepted.seq in self._unnumbered else accepted.seq
             add(AcceptPrompt(seq, self._session.id, step.text, accepted.run_id,
                              tuple(accepted.attachments), traits))
@@ -66,14 +66,14 @@ class Journal:
             run = self._runs.get(prompt.seq) or self._runs.setdefault(prompt.seq, self._run_of(prompt))
             if row.source is State.ACTIVE:
                 self.operations += map(PutMessage, run.messages)
-            if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.goes_on):
+            if row.outcome is Outcome.FOLDED or (row.dest is State.ACTIVE and not run.is_resumed):
                 add(PutMessage(run.message._replace(id="p0") if prompt.seq in self._unnumbered else run.message))
             seq = 0 if prompt.seq in self._unnumbered else prompt.seq
             add(MovePrompt(seq, row.dest, row.outcome, hosts.get(prompt.seq)))
         for effect in step:
             match effect:
                 case Record(seq):
-                    self.operations += map(PutMessage, self._hand_over())  # what was begun before comes before
+                    self.operations += map(PutMessage, self._hand_over())  # the messages of the running turn come first
                     run = self._runs[seq]
                     for message in canceled_messages(run.message, seq):
                         self.records.append((run, message))
@@ -83,14 +83,14 @@ class Journal:
                     payload = run.result(outcome).to_json(seq)
                     add(AppendEvent(self._session.id, TERMINAL, payload, run.prompt.run_id))
 
-    def _hand_over(self) -> Iterator[Message]:
-        """What the running turn is still to write."""
+    def _hand_over(self) -> Iterator[MessageRecord]:
+        """The messages that the running turn has not written yet."""
         for prompt in self._session.active:
             if (turn := self._run_of(prompt).turn):
                 yield from turn.hand_over()
 
-    def _name(self, step: Effects) -> list[object]:
-        """What the step is: action, prompt, variant, and mark and hold after it."""
+    def _name(self, step: TakenStep) -> list[object]:
+        """The step as data: action, seq, variant, and the mark and hold after it."""
         variant, prompt = getattr(step.variant, "value", step.variant), step.prompt
         seq = None if prompt is None else 0 if prompt.seq in self._unnumbered else prompt.seq
         if step.action == "accept":

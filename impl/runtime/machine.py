@@ -1,4 +1,4 @@
-"""The rows of a protocol as a `transitions` machine: the only thing that moves a prompt of the runtime."""
+"""The rows of a protocol as a `transitions` machine: the only code that moves a prompt of the runtime."""
 
 from functools import lru_cache
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from cancelmark.model.protocol import Protocol as Rules
 
 
 class Movable(Protocol):
-    """What the machine moves: any object with a state, an outcome, and a session that its guards are answered from."""
+    """What the machine moves: an object with a state, an outcome, and a session that answers its guards."""
 
     state: State
     outcome: Outcome | None
@@ -21,7 +21,7 @@ class Movable(Protocol):
 
 
 class Lifecycle:
-    """One machine for all prompts of a protocol. They are not attached to it, so it costs them nothing."""
+    """One machine for all prompts of a protocol. Prompts are not attached to it, so it costs them nothing."""
 
     def __init__(self, rules: Rules) -> None:
         ask = {guard: self._question(rules.guards[guard]) for guard in rules.guards}
@@ -38,15 +38,16 @@ class Lifecycle:
         for row in rules.rows:
             same = self._rows.setdefault((row.trigger, row.source, row.dest), row)
             if same.outcome is not row.outcome:
-                raise ValueError(f"two rows {row.name} from {row.source.value} have different outcomes: the machine "
-                                 "cannot tell them apart; give each a trigger of its own")
+                raise ValueError(f"two rows {row.name} from {row.source.value} have different outcomes and the same "
+                                 "trigger; give each a trigger of its own")
 
     @staticmethod
     def _question(answer: Answer) -> Any:
         return lambda prompt: answer(prompt.session, prompt)
 
     def fire(self, prompt: Movable, trigger: Trigger) -> Row:
-        """Moves `prompt` along the one row that applies and returns that row, or raises and changes nothing."""
+        """Move the prompt along the one row that applies, and return that row. Raises `IllegalTrigger` and changes
+        nothing if none does."""
         source, event = prompt.state, self._events.get(trigger)
         try:
             moved = event is not None and event.trigger(prompt, prompt)

@@ -1,274 +1,113 @@
-"""An outbox: one session, and what was asked of it and is still to be stored.
+"""A session's outbox: the session in memory, and the intents that are not stored yet.
 
-**Memory is what the store has last answered, and what was asked since, in order.** What somebody wants is an *intent*.
-It is applied to the session at once, so that a cancel stops the running turn in the same breath (R16c), and waits here.
-What has gathered is committed against the version that the store has last answered with; one commit is under way at
-most. Once it is stored, those who have asked are answered, and what the steps ask for is done, in order: updates are
-published, turns are started and stopped (R19b). So a terminal event is durable before the next turn starts.
+**What memory holds.** Memory is the state that the store last confirmed, plus the intents submitted since, in order. An
+*intent* is what a caller wants. The outbox applies it to the session at once, so a cancel stops the running turn
+without waiting for the disk, and then keeps it until it is stored. Each commit takes the intents that have gathered and
+names the version that the store last confirmed; at most one commit is in flight. When a commit is stored, the outbox
+answers its callers and then applies the effects of its steps in order: it publishes updates, starts turns and stops
+them. So a terminal event is durable before the next turn starts.
 
-**If that cannot be, the session is loaded, and what waits is applied again**, in order: after a conflict, since others
-have written to the session; after a refused acceptance, on which others may have been applied; after a step that has
-failed in the middle. An intent is not a step that was computed: it does what its caller wants on any state. It keeps
-what cannot be withdrawn: how far a cancel reaches, and whom a stop has stopped.
+**Reload and re-apply.** When a commit cannot be stored as it is, the outbox reloads the session and re-applies the
+waiting intents in order. This happens in three cases:
+- after a conflict, because another server has written to the session;
+- after a refused acceptance, because later intents may have been applied on top of it;
+- after a step that failed halfway.
 
-**A prompt is accepted and enters in one commit.** Acceptances come last in it, and what is asked behind them waits for
-the next: a store that several servers share gives the prompt its seq in that commit, and nothing else may name a prompt
-that has none; and an acceptance that is refused takes nobody along.
+An intent is not a precomputed step: it does what its caller wants on any state. It remembers what cannot be withdrawn:
+how far a cancel reaches, and which prompt a stop has stopped.
 
-**When the store fails.** A failure that may pass (a full disk, a locked file) refuses the acceptances, and is waited
-out for the rest: nothing is lost (R1c, R25a). A commit of which it is not known whether it is kept stays as it is, and
-is sent again under its id, unless it has acceptances only: the session is loaded then, which tells. What is asked
-behind it waits. A message that the store will never take is left out, and ends the turn that needs it with an error. A
-journal that it will never take is fatal to the session: that is said loudly, everybody who waits is told, and a restart
-goes on from what the journal has (R25b).
+**A prompt is accepted and enters in one commit.** Acceptances are the last entries of a commit, and intents submitted
+after them wait for the next one. There are two reasons. A shared store assigns the prompt its seq in that commit, and
+nothing may name a prompt without a seq. And a refused acceptance must not fail other callers.
 
-**Rejected:** applying intents only when they are committed. Nobody could be told what a call will do, and everything
-that asks the session (who is active, what is queued) would have to wait for the disk.
+**When the store fails.**
+- A transient failure (a full disk, a locked file) fails the acceptances. The outbox retries everything else with
+  backoff, so nothing is lost.
+- An unconfirmed commit keeps its id and is retried under it, which is idempotent. Intents submitted after it wait. A
+  commit of acceptances only is not retried: the outbox reloads the session to learn the outcome.
+- A message that the store can never take is left out, and the turn that needs it ends with an error.
+- A journal entry that the store can never take is fatal to the session. The outbox logs this as critical, fails all
+  waiters, and a restart resumes from the journal.
+
+**Rejected:** applying intents only when they are committed. No caller could learn what a call will do, and every
+query of the session (who is active, what is queued) would have to wait for the disk. (R19b)
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import Effect, End, Fold, Start, Stop
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.protocol import Protocol as Rules
 
-from .. import wire
 from ..store import (
     EPOCH,
     AcceptPrompt,
     Committed,
     Conflict,
-    Json,
+    ConstraintViolation,
     Operation,
     PromptRecord,
-    Refused,
     Snapshot,
-    Store,
     StoreError,
     Unconfirmed,
     UnknownSession,
 )
-from .events import Broker, Update
+from .entry import NOTHING, Entry, Intent
+from .environment import Environment
 from .journal import Journal
-from .messages import list_names, wire_message
-from .refusals import TOO_LATE, Moved, NoSession, Refusal, Stuck
-from .run import CALL, STATE, Run, Shown, show
-from .session import Counter, Effects, Prompt, Restored, Session
+from .messages import wire_message
+from .publisher import Publisher
+from .refusals import Moved, NoSession, Refusal, Stuck
+from .run import Run, show
+from .session import LivePrompt, Restored, Session, TakenStep
 from .tasks import has_succeeded
-from .trace import TraceWriter
-from .writer import UNSTORABLE, Commit, Writer
+from .writer import UNSTORABLE, Commit
 
 log = logging.getLogger("cancelmark")
 
-SHOWN = 280  # characters of a prompt that an update of its state carries
-SESSION = "session"  # the type of an update that tells of a session
-EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}  # whose trace is one line for all sessions
-
-
-Ready = Callable[[str], Awaitable[None]]
-
-
-class Decision(NamedTuple):
-    """What an intent has come to on a session: the steps that were taken, and what is answered once they are stored,
-    with all that was asked before. What is shown to those who watch is told then too."""
-
-    steps: Sequence[Effects] = ()
-    answer: Any = None  # a `Refusal` is raised
-    call: wire.Called | None = None
-
-
-class Intent:
-    """What somebody wants of a session. It can be applied more than once: only the last time counts."""
-
-    accepts = False  # it accepts a prompt
-    alone = False  # and that is not committed together with acceptances before it
-    fatal = False  # the session cannot go on without it
-    run: Run | None = None  # of its prompt
-
-    def apply(self, box: "Outbox") -> Decision:
-        """Takes the steps, in one breath."""
-        raise NotImplementedError
-
-
-class Nothing(Intent):
-    """It is answered when all that was asked before is."""
-
-    def apply(self, box: "Outbox") -> Decision:
-        return Decision()
-
-
-NOTHING = Nothing()
-
-
-class Entry:
-    """An intent in an outbox."""
-
-    __slots__ = ("after", "answer", "applied", "call", "done", "intent", "steps", "traced")
-
-    def __init__(self, intent: Intent, done: "asyncio.Future[Any] | None") -> None:
-        self.intent, self.done = intent, done
-        self.steps: Sequence[Effects] = ()
-        self.answer: Any = None
-        self.call: wire.Called | None = None
-        self.after: int | None = None  # the last line of the trace when it was first applied
-        self.applied = self.traced = False
-
-    def resolve(self, answer: Any) -> None:
-        if self.done and not self.done.done():
-            if isinstance(answer, BaseException):
-                self.done.set_exception(answer)
-                self.done.exception()  # nobody has to wait any more
-            else:
-                self.done.set_result(answer)
-
-
-class Ownership(Protocol):
-    """Whether this process runs the prompts of a session. It answers questions, and asks for claims."""
-
-    shared: bool  # other servers may have written to a session, and own it
-    until: str  # of a session that stands still: when it goes on
-    remedy: str
-    interrupted: str  # what is said of a turn whose server is gone
-
-    async def start(self) -> None:
-        """Takes up what the last life has left."""
-
-    async def create(self, id: str, title: str) -> None:
-        """A new session."""
-
-    async def reach(self, session_id: str) -> "Outbox":
-        """The session, with all that was done in it before. Raises `NoSession`, `Stuck`."""
-
-    def leave(self, deadline: float) -> Awaitable[None]:
-        """This process accepts nothing more, and stops running turns. It has closed the store in the end."""
-
-    def starts(self, box: "Outbox") -> bool:
-        """Whether a prompt that is accepted now enters here, in the same commit."""
-
-    def may_start(self) -> bool:
-        """Whether turns are started here."""
-
-    def ask(self, box: "Outbox", batch: Sequence[Entry]) -> tuple[str, str]:
-        """The claim and the release that go with the commit."""
-
-    def hear(self, box: "Outbox", answer: Committed) -> bool:
-        """The commit is stored. Whether the session has become this process's by it."""
-
-    def settled(self, box: "Outbox", answer: Committed) -> None:
-        """And everything that it asks for is done."""
-
-    def name(self, box: "Outbox") -> str:
-        """The name of the server that runs its turns, where there are several."""
-
-
-class Workers(Protocol):
-    """Who runs turns."""
-
-    def start(self, box: "Outbox", run: Run) -> None: ...
-    def begin_grace(self, box: "Outbox", run: Run) -> None: ...
-    def let_go(self, run: Run) -> None: ...
-    def let_in(self, box: "Outbox", run: Run) -> None: ...
-    def settle(self, box: "Outbox", run: Run) -> None: ...
-
-
-class Environment:
-    """What the outboxes of one runtime have in common."""
-
-    turns: Workers
-    ownership: Ownership
-    ready: Ready | None = None  # awaited with the session's id before an accepted prompt enters
-
-    def __init__(self, store: Store, broker: Broker, trace: TraceWriter | None, protocol: Rules) -> None:
-        self.store, self.broker, self.trace, self.protocol = store, broker, trace, protocol
-        self.counter = Counter()
-        self.boxes: dict[str, Outbox] = {}
-        self.describe: Callable[[str], Json] = lambda session_id: {"id": session_id}  # what is told of a session
-        self.ended = dict.fromkeys(Outcome, 0)  # how many prompts have ended so, in this life
-        self.closing = False
-        self.asked = 0  # intents that are not stored
-        self.quiet = asyncio.Event()  # it is closing, and everything is done
-        self.over = asyncio.Event()  # nothing is tried again
-        self.writer = Writer(store, self.over)
-        self.tasks: set[asyncio.Future[None]] = set()
-        self.left: set[asyncio.Future[None]] = set()  # tasks of turns that were abandoned
-        self._committing: dict[asyncio.Future[None], Outbox] = {}
-
-    def open(self, id: str, snapshot: Snapshot | None = None, version: int = 0) -> "Outbox":
-        """An outbox for a new session, or for one as it is stored."""
-        box = self.boxes[id] = Outbox(Session(id, self.counter, protocol=self.protocol), self, version)
-        if snapshot:
-            box.restore(snapshot)
-        return box
-
-    def find(self, session_id: str) -> "Outbox":
-        """The session's outbox. Raises `NoSession`."""
-        try:
-            return self.boxes[session_id]
-        except KeyError:
-            raise NoSession(f"there is no session {session_id}; create it first") from None
-
-    @property
-    def runs(self) -> "list[tuple[Outbox, Run]]":
-        """The prompts that are not done, each with its outbox."""
-        return [(box, run) for box in self.boxes.values() for run in box.runs.values()]
-
-    def spawn(self, work: Coroutine[Any, Any, None], box: "Outbox | None" = None) -> "asyncio.Task[None]":
-        """Does the work in a task of its own, soon. What an outbox has is committed by it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        if box:
-            self._committing[task] = box
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, task: "asyncio.Future[None]") -> None:
-        self.tasks.discard(task)
-        self.left.discard(task)
-        box = self._committing.pop(task, None)
-        if box and task.cancelled() and not self.over.is_set():  # the event loop ends, perhaps before it has begun
-            box.stop_for_good(Stuck(f"session {box.session.id} was interrupted; restart the server"))
-            box.rest()
-        if not task.cancelled() and (error := task.exception()) and not isinstance(error, Stuck):
-            log.error("a prompt's task failed", exc_info=error)
-
-    def look_quiet(self) -> None:
-        """When the runtime is closing nothing new begins, so that once it is quiet it stays so."""
-        if self.closing and not (self.asked or any(box.runs for box in self.boxes.values())):
-            self.quiet.set()
+EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}  # traced as one line for all sessions
 
 
 def restore(record: PromptRecord) -> Restored:
-    """A prompt that is not done, as it is stored."""
+    """The in-memory form of a stored prompt that is not done."""
     return Restored(record.seq, record.text, record.run_id, record.state, record.traits, record.attachments)
 
 
 class Outbox:
-    """One session, and what was asked of it and is not stored."""
+    """One session, and the intents that are not stored yet."""
 
     def __init__(self, session: Session, home: Environment, version: int = 0) -> None:
         self.session, self.home = session, home
         self.version, self.mark, self.held = version, session.mark, session.held  # as stored
-        self.epoch: int | None = EPOCH  # None: the session is another server's, or nobody's
-        self.free = False  # it is nobody's
+        self.epoch: int | None = EPOCH  # None: another server owns the session, or it is unowned
+        self.free = False  # it is unowned
         self.entries: list[Entry] = []
         self.runs: dict[int, Run] = {}  # the prompts that run or wait here, by seq
-        self.unstored: dict[int, Run] = {}  # those whose acceptance is not stored, by seq, which may change
-        self.claim = self.release = ""  # what the commit that is under way asks for
-        self.working = False  # a commit is under way, or the session is being loaded
-        self._sent = 0  # so many of the entries are in the commit that is under way
-        self.loading = False  # what is asked now is applied later, as it is when the session is torn
+        self.unstored: dict[int, Run] = {}  # by a provisional seq: their acceptance is not stored yet
+        self.claim = self.release = ""  # of the commit in flight
+        self.working = False  # a commit is in flight, or the session is being loaded
+        self._sent = 0  # how many of the entries are in the commit in flight
+        self.loading = False  # intents submitted now are applied after the load
         self.stuck: Refusal | None = None
         self._hurry: asyncio.Event | None = None
         self._waiting: list[asyncio.Future[None]] = []
+        self.publisher = Publisher(session.id, home.broker, self.runs)
+
+    @classmethod
+    def open(cls, home: Environment, id: str, snapshot: Snapshot | None = None, version: int = 0) -> "Outbox":
+        """A registered outbox for a new session, or for the stored session of `snapshot`."""
+        box = home.boxes[id] = cls(Session(id, home.counter, protocol=home.protocol), home, version)
+        if snapshot:
+            box.restore(snapshot)
+        return box
 
     @property
     def lost(self) -> bool:
-        """Whether the session belongs to another server by now: nothing more happens in this outbox."""
+        """Whether another server has taken the session over. Nothing more happens in this outbox then."""
         return isinstance(self.stuck, Moved)
 
     @property
@@ -277,7 +116,7 @@ class Outbox:
 
     @property
     def idle(self) -> bool:
-        """Whether every prompt is done, and nothing is to be stored."""
+        """Whether every prompt is done and nothing waits to be stored."""
         return not (self.session.prompts or self.entries or self.working)
 
     @property
@@ -285,70 +124,72 @@ class Outbox:
         """Whether an acceptance is not stored yet."""
         return any(entry.intent.accepts for entry in self.entries)
 
-    def find(self, key: int | str) -> Prompt | None:
-        """The prompt with that seq or run id, if it is not done. It has no seq before a shared store gives it one."""
+    def find(self, key: int | str) -> LivePrompt | None:
+        """The prompt with that seq or run id, unless it is done. Before a shared store has assigned a seq, the prompt
+        is not found by seq."""
         return None if self.home.store.shared and key in self.unstored else self.session.find(key)
 
-    def run_of(self, prompt: Prompt) -> Run:
-        """What is known of a prompt. Of one that another server runs, or nobody, that is not much."""
+    def run_of(self, prompt: LivePrompt) -> Run:
+        """The `Run` of a prompt. For a prompt that does not run on this server, a closed one that holds little more
+        than the prompt."""
         known = self.runs.get(prompt.seq) or self.unstored.get(prompt.seq)
         return known or self._make_run(prompt, closed=True)
 
-    def _make_run(self, prompt: Prompt, closed: bool = False) -> Run:
+    def _make_run(self, prompt: LivePrompt, closed: bool = False) -> Run:
         broker = self.home.broker
         run = Run(prompt, broker.feed(prompt.session.id, prompt.run_id), broker.latest)
         if closed:
             run.feed.close()
-        run.goes_on = prompt.begun and not any(
+        run.is_resumed = prompt.begun and not any(
             prompt in step.begun for entry in self.entries for step in entry.steps)
         return run
 
-    def register(self, prompt: Prompt) -> Run:
-        """The prompt runs or waits here from now on."""
+    def register(self, prompt: LivePrompt) -> Run:
+        """The new `Run` of a prompt that runs or waits on this server from now on."""
         run = self.runs[prompt.seq] = self._make_run(prompt)
         return run
 
-    # --- asking
+    # --- submitting
 
-    def ask(self, intent: Intent) -> "asyncio.Future[Any]":
-        """Asks for something, and returns a future of the answer. Whoever cancels that takes nothing back."""
+    def submit(self, intent: Intent) -> "asyncio.Future[Any]":
+        """Submit an intent, and return a future of its answer. Canceling the future does not withdraw the intent."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.put(intent, done)
-        self.go()
+        self.add(intent, done)
+        self.flush()
         return done
 
-    def tell(self, intent: Intent) -> None:
-        """Asks for something, and needs no answer."""
-        self.put(intent)
-        self.go()
+    def submit_nowait(self, intent: Intent) -> None:
+        """Submit an intent whose answer is not needed."""
+        self.add(intent)
+        self.flush()
 
     def drained(self) -> "asyncio.Future[None]":
-        """It is done when everything that was asked before is answered."""
-        return self.ask(NOTHING)
+        """A future that is done when everything submitted before it is answered."""
+        return self.submit(NOTHING)
 
-    def put(self, intent: Intent, done: "asyncio.Future[Any] | None" = None) -> Sequence[Effects]:
-        """Applies the intent, to be committed at the next `go`, and returns the steps that were taken."""
+    def add(self, intent: Intent, done: "asyncio.Future[Any] | None" = None) -> Sequence[TakenStep]:
+        """Apply the intent, and return the steps that it took. The next flush commits it."""
         entry = Entry(intent, done)
         if self.stuck:
             entry.resolve(self.stuck)
             return ()
         self.entries.append(entry)
-        self.home.asked += 1
+        self.home.pending += 1
         if intent.accepts and self._hurry:
-            self._hurry.set()  # the store may be well again, and if not, the caller need not wait
+            self._hurry.set()  # retry now: the caller of an acceptance does not wait for the backoff
         if not (self.loading or self.session.torn):
             self._apply(entry)
         return entry.steps
 
     def _apply_all(self) -> None:
-        """Applies what waits to the session that was loaded, in order."""
+        """Apply the waiting intents, in order, to the session as it was loaded."""
         self.loading = False
         for entry in self.entries[:]:
             if not (entry.applied or self.stuck or self.session.torn):
                 self._apply(entry)
 
     def _apply(self, entry: Entry) -> None:
-        """Applies the intent to the session as it is now."""
+        """Apply the intent to the session as it is now."""
         entry.applied = True
         trace = self.home.trace
         if trace and entry.after is None:
@@ -358,24 +199,24 @@ class Outbox:
         except Refusal as refusal:
             entry.steps, entry.answer, entry.call = (), refusal, None
         except Exception as error:
-            self.session.torn = True  # it may have taken steps: it is loaded again, as it was without them
-            self._drop([entry], error)
+            self.session.torn = True  # it may have taken steps: the session must be reloaded without them
+            self._fail([entry], error)
             if entry.done is None or entry.intent.fatal:
-                self.stand_still(error)
+                self.mark_stuck(error)
             return
         if trace and not self.accepting:
             self._trace(entry)
 
-    def _drop(self, entries: Iterable[Entry], error: BaseException) -> None:
-        """Nothing comes of these."""
+    def _fail(self, entries: Iterable[Entry], error: BaseException) -> None:
+        """Remove the entries, and fail their callers with `error`."""
         for entry in list(entries):
             self.entries.remove(entry)
-            self.home.asked -= 1
+            self.home.pending -= 1
             entry.resolve(error)
 
     def _trace(self, entry: Entry, late: bool = False) -> None:
-        """Writes the lines of its steps. A line behind an acceptance is written after that of the acceptance, which is
-        written when it is stored."""
+        """Write the trace lines of the entry's steps. An acceptance is traced when it is stored, and steps after it
+        follow its line."""
         trace = self.home.trace
         if trace and not entry.traced:
             entry.traced = True
@@ -386,37 +227,41 @@ class Outbox:
 
     # --- committing
 
-    def go(self) -> None:
-        """Begins to store what was asked, unless a commit is under way."""
+    def flush(self) -> None:
+        """Start to store what was submitted, unless a commit is in flight."""
         if self.stuck:
             return
         if self.home.over.is_set():
-            self._answer_at_the_end()
+            self._answer_when_over()
             return
-        stopped = self._stop()
+        stopped = self._stop_turn()
         if not self.working and (self.entries or self.session.torn):
             self.working = True
-            if stopped or self.session.torn:  # its end may be here in a moment, to be stored with what has stopped it
-                self.home.spawn(self._drain(), self)
+            if stopped or self.session.torn:  # its end may come in a moment, and is stored in the same commit
+                self.home.spawn(self._commit_all(), self)
             else:
-                self._drain_now()
+                self._commit_now()
 
-    def _answer_at_the_end(self) -> None:
-        """Nothing is stored any more: what changes nothing is answered, the rest is told."""
+    def _answer_when_over(self) -> None:
+        """Answer the intents that change nothing, and fail the others: the runtime has closed, and nothing more is
+        stored."""
         for entry in self.entries[:]:
             if not entry.applied or any(
                     step or step.moved or step.changed or step.mark > self.mark or step.held is not self.held
                     for step in entry.steps):
                 break
             self.entries.remove(entry)
-            self.home.asked -= 1
+            self.home.pending -= 1
             entry.resolve(entry.answer)
-        self.leave_behind(TOO_LATE)
+        self.fail_waiters()
 
-    def _stop(self) -> bool:
-        """Asks the turn to stop, if something that waits asks for that, and says whether nobody has before. Its end is
-        stored with the call or after it, so that nobody sees more of this than of a crash (R16c). A call that is
-        applied again still reaches that turn. The entry of an interrupt may not, and asks when it is stored."""
+    def _stop_turn(self) -> bool:
+        """Ask the running turn to stop, if a waiting intent wants that. Return whether this was the first request.
+
+        The turn's end is stored with the call or after it, so observers see no more of this than of a crash. A call
+        that is re-applied still reaches the same turn. The entry of an interrupt may not, so it asks only once it is
+        stored. (R16c)
+        """
         asked = {effect.seq for entry in self.entries for step in entry.steps for effect in step
                  if type(effect) is Stop}
         for prompt in self.session.active if asked else ():
@@ -424,9 +269,9 @@ class Outbox:
                 return run.turn.stop()
         return False
 
-    def may_stop(self, prompt: Prompt) -> bool:
-        """Whether nothing but the entry of an interrupt that waits stops the prompt. Applied again, it may not: others
-        have revoked the interrupt, or hold the session."""
+    def may_stop(self, prompt: LivePrompt) -> bool:
+        """Whether only the entry of a waiting interrupt stops the prompt. When that is re-applied it may not stop the
+        prompt: another server may have revoked the interrupt, or hold the session."""
         return prompt.covered and prompt.seq > self.session.mark and any(
             isinstance(effect, Stop) and effect.seq == prompt.seq
             for entry in self.entries for step in entry.steps if step.action == "enter" for effect in step)
@@ -439,18 +284,19 @@ class Outbox:
             batch.append(entry)
         return batch
 
-    def _begin(self) -> tuple[Commit, list[Entry]]:
-        """Begins to make durable what has gathered."""
+    def _begin_commit(self) -> tuple[Commit, list[Entry]]:
+        """Start to make durable what has gathered."""
         batch = self._next_batch()
-        self.claim, self.release = self.home.ownership.ask(self, batch)
+        self.claim, self.release = self.home.ownership.get_claims(self, batch)
         commit, self._sent = self._send(batch), len(batch)
         return commit, batch
 
     async def commit_first(self, intent: Intent, claim: str, release: Callable[[], str]) -> bool:
-        """Commits the intent before all that waits, while others are kept out, and says whether it is stored."""
+        """Commit the intent ahead of everything that waits, and return whether it is stored. The caller must have
+        locked the outbox."""
         entry, answer = Entry(intent, None), None
         self.entries.insert(0, entry)
-        self.home.asked += 1
+        self.home.pending += 1
         try:
             self._apply(entry)
             if self.stuck:
@@ -459,7 +305,7 @@ class Outbox:
             answer = await self._send([entry]).answer
         finally:
             if not isinstance(answer, Committed) and entry in self.entries:
-                self._drop([entry], Moved("nothing came of it"))
+                self._fail([entry], Moved("the call had no effect; retry it"))
         if isinstance(answer, Committed) and not self.stuck:
             self._settle([entry], answer)
             return True
@@ -473,39 +319,39 @@ class Outbox:
                 self._trace(entry, late=True)
             for step in entry.steps:
                 journal.add(step)
-        for run, message in journal.records:  # these come before the ends, as those of a turn do
+        for run, message in journal.records:  # before the terminal events, as with the messages of a turn
             run.feed.publish("message", {**wire_message(message), "seq": run.prompt.seq})
         return self.home.writer.begin(self.session.id, self.version, journal.operations, self.epoch, self.claim,
                                       self.release, journal.actions)
 
-    def _drain_now(self) -> None:
-        """Stores what has gathered, as far as the store answers at once. A task does the rest."""
+    def _commit_now(self) -> None:
+        """Store what has gathered, as long as the store answers at once. A task does the rest."""
         try:
             while self.entries or self.session.torn:
                 if self.session.torn:
-                    self.home.spawn(self._drain(), self)
+                    self.home.spawn(self._commit_all(), self)
                     return
-                commit, batch = self._begin()
+                commit, batch = self._begin_commit()
                 if not has_succeeded(commit.answer) or not isinstance(answer := commit.answer.result(), Committed):
-                    self.home.spawn(self._drain(commit, batch), self)
+                    self.home.spawn(self._commit_all(commit, batch), self)
                     return
                 self._settle(batch, answer)
-        except (Exception, asyncio.CancelledError) as error:  # nobody can have asked for that here
-            self.stand_still(error)
-        self.rest()
+        except (Exception, asyncio.CancelledError) as error:  # no caller can have requested this cancel
+            self.mark_stuck(error)
+        self.stop_working()
 
-    async def _drain(self, commit: Commit | None = None, batch: Sequence[Entry] = ()) -> None:
-        """Stores what has gathered, until nothing is left; first what was begun."""
+    async def _commit_all(self, commit: Commit | None = None, batch: Sequence[Entry] = ()) -> None:
+        """Store what has gathered until nothing is left, starting with the commit in flight, if there is one."""
         attempt, doubt = 0, False
         try:
             while not self.stuck and (self.entries or self.session.torn):
                 if self.session.torn:
-                    await self._load_again()
+                    await self._reload()
                     continue
                 if commit is None:
-                    (commit, batch), doubt = self._begin(), False
+                    (commit, batch), doubt = self._begin_commit(), False
                 try:
-                    answer, poorer = await self.home.writer.complete(commit)
+                    answer, without_messages = await self.home.writer.complete(commit)
                 except StoreError as error:
                     if self.stuck:
                         self._refuse(batch, error, commit.steps.operations)
@@ -517,49 +363,51 @@ class Outbox:
                                 entry.resolve(error)
                     elif self._refuse(batch, error, commit.steps.operations):
                         commit = None
-                        await self._load_again()
+                        await self._reload()
                         continue
                     if not error.retry or self.home.over.is_set():
                         raise
-                    log.error("a step cannot be written, trying again: %s", error)
+                    log.error("commit failed, retrying: %s", error)
                     await self._pause(attempt)
                     attempt, commit = attempt + 1, self.home.writer.again(commit) if doubt else None
                     continue
                 commit, attempt = None, 0
                 match answer:
                     case Committed():
-                        if poorer:
-                            self._mark_trouble(batch)
+                        if without_messages:
+                            self._mark_unstorable(batch)
                         self._settle(batch, answer)
                         if self.entries and answer.seqs:
-                            await self._load_again()  # what was applied behind them did not know their seqs
+                            await self._reload()  # later intents were applied without their seqs
                     case Conflict(snapshot):
-                        await self._load_again(snapshot)
+                        await self._reload(snapshot)
                     case _:
                         self.lose()
         except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is None or not task.cancelling():  # nobody has asked for it
-                self.stand_still(error)
+            if (task := asyncio.current_task()) is None or not task.cancelling():  # no caller requested this cancel
+                self.mark_stuck(error)
                 return
+            if commit is not None:
+                self._fail_unconfirmed(batch)
             raise
         except UnknownSession:
             self.forget(NoSession(f"session {self.session.id} was deleted; create another"))
         except Exception as error:
-            self.stand_still(error)
+            self.mark_stuck(error)
         finally:
-            self.rest()
+            self.stop_working()
 
-    def rest(self) -> None:
-        """Nothing is under way any more: those who wait for that look again."""
+    def stop_working(self) -> None:
+        """Mark the outbox as not working, and wake those that wait for that."""
         self.working, self._sent = False, 0
         if self.stuck:
-            self._drop(self.entries, self.stuck)
+            self._fail(self.entries, self.stuck)
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():
                 one.set_result(None)
         if self.home.closing:
-            self.home.look_quiet()
+            self.home.check_quiet()
 
     async def _pause(self, attempt: int) -> None:
         self._hurry = asyncio.Event()
@@ -569,19 +417,21 @@ class Outbox:
             self._hurry = None
 
     def _refuse(self, batch: Iterable[Entry], error: StoreError, operations: Iterable[Operation] = ()) -> bool:
-        """Tells those whose prompts were to be accepted that they are not, and says whether there were any (R1c). If
-        the store has refused one of the operations, that is the one whose prompt it is: another of the same commit may
-        have the same run id, and came before."""
+        """Fail the callers whose prompts the store did not accept, and return whether there were any.
+
+        If the store has refused one operation, only its prompt is refused. An earlier prompt of the same commit may
+        have the same run id, and that one stays. (R1c)
+        """
         accepting = [entry for entry in batch if entry.intent.accepts]
-        if isinstance(error, Refused):
+        if isinstance(error, ConstraintViolation):
             accepted = [operation for operation in operations if isinstance(operation, AcceptPrompt)]
             asked = [entry for entry in accepting if entry.steps]
             accepting = [entry for entry, operation in zip(asked, accepted) if operation == error.operation][-1:]
-        self._drop(accepting, error)
+        self._fail(accepting, error)
         return bool(accepting)
 
-    def _mark_trouble(self, batch: Iterable[Entry]) -> None:
-        """The prompts that are started have no message: they cannot run."""
+    def _mark_unstorable(self, batch: Iterable[Entry]) -> None:
+        """Mark the started prompts whose user message was left out: they cannot run."""
         for entry in batch:
             for step in entry.steps:
                 for effect in step:
@@ -592,46 +442,51 @@ class Outbox:
     # --- once it is stored
 
     def _settle(self, batch: Sequence[Entry], answer: Committed) -> None:
-        """Answers those who have asked, and then shows and does what the steps ask for. They run on after this: what
-        fails here stops the session, and is no answer to them. If it was stopped meanwhile, they are answered all the
-        same: nobody may ask again for what is stored."""
+        """Answer the callers of a stored commit, then publish and apply the effects of its steps.
+
+        The callers go on after this, so an error in here makes the session stuck and is not their answer. If the
+        session has become stuck meanwhile, they still get their answers: a caller must not repeat what is stored.
+        """
         self.version, self._sent = answer.version, 0
         del self.entries[:len(batch)]
-        self.home.asked -= len(batch)
+        self.home.pending -= len(batch)
         accepted = [entry.intent.run for entry in batch if entry.intent.run and entry.steps]
         for run in accepted:
             self.unstored.pop(run.prompt.seq, None)
         if accepted and answer.seqs:
-            self._number(accepted, answer.seqs, batch)
+            self._assign_seqs(accepted, answer.seqs, batch)
         for entry in batch:
             if self.home.trace:
                 self._trace(entry, late=True)
             entry.resolve(entry.answer)
         if self.stuck:
             return
-        claimed = self.home.ownership.hear(self, answer)
+        claimed = self.home.ownership.on_committed(self, answer)
         for run in accepted:
             if self.owned:
                 self.runs[run.prompt.seq] = run
             else:
                 run.feed.close()
         watched = self.home.broker.watched
+        node = self.home.ownership.name_node(self) if watched else ""
         for entry in batch:
             for step in entry.steps:
-                self._show(step, watched)
-                self._do(step)
-            if entry.call and watched:
-                told = replace(entry.call, mark=self.mark)
-                self.home.broker.publish(Update(self.session.id, CALL, wire.to_json(told)))
+                if step.held is not self.held:
+                    self.publisher.publish_hold(self.home.describe(self.session.id), step.held)
+                self.mark, self.held = max(self.mark, step.mark), step.held
+                self.publisher.publish_step(step, watched, node)
+                self._apply_effects(step)
+            if entry.call:
+                self.publisher.publish_call(replace(entry.call, mark=self.mark))
         if claimed:
-            self.look_all()
+            self.reconcile_all()
         for entry in batch:
             if entry.intent.run and entry.steps and entry.steps[-1].action == "accept" and self.owned:
-                self.home.turns.let_in(self, entry.intent.run)
-        self.home.ownership.settled(self, answer)
+                self.home.turns.admit(self, entry.intent.run)
+        self.home.ownership.on_settled(self, answer)
 
-    def _number(self, accepted: Sequence[Run], seqs: Sequence[int], batch: Iterable[Entry]) -> None:
-        """The store has given the prompts their seqs. What was applied behind them names them too."""
+    def _assign_seqs(self, accepted: Sequence[Run], seqs: Sequence[int], batch: Iterable[Entry]) -> None:
+        """Give the prompts the seqs that the store has assigned, also where later steps name them."""
         numbers = {run.prompt.seq: seq for run, seq in zip(accepted, seqs, strict=True)}
         for entry in (*batch, *self.entries):
             for step in entry.steps:
@@ -641,45 +496,12 @@ class Outbox:
             run.renumber()
         self.session.counter.raise_to(max(seqs))
 
-    def _show(self, step: Effects, watched: bool) -> None:
-        """Tells those who watch of a step that is durable."""
-        self.mark = max(self.mark, step.mark)
-        if step.held is not self.held:
-            self.held = step.held
-            told = {**self.home.describe(self.session.id), "held": step.held}
-            self.home.broker.publish(Update(self.session.id, SESSION, told))
-        if watched and step.action == "accept" and step.prompt:
-            self._show_prompt(step.prompt, State.ACCEPTED)
-        for prompt, traits, state in step.changed:
-            if run := self.runs.get(prompt.seq):
-                text = run.shown.text if step.was is None else step.text
-                run.shown = Shown(text, traits.version, traits.front)
-            if watched and state in (State.ACCEPTED, State.QUEUED) and step.action != "accept":  # else its move tells
-                self._show_prompt(prompt, state)
-        for prompt, row in step.moved if watched else ():
-            self._show_prompt(prompt, row.dest, row.outcome)
-
-    def _show_prompt(self, prompt: Prompt, state: State, outcome: Outcome | None = None, stopping: bool = False,
-                     ) -> None:
-        """Shows that a prompt has come to another state, or was asked to stop, now that it is durable."""
-        text, version, front = run.shown if (run := self.runs.get(prompt.seq)) else show(prompt)
-        told = {"run_id": prompt.run_id, "outcome": outcome and outcome.value, "stopping": stopping,
-                "attachments": list_names(prompt.attachments), "version": version, "front": front,
-                "node": self.home.ownership.name(self) if state is State.ACTIVE else ""}
-        self.home.broker.publish(Update(prompt.session.id, STATE, {
-            "seq": prompt.seq, "session_id": prompt.session.id, "text": text[:SHOWN], "state": state.value,
-            **{name: value for name, value in told.items() if value}}, prompt.run_id))
-
-    def show_stopping(self, prompt: Prompt) -> None:
-        if self.home.broker.watched:
-            self._show_prompt(prompt, State.ACTIVE, stopping=True)
-
-    def _do(self, step: Effects) -> None:
-        """What is left of a step once it is durable and published: turns to start and stop, waiters to answer. The
-        owner does it (R14b, R16c)."""
+    def _apply_effects(self, step: TakenStep) -> None:
+        """Apply the effects of a step that is durable and published: start and stop turns, answer waiters. Only the
+        owner does. (R14b, R16c)"""
         owned = self.owned
         for prompt, _ in step.moved if owned else ():
-            if prompt.seq not in self.runs:  # the step was taken before the session was this server's
+            if prompt.seq not in self.runs:  # the step was taken before this server owned the session
                 self.register(prompt)
         for effect in step:
             match effect:
@@ -689,28 +511,29 @@ class Outbox:
                         self.answer(self.runs.pop(effect.seq), outcome)
                 case Start(seq) if owned:
                     run = self.runs[seq]
-                    run.turn = run.task = None  # of before a summary
+                    run.turn = run.task = None  # left from before a summary
                     if self.home.ownership.may_start():
                         self.home.turns.start(self, run)
                 case Stop(seq) if owned:
                     self.home.turns.begin_grace(self, self.runs[seq])
                 case Fold(seq, into) if owned:
-                    guest = self.runs[seq]  # who may have guests of its own, if it goes on after a summary
-                    self.runs[into].guests += [guest, *guest.guests]
+                    guest = self.runs[seq]  # it has folded runs of its own if it resumes after a summary
+                    self.runs[into].folded_runs += [guest, *guest.folded_runs]
 
     def answer(self, run: Run, outcome: Outcome) -> None:
-        """Tells those who wait for the prompt, and for those that were folded into it, how it has ended."""
+        """Give the outcome to those that wait for the prompt, or for a prompt that was folded into it."""
         result = run.result(outcome)
-        for guest in run.guests:
+        for guest in run.folded_runs:
             self.runs.pop(guest.prompt.seq, None)
-            guest.over(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
-        run.over(result)
-        run.turn = run.task = None  # which hold it in turn: nothing of them is left to the garbage collector
+            guest.resolve(result._replace(run_id=guest.prompt.run_id, outcome=Outcome.FOLDED))
+        run.resolve(result)
+        run.turn = run.task = None  # break the reference cycle, or the garbage collector must
 
-    # --- when the session is not what the intents were applied to
+    # --- reloading and reconciling
 
-    async def _load_again(self, snapshot: Snapshot | None = None) -> None:
-        """Loads the session, and applies again what waits. Acceptances do not wait for a store that cannot be read."""
+    async def _reload(self, snapshot: Snapshot | None = None) -> None:
+        """Reload the session, with backoff, and re-apply what waits. Acceptances fail at once if the store cannot be
+        read."""
         attempt, self.loading = 0, True
         try:
             while not self.stuck:
@@ -721,30 +544,30 @@ class Outbox:
                     self._refuse(self.entries, error)
                     if not error.retry or self.home.over.is_set():
                         raise
-                    log.error("a session cannot be read, trying again: %s", error)
+                    log.error("session load failed, retrying: %s", error)
                     await self._pause(attempt)
                     attempt += 1
         finally:
             self.loading = False
 
     async def load(self, snapshot: Snapshot) -> None:
-        """The session becomes what is stored, and what waits is applied to it again."""
+        """Replace the session by the snapshot, re-apply what waits, and reconcile."""
         if self.owned and (snapshot.epoch != self.epoch or not snapshot.owned):
             self.lose()
             return
         store = self.home.store
-        records = [(run, await store.prompt(run.prompt.seq)) for run in self._missing_in(snapshot)]
-        if self.stuck:  # it was lost meanwhile, and nothing of it counts
+        records = [(run, await store.prompt(run.prompt.seq)) for run in self._runs_missing_in(snapshot)]
+        if self.stuck:  # it was lost or became stuck meanwhile
             return
         for run, record in records:
             if record and record.outcome and self.runs.get(run.prompt.seq) is run:
-                self._leave_ended(run, record.outcome)
+                self._end_elsewhere(run, record.outcome)
         self.restore(snapshot)
         self._apply_all()
-        self.look_all()
+        self.reconcile_all()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The session becomes what is stored."""
+        """Replace the session by the snapshot. The waiting intents are not applied yet."""
         session = self.session
         self.version, self.mark, self.held = snapshot.version, snapshot.mark, snapshot.held
         self.epoch, self.free = snapshot.epoch if snapshot.owned else None, snapshot.free
@@ -760,105 +583,116 @@ class Outbox:
                     known.forget_message()
                 known.prompt, known.shown = prompt, show(prompt)
 
-    def _missing_in(self, snapshot: Snapshot) -> list[Run]:
-        """The prompts that the snapshot does not have: others have ended them. Those that were folded belong to their
-        host."""
-        guests = {guest.prompt.seq for run in self.runs.values() for guest in run.guests}
+    def _runs_missing_in(self, snapshot: Snapshot) -> list[Run]:
+        """The prompts that run or wait here and that another server has ended. A folded prompt belongs to its host."""
+        guests = {guest.prompt.seq for run in self.runs.values() for guest in run.folded_runs}
         known = guests | {record.seq for record in snapshot.prompts}
         return [run for seq, run in self.runs.items() if seq not in known]
 
-    def _leave_ended(self, run: Run, outcome: Outcome) -> None:
-        """Tells how a prompt ended that others have ended."""
+    def _end_elsewhere(self, run: Run, outcome: Outcome) -> None:
+        """Answer the waiters of a prompt that another server has ended."""
         if run.turn and not run.turn.abandoned:
-            self.home.turns.let_go(run)
-        run.said = None
+            self.home.turns.release(run)
+        run.pending_result = None
         self.answer(self.runs.pop(run.prompt.seq), outcome)
 
-    def look_all(self) -> None:
-        """Does what the prompts' states ask for, whoever has brought them there: the owner does, if it can go on."""
+    def reconcile_all(self) -> None:
+        """Reconcile what runs here with the states of the prompts, whichever server caused them. Does nothing unless
+        this server owns the session and can go on."""
         for prompt in self.session.live if self.owned and not (self.stuck or self.session.torn) else ():
             if prompt.seq not in self.unstored:
-                self._look_at(prompt)
+                self._reconcile(prompt)
 
-    def _look_at(self, prompt: Prompt) -> None:
+    def _reconcile(self, prompt: LivePrompt) -> None:
         run = self.runs.get(prompt.seq)
         if run is None:
             run = self.register(prompt)
             if prompt.state is State.ACCEPTED:
-                self.home.turns.let_in(self, run)
+                self.home.turns.admit(self, run)
         if prompt.state is State.CANCELED_ON_ENTRY:
             self.home.turns.settle(self, run)
-        self.start_late(run)
-        if prompt.state is State.ACTIVE and run.turn and prompt.covered and not self._asks(Stop, prompt.seq):
+        self.start_if_missing(run)
+        if prompt.state is State.ACTIVE and run.turn and prompt.covered and not self._has_pending(Stop, prompt.seq):
             self.home.turns.begin_grace(self, run)
 
-    def start_late(self, run: Run) -> None:
-        """Starts the turn of an active prompt that has none, unless something that waits does."""
-        if (run.prompt.state is State.ACTIVE and run.turn is None and not self._asks(Start, run.prompt.seq)
+    def start_if_missing(self, run: Run) -> None:
+        """Start the turn of an active prompt that has none, unless a waiting intent starts it."""
+        if (run.prompt.state is State.ACTIVE and run.turn is None and not self._has_pending(Start, run.prompt.seq)
                 and self.home.ownership.may_start()):
             self.home.turns.start(self, run)
 
-    def _asks(self, kind: type[Effect], seq: int) -> bool:
-        """Whether something that waits asks for such an effect."""
+    def _has_pending(self, kind: type[Effect], seq: int) -> bool:
+        """Whether a waiting intent has such an effect on the prompt."""
         return any(isinstance(effect, kind) and effect.seq == seq
                    for entry in self.entries for step in entry.steps for effect in step)
 
-    async def take(self) -> None:
-        """Waits until nothing is under way, and then keeps others out: what is asked meanwhile is applied later."""
+    async def lock(self) -> None:
+        """Lock the outbox: wait until nothing is in flight. Until it is unlocked, intents are queued and not
+        applied."""
         while self.working:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
         self.working = self.loading = True
 
-    def give_back(self) -> None:
-        """Whoever has kept others out is done: what was asked meanwhile is applied, and stored."""
+    def unlock(self) -> None:
+        """Unlock the outbox, then apply and store what was submitted meanwhile."""
         self._apply_all()
-        self.rest()
-        self.go()
+        self.stop_working()
+        self.flush()
 
-    # --- when it cannot go on
+    # --- stuck or lost
 
     def lose(self) -> None:
-        """The session belongs to another server: its turns are let go of, and it is forgotten here. A late answer may
-        say so again, when the session has a new outbox here: that one stays."""
+        """Abandon the session's turns and forget the session: another server owns it. Idempotent: a late answer may
+        report the loss when the session already has a new outbox here, and that one stays."""
         if not self.lost:
-            log.warning("session %s belongs to another server by now", self.session.id)
-            self.forget(Moved(f"session {self.session.id} belongs to another server by now; ask again"))
+            log.warning("session %s: ownership lost to another server", self.session.id)
+            self.forget(Moved(f"session {self.session.id} has moved to another server; retry the call"))
 
     def forget(self, why: Refusal) -> None:
-        """Nothing more happens here: the session is gone, or another server's."""
+        """Remove the outbox for good: the session was deleted, or another server owns it."""
         if self.home.boxes.get(self.session.id) is self:
             del self.home.boxes[self.session.id]
-        self.stop_for_good(why)
+        self.stop(why)
 
-    def stand_still(self, error: BaseException) -> None:
-        """The session's journal cannot be written: everybody who waits is told, and nothing more happens in it."""
+    def mark_stuck(self, error: BaseException) -> None:
+        """Mark the session as stuck, because its journal cannot be written. Fails all waiters; nothing more happens in
+        it."""
         if self.home.over.is_set():
-            return  # the runtime has closed, and tells them
+            return  # the closing runtime fails the waiters itself
         owner, id, told = self.home.ownership, self.session.id, isinstance(error, StoreError)
-        log.critical("session %s stands still until %s: %s", id, owner.until, error, exc_info=None if told else error)
-        why = f"{error.problem}; {error.remedy}" if isinstance(error, StoreError) else repr(error)  # not where it is
-        self.stop_for_good(Stuck(f"session {id} cannot go on: {why}; {owner.remedy}"))
+        log.critical("session %s is stuck until %s: %s", id, owner.until, error, exc_info=None if told else error)
+        why = f"{error.problem}; {error.remedy}" if isinstance(error, StoreError) else repr(error)  # without the path
+        self.stop(Stuck(f"session {id} is stuck: {why}; {owner.remedy}"))
 
-    def stop_for_good(self, why: Refusal) -> None:
-        """Nothing more happens in the session. Those in the commit that is under way are told what comes of it: what is
-        stored, others go on with."""
+    def stop(self, why: Refusal) -> None:
+        """Mark the session as stuck for `why`, and fail its waiters. The callers of the commit in flight still get its
+        outcome: another server resumes from what is stored."""
         self.stuck = why
-        self._let_runs_go(why)
-        self._drop(self.entries[self._sent:], why)
+        self._release_runs(why)
+        self._fail(self.entries[self._sent:], why)
         if not self.working:
-            self.rest()
+            self.stop_working()
 
-    def leave_behind(self, why: Refusal) -> None:
-        """Tells those who still wait that they wait in vain: what they wait for cannot be written (R25b)."""
-        self._let_runs_go(why)
-        self._drop(self.entries, why)
+    def fail_waiters(self) -> None:
+        """Fail everything that still waits: the server has closed before it was saved. (R25b)"""
+        why = self.home.ownership.refuse_unsaved()
+        self._release_runs(why)
+        self._fail(self.entries, why)
 
-    def _let_runs_go(self, why: Refusal) -> None:
-        runs, self.runs = {**self.runs, **self.unstored}, {}
-        self.unstored = {}
-        for run in runs.values():
-            run.over(why)
+    def _fail_unconfirmed(self, batch: Iterable[Entry]) -> None:
+        """Fail the entries of a commit that was sent and never answered: it may be stored."""
+        waiting = [entry for entry in batch if entry in self.entries]
+        self._fail(waiting, Unconfirmed(
+            f"session {self.session.id}", "the server closed before the store confirmed this",
+            "retry (a prompt under the same run id)"))
+
+    def _release_runs(self, why: Refusal) -> None:
+        runs = [*self.runs.values(), *self.unstored.values()]
+        self.runs.clear()
+        self.unstored.clear()
+        for run in runs:
+            run.resolve(why)
             if run.turn and not run.turn.abandoned:
-                self.home.turns.let_go(run)
+                self.home.turns.release(run)

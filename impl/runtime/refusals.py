@@ -1,18 +1,28 @@
-"""Why a runtime does not do what it is asked for."""
+"""Why a runtime refuses a call."""
 
 import asyncio
 
 from cancelmark.model.lifecycle import Outcome, State
 
-PAUSES = (0.002, 0.01, 0.05, 0.2)  # seconds before a call is made again: a node that is dead may not know of it yet
+PAUSES = (0.002, 0.01, 0.05, 0.2)  # seconds of backoff: a fenced node may not know yet that it is dead
 
 
 class Refusal(Exception):
-    """A prompt was not accepted. Nothing of it is kept."""
+    """The runtime has refused the call, and nothing of it is kept."""
 
 
 class Closing(Refusal):
     """The runtime is closing, or closed."""
+
+    def __init__(self, why: str = "the server is closing; retry when it is back") -> None:
+        super().__init__(why)
+
+
+class Leaving(Closing):
+    """This server is closing, and other servers take over its sessions."""
+
+    def __init__(self, why: str = "this server is closing; retry at another, or here when it is back") -> None:
+        super().__init__(why)
 
 
 class RunIdInUse(Refusal):
@@ -20,7 +30,7 @@ class RunIdInUse(Refusal):
 
 
 class NoSession(Refusal):
-    """There is no session of that id."""
+    """There is no session with that id."""
 
 
 class NoPrompt(Refusal):
@@ -32,7 +42,7 @@ class Busy(Refusal):
 
 
 class PromptRefusal(Refusal):
-    """A prompt does not take what was asked for. Where it is, how it ended, and the version of its text."""
+    """The prompt cannot take the call. Carries its state, its outcome, and the version of its text."""
 
     def __init__(self, why: str, state: State, outcome: Outcome | None, version: int) -> None:
         super().__init__(why)
@@ -40,24 +50,21 @@ class PromptRefusal(Refusal):
 
 
 class TooLate(PromptRefusal):
-    """The prompt has begun, is canceled, or is done."""
+    """A late caller: the prompt has started, is canceled, or is done."""
 
 
 class OtherVersion(PromptRefusal):
-    """The prompt has another text than the caller knows."""
+    """The prompt has another text than the caller expects."""
 
 
 class Stuck(Refusal):
-    """The session's journal cannot be written, for good. A restart goes on from what it has."""
+    """The session's journal can no longer be written. A restart resumes from what is stored."""
 
 
 class Moved(Refusal):
-    """The session belongs to another server by now."""
+    """Another server owns the session now."""
 
 
 async def pause(attempts: int) -> None:
-    """Waits before a call is made again that was made in vain so often, the longer the more often."""
+    """Wait for the backoff after so many failed attempts."""
     await asyncio.sleep(PAUSES[min(attempts, len(PAUSES)) - 1])
-
-
-TOO_LATE = Closing("the server has closed and could not write this; a restart ends it")

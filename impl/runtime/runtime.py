@@ -1,35 +1,39 @@
-"""The runtime: sessions that run, as callers see them. `outbox` has what is asked of each, `turns` runs the turns."""
+"""The runtime as its callers see it. `outbox` applies and stores what they request, `turns` runs the turns."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from cancelmark.model.family import Feature
 from cancelmark.model.protocol import REFERENCE, Protocol
 
 from .. import wire
 from ..models import Attachment, Model
-from ..store import ClosingSession, MemoryStore, PromptRecord, Refused, Store, StoreError
+from ..store import ClosingSession, ConstraintViolation, MemoryStore, PromptRecord, Store, StoreError
+from .environment import Environment, Ownership, Ready
 from .events import Broker
-from .intents import GONE, Accept, Call, Cancel, ClearQueue, Hold, Next, Replace, Revoke, Stop
+from .intents import GONE, Accept, CallIntent, Cancel, ClearQueue, Hold, Next, Replace, Revoke, Stop
 from .messages import wire_part
-from .outbox import Environment, Outbox, Ownership, Ready
+from .outbox import Outbox
 from .ownership import Sole
 from .refusals import Closing, Moved, NoPrompt, NoSession, Refusal, RunIdInUse, pause
 from .run import Handle
-from .session import Prompt
+from .session import LivePrompt
 from .trace import TraceWriter
 from .turn import ToolRunner
 from .turns import Turns
+
+T = TypeVar("T")
 
 
 class Runtime(Environment):
     """Runs prompts. Use it as `async with Runtime(model) as runtime`, or call `start` and `close`.
 
-    `ready`, if given, is awaited with the session's id before an accepted prompt enters. What it raises is the reason
-    why the prompt cannot start: it ends with that error, unless it was canceled meanwhile. `trace`, if given, is told
-    of every action; whoever has opened it closes it. `protocol` is what its sessions live by. `ownership` says which
-    sessions are this process's: all of them, unless others share the store.
+    - `ready`, if given, is awaited with the session's id before an accepted prompt enters. If it raises, the prompt
+      ends with that error, unless it was canceled meanwhile.
+    - `trace`, if given, records every action. The caller closes it.
+    - `protocol` is the protocol of its sessions.
+    - `ownership` decides which sessions this process runs: all of them, unless other servers share the store.
     """
 
     def __init__(
@@ -52,88 +56,103 @@ class Runtime(Environment):
         await self.close()
 
     async def start(self) -> None:
-        """Takes up what a crash or a restart has left."""
+        """Recover what a crash or a restart has left."""
         await self.broker.start()
         await self.ownership.start()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Accepts nothing more, cancels every session, waits until all prompts are done, and closes the store. Turns
-        that have not ended by the deadline (seconds; by default the grace period) are abandoned. Closing twice is
-        closing once, and a close goes on when its caller is canceled (R15a). One of several servers on a database
-        hands its sessions over instead."""
+        """Accept nothing more, cancel every session, wait until all prompts are done, and close the store.
+
+        Turns that have not ended by the deadline (seconds; by default the grace period) are abandoned. Idempotent, and
+        shielded from the caller's cancellation. A server of a cluster hands its sessions over instead of canceling
+        them. (R15a)
+        """
         if self._close is None:
             self.closing = True
             self._close = asyncio.ensure_future(self.ownership.leave(self.grace if deadline is None else deadline))
         await asyncio.shield(self._close)
 
     async def create_session(self, id: str, title: str = "") -> None:
-        """A new session. One that exists is left as it is."""
+        """Create a session. Idempotent: an existing one is left as it is."""
         if id not in self.boxes:
             self._refuse_if_closing()
             await self.ownership.create(id, title)
 
-    # --- what callers do
+    # --- calls
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None,
                      attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> Handle:
-        """Accepts a prompt: a text, or attachments, or both. When this returns it is journaled, and its end will come.
-        Raises `Refusal` or `StoreError`, and then nothing is accepted. If the caller is canceled meanwhile, the prompt
-        may or may not be accepted (R1a, R1b, R1c, R15a, R22a). With mode `REJECT` a session that is not idle raises
-        `Busy`; with mode `INTERRUPT` the prompt goes to the front, and stops what runs (R35a, R35b)."""
+        """Accept a prompt: a text, or attachments, or both. When this returns, the prompt is journaled and its end will
+        come.
+
+        Raises `Refusal` or `StoreError` if nothing is accepted. If the caller is canceled meanwhile, the prompt may or
+        may not be accepted. With mode `REJECT`, a session that is not idle raises `Busy`. With mode `INTERRUPT`, the
+        prompt goes to the front and stops what runs. (R1a, R1b, R15a, R35b)
+        """
         self._refuse_unstorable(text, run_id, attachments)
         if mode:
             self._refuse_without(mode)
         attached = tuple(map(wire_part, attachments)) if attachments else ()
-        attempts = 0
-        while True:
+
+        async def attempt() -> Handle:
             box = self.boxes.get(session_id) if mode is None else None
             if box is None or box.stuck:
                 box = await self.ownership.reach(session_id)
             self._refuse_if_closing()
-            try:
-                handle: Handle = await box.ask(Accept(text, run_id or None, attached, mode, enters=self.ready is None))
-                return handle
-            except Refused as error:
-                if not run_id:
-                    raise NoSession(f"session {session_id} was deleted; create another") from error
-                raise RunIdInUse(f"run id {run_id} is in use; choose a new one for a new prompt") from error
-            except ClosingSession as error:
-                raise Closing("the workspace is closing; open it again") from error
-            except Moved:
-                if not self.ownership.shared:
-                    raise
-            await pause(attempts := attempts + 1)
+            handle: Handle = await box.submit(Accept(text, run_id or None, attached, mode, enters=self.ready is None))
+            return handle
 
-    async def call(self, session_id: str, call: Call, by: str = "") -> Any:
-        """Makes a call of a client, and answers when what came of it will outlive a crash (R27c). `by` is the id of the
-        client: those who watch are told."""
+        try:
+            return await self._retry(attempt)
+        except ConstraintViolation as error:
+            if not run_id:
+                raise NoSession(f"session {session_id} was deleted; create another") from error
+            raise RunIdInUse(f"run id {run_id} is in use by another prompt; choose a new one") from error
+        except ClosingSession as error:
+            raise Closing("the workspace is closing; open it again") from error
+
+    async def call(self, session_id: str, call: CallIntent, by: str = "") -> Any:
+        """Make a client's call, and return its answer once its outcome is durable. `by` is the client's id, which
+        subscribers see. (R27c)"""
         self._refuse_without(*call.features)
         call.by = by
+
+        async def attempt() -> Any:
+            box = await self.ownership.reach(session_id)
+            if call.key is None or box.find(call.key):
+                answer = await box.submit(call)
+                if answer is not GONE:
+                    return answer
+            record = await self._find_record(box, call.key)
+            if record.outcome:
+                return call.late(record)
+            await box.drained()  # its end is not stored yet
+            return GONE
+
+        return await self._retry(attempt)
+
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Make the attempt, and retry with backoff while its session moves to another server or its prompt is
+        `GONE`."""
         attempts = 0
         while True:
             try:
-                box = await self.ownership.reach(session_id)
-                if call.key is None or box.find(call.key):
-                    answer = await box.ask(call)
-                    if answer is not GONE:
-                        return answer
-                record = await self._find_record(box, call.key)
-                if record.outcome:
-                    return call.late(record)
-                await box.drained()  # its end is on its way
+                answer = await attempt()
+                if answer is not GONE:
+                    return answer
             except Moved:
                 if not self.ownership.shared:
                     raise
             await pause(attempts := attempts + 1)
 
     async def _find_record(self, box: Outbox, key: int | str | None) -> PromptRecord:
-        """The prompt with that seq or run id, as it is stored. Raises `NoPrompt`."""
+        """The stored prompt with that seq or run id. Raises `NoPrompt`."""
         assert key is not None
         storable = key < 2**63 if isinstance(key, int) else self.store.is_storable(key)
         try:
             record = await self.store.prompt(key) if storable else None
         except StoreError:
-            if self.over.is_set():  # it has closed meanwhile
+            if self.over.is_set():  # the runtime has closed meanwhile
                 self._refuse_if_closing()
             raise
         if record is None or record.session_id != box.session.id:
@@ -141,108 +160,107 @@ class Runtime(Environment):
         return record
 
     async def cancel(self, session_id: str, *, by: str = "") -> None:
-        """Cancels everything accepted in the session so far."""
+        """Cancel everything accepted in the session so far."""
         await self.call(session_id, Cancel(), by)
 
     async def clear_queue(self, session_id: str, *, by: str = "") -> None:
-        """Drops what is queued; the active prompt goes on."""
+        """Drop what is queued; the active prompt goes on."""
         await self.call(session_id, ClearQueue(), by)
 
     async def revoke(self, session_id: str, key: int | str, *, by: str = "") -> wire.Revoked:
-        """Cancels one prompt, by its seq or run id, and says what that has come to. Repeating it changes nothing.
-        Raises `NoPrompt` if there is none (R30a, R30b)."""
+        """Cancel one prompt, by its seq or run id, and return the outcome. Idempotent. Raises `NoPrompt`.
+        (R30a, R30b)"""
         revoked: wire.Revoked = await self.call(session_id, Revoke(key), by)
         return revoked
 
     async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None, by: str = "") -> wire.Stopped:
-        """Cancels the prompt in front, and keeps the queue; with `hold`, holds the session in the same step. With `seq`
-        nothing is done unless that prompt is in front: only so can it be repeated (R31a, R31b, R31c)."""
+        """Cancel the prompt in front, and keep the queue; with `hold`, hold the session in the same step. With `seq`,
+        has no effect unless that prompt is in front: only that form is idempotent. (R31a, R31b, R31c)"""
         stopped: wire.Stopped = await self.call(session_id, Stop(hold, seq), by)
         return stopped
 
     async def hold(self, session_id: str, *, by: str = "") -> wire.Held:
-        """Nothing that waits starts or folds any more; a running turn goes on to its end (R32a, R32b)."""
+        """Hold the session: no waiting prompt starts or folds; a running turn goes on to its end. (R32a, R32b)"""
         held: wire.Held = await self.call(session_id, Hold("hold"), by)
         return held
 
     async def resume(self, session_id: str, *, by: str = "") -> wire.Held:
-        """The hold is over, and the queue goes on (R32d)."""
+        """Release the hold; the queue goes on. (R32d)"""
         held: wire.Held = await self.call(session_id, Hold("resume"), by)
         return held
 
     async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None, *, by: str = "",
                       ) -> wire.Replaced:
-        """Gives a prompt that has not begun another text. The text that it has already is no change, and is taken in
-        every state. Raises `TooLate`, or `OtherVersion` if its text is not of the version that is asked
-        for (R33a, R33b)."""
+        """Replace the text of a prompt that has not started. Idempotent: the same text again is accepted in every
+        state. Raises `TooLate`, or `OtherVersion` if its text is not at `if_version`. (R33a, R33b)"""
         if not self.store.is_storable(text):
-            raise Refusal(f"prompt: it has {self.store.UNSTORABLE}")
+            raise Refusal(f"prompt: it contains {self.store.UNSTORABLE}")
         replaced: wire.Replaced = await self.call(session_id, Replace(key, text, if_version), by)
         return replaced
 
     async def next(self, session_id: str, key: int | str, *, by: str = "") -> wire.Placed:
-        """Moves a prompt that waits ahead of all others. Raises `TooLate` (R34a, R34b)."""
+        """Move a waiting prompt ahead of all others. Raises `TooLate`. (R34a, R34b)"""
         placed: wire.Placed = await self.call(session_id, Next(key), by)
         return placed
 
     def _refuse_unstorable(self, text: str, run_id: str | None, attachments: Sequence[Attachment]) -> None:
         if not (text.strip() or attachments):
-            raise Refusal("the prompt is empty; say something, or attach a text")
+            raise Refusal("the prompt is empty; send a text or an attachment")
         is_storable = self.store.is_storable
         words = [word for one in attachments for word in (one.path, one.mime_type, one.text)] if attachments else []
         if run_id:
             words.append(run_id)
         if not (is_storable(text) and all(map(is_storable, words))):
-            raise Refusal(f"the prompt, its run id or an attachment has {self.store.UNSTORABLE}")
+            raise Refusal(f"the prompt, its run id or an attachment contains {self.store.UNSTORABLE}")
 
     def _refuse_without(self, *features: Feature) -> None:
         for feature in features:
             if feature not in self.protocol.features:
-                raise Refusal(f"protocol {self.protocol.name} has no {feature.value}; use one that has")
+                raise Refusal(f"protocol {self.protocol.name} has no {feature.value}; use a protocol that has it")
 
     def _refuse_if_closing(self) -> None:
         if self.closing:
-            raise Closing("the server is closing; ask another, or this one when it is back")
+            raise self.ownership.refuse()
 
-    # --- what callers see: what is stored
+    # --- queries: callers see what is stored
 
     def has_session(self, session_id: str) -> bool:
-        """Whether the session is known here. One that is shared may not be, even if it was a moment ago."""
+        """Whether this process knows the session. A cluster's session can become unknown at any time."""
         return session_id in self.boxes
 
     def mark(self, session_id: str) -> int:
-        """The seq up to which a cancel has reached, as it is journaled."""
+        """The seq up to which a cancel has reached, as journaled."""
         return self.find(session_id).mark
 
     def is_held(self, session_id: str) -> bool:
-        """Whether the session is held, as it is journaled."""
+        """Whether the session is held, as journaled."""
         return self.find(session_id).held
 
-    def list_queued(self, session_id: str) -> list[Prompt]:
-        """The queued prompts, the next one first."""
+    def list_queued(self, session_id: str) -> list[LivePrompt]:
+        """The queued prompts, next one first."""
         self.refuse_if_stuck(session_id)
         box = self.find(session_id)
         return [prompt for prompt in box.session.queue if prompt.seq not in box.unstored]
 
     def queued(self, session_id: str) -> list[str]:
-        """The texts of the queued prompts, the next one first."""
+        """The texts of the queued prompts, next one first."""
         return [prompt.text for prompt in self.list_queued(session_id)]
 
     def unfinished(self, session_id: str | None = None) -> int:
         """How many prompts of the session are not done; without an id, of all sessions."""
         if session_id is None:
-            return sum(1 - len(run.guests) for _, run in self.runs)
+            return sum(1 - len(run.folded_runs) for _, run in self.runs)
         box = self.boxes.get(session_id)
         if box is None:
-            if self.ownership.shared:  # and not known here
+            if self.ownership.shared:  # another server has its prompts
                 return 0
             raise NoSession(f"there is no session {session_id}; create it first")
         self.refuse_if_stuck(session_id)
         return len(box.session.prompts) - sum(seq in box.session.prompts for seq in box.unstored)
 
     def is_busy(self, session_id: str | None = None) -> bool:
-        """Whether the session has a prompt whose end has not been published; without an id, whether any has. One that
-        stands still is busy: it has something to write."""
+        """Whether the session has a prompt whose end is not published; without an id, whether any session has. A stuck
+        session is busy: it still has something to write."""
         if session_id is None:
             return any(box.runs or box.stuck for box in self.boxes.values())
         box = self.find(session_id)
@@ -250,10 +268,10 @@ class Runtime(Environment):
             step.moved for entry in box.entries for step in entry.steps)
 
     def refuse_if_stuck(self, session_id: str) -> None:
-        """Raises `Stuck` if the session stands still until the server is restarted (R25b)."""
+        """Raise `Stuck` if the session is stuck until the server is restarted. (R25b)"""
         if stuck := self.find(session_id).stuck:
             raise stuck
 
     async def status(self, run_id: str) -> PromptRecord | None:
-        """Where the prompt with that run id is, or how it ended."""
+        """The stored prompt with that run id: its state, or how it ended."""
         return await self.store.prompt(run_id)

@@ -1,4 +1,4 @@
-"""Work that is done to its end, whatever is asked of whoever waits for it, and work that leaves room for others."""
+"""Waiting that survives cancellation, and long loops that yield to other tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -7,21 +7,21 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SHARE = 100  # things that are done before others run
-AGAIN = 1.0  # seconds after which a cancel is asked for again
+CHUNK = 100  # items between two yields to the event loop
+AGAIN = 1.0  # seconds between two cancel requests
 
 
-async def in_shares(things: Iterable[T]) -> AsyncIterator[T]:
-    """The things, one after the other. Others run after each `SHARE` of them."""
+async def in_chunks(things: Iterable[T]) -> AsyncIterator[T]:
+    """Iterate over the items, and yield to other tasks after every `CHUNK` of them."""
     for number, thing in enumerate(things, 1):
         yield thing
-        if number % SHARE == 0:
+        if number % CHUNK == 0:
             await asyncio.sleep(0)
 
 
 async def cancel_all(tasks: Iterable["asyncio.Future[Any]"]) -> None:
-    """Cancels the tasks, and waits until they have ended. A cancel may be swallowed, so it is asked for again: before
-    Python 3.12 `asyncio.wait_for` swallows one if what it waits for comes at that moment."""
+    """Cancel the tasks, and wait until they have ended. Repeats the cancel, because a task may swallow one: before
+    Python 3.12 `asyncio.wait_for` does if its result arrives at that moment."""
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:
@@ -29,16 +29,19 @@ async def cancel_all(tasks: Iterable["asyncio.Future[Any]"]) -> None:
         _, left = await asyncio.wait(left, timeout=AGAIN)
 
 
-async def outlast(work: "asyncio.Future[Any]") -> asyncio.CancelledError | None:
-    """Waits until the work is done, even if the waiting task is canceled meanwhile. If the work has succeeded then,
-    the request to cancel is returned, for the caller to raise when it has done what must follow; if not, raised."""
+async def wait_through_cancel(work: "asyncio.Future[Any]") -> asyncio.CancelledError | None:
+    """Wait until the work is done, even if the waiting task is canceled meanwhile.
+
+    If the work has succeeded, returns that cancellation for the caller to raise after its own cleanup. If the work has
+    failed, raises it.
+    """
     canceled: asyncio.CancelledError | None = None
     while not work.done():
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tell = partial(_tell, done)
         work.add_done_callback(tell)
         try:
-            await done  # `asyncio.wait` does the same for many, and takes a few times as long
+            await done  # cheaper than `asyncio.wait`, which is made for many futures
         except asyncio.CancelledError as request:
             canceled = request
             work.remove_done_callback(tell)
@@ -53,5 +56,5 @@ def _tell(done: "asyncio.Future[None]", _: "asyncio.Future[Any]") -> None:
 
 
 def has_succeeded(work: "asyncio.Future[Any]") -> bool:
-    """Whether the work is done, and nothing went wrong."""
+    """Whether the work is done, without an error or a cancel."""
     return work.done() and not work.cancelled() and work.exception() is None

@@ -1,13 +1,15 @@
-"""A trace: one line of JSON for each action that a runtime has taken, enough to replay it on the model.
+"""The trace: one line of JSON for each action of a runtime, enough to replay it on the model.
 
-Lines are written when the step is taken; those of one session are in the order of its steps. What a step asks for is
-carried out after that, so the last lines before a crash may tell of steps that were never journaled. A crash itself
-writes nothing, but may leave a line torn: the next life begins with a line 1, `recover`, and what was found in the
-journal. The lines of an acceptance, with its entry, are written when it is durable, and those of later steps in its
-session after them: `after` is the line that was the last when the seq was given out, or the cancel came.
+**Order.** A line is written when its step is taken, and the lines of a session are in the order of its steps. The
+effects are applied after that, so the last lines before a crash may describe steps that were never journaled. The lines
+of an acceptance, with its entry, are written when it is durable, and those of later steps in its session after them.
+`after` is then the line that was last when the seq was given out, or when the cancel arrived.
 
-`SCHEMA` describes a line; specs/trace.schema.json is made from it. specs/trace.md has the format for other servers, of
-which this is the complete case, and `cancelmark trace check` judges both.
+**Crashes.** A crash writes nothing, but may leave a torn line. The next process starts with line 1, `recover`, and what
+it found in the journal.
+
+`SCHEMA` describes a line; specs/trace.schema.json is generated from it. specs/trace.md has the format for other
+servers, of which this is the complete case, and `cancelmark trace check` judges both.
 """
 
 import json
@@ -24,10 +26,10 @@ from cancelmark.model.effects import EFFECTS, encode_effect
 from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature, accepted_as
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY
-from cancelmark.model.session import PLAIN
+from cancelmark.model.session import DEFAULT_TRAITS
 
 from ..store import Json
-from .session import Effects, Session
+from .session import Session, TakenStep
 
 log = logging.getLogger("cancelmark")
 
@@ -47,7 +49,7 @@ _FLAG = {"type": "boolean"}
 _COUNT = {"type": "integer", "minimum": 0}
 _TRAITS = {
     "revoked": {**_FLAG, "description": "a call that names the prompt, a stop or an interrupt has canceled it"},
-    "front": {**_COUNT, "description": "how far it was moved to the front; 0: its place is its seq"},
+    "front": {**_COUNT, "description": "how far it was moved to the front; 0: its position follows from its seq"},
     "version": {**_COUNT, "description": "how often its text was replaced"},
     "urgent": {**_FLAG, "description": "it was accepted with interrupt"}}
 
@@ -66,7 +68,7 @@ SCHEMA: Mapping[str, Any] = {
         "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "how a turn finished"},
         "mark": {**_MARK, "description": "of the session, or the highest one, when the line was written"},
         "after": {"type": "integer", "minimum": 0,
-                  "description": "of an acceptance or a cancel that is written late: the last line before it happened"},
+                  "description": "of an acceptance or a cancel that is written late: the last line before it"},
         "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
             "seq": _SEQ, "row": {"enum": sorted({row.name for row in FAMILY.rows})}})},
         "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
@@ -78,7 +80,7 @@ SCHEMA: Mapping[str, Any] = {
                     "description": "of an acceptance: what the caller wants if the session is busy; queue if absent"},
         "hold": {**_FLAG, "description": "of a stop: whether it holds the session too; not if absent"},
         "held": {**_FLAG, "description": "whether the session is held after the action"},
-        "traits": {"type": "array", "description": "the prompts that the action has made other than they were",
+        "traits": {"type": "array", "description": "the prompts whose traits the action has changed",
                    "items": _object({"seq": _SEQ, **_TRAITS})},
         "found": {"type": "object", "description": "of a recovery: the journal, by session", "additionalProperties":
                   _object({"mark": _MARK, "held": _FLAG, "prompts": {"type": "array", "items": _object({
@@ -90,13 +92,14 @@ SCHEMA: Mapping[str, Any] = {
 
 
 def schema() -> str:
-    """The schema as a file."""
+    """The schema as the text of a file."""
     return json.dumps(SCHEMA, indent=2) + "\n"
 
 
 class TraceWriter:
-    """Writes the trace of one life at the end of a file, which has those of earlier lives; close it, or use it as a
-    context manager. Each line is given to the system at once. A disk that is full ends the trace, and nothing else."""
+    """Appends the trace of this process to a file that may hold those of earlier ones. Close it, or use it as a context
+    manager. Each line is passed to the operating system at once. A full disk ends the trace, and affects nothing
+    else."""
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
@@ -114,17 +117,17 @@ class TraceWriter:
         self.close()
 
     def close(self) -> None:
-        """Nothing is written any more. Closing twice is closing once."""
+        """Stop writing. Idempotent."""
         if self._file:
             with suppress(OSError):
                 self._file.close()
             self._file = None
 
     def step(
-        self, session: Session, effects: Effects, after: int | None = None,
+        self, session: Session, effects: TakenStep, after: int | None = None,
     ) -> None:
-        """A step of one session. `after` is of an acceptance the last line when it has got its seq, and of a cancel the
-        last line when it came, if its line is written later."""
+        """Write a step of one session. `after` is given if the line is late: the last line when an acceptance got its
+        seq, or when a cancel arrived."""
         line: dict[str, Any] = {}
         if effects.prompt:
             line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
@@ -143,14 +146,14 @@ class TraceWriter:
                 {"seq": seq, **{name: getattr(traits, name) for name in _TRAITS}} for seq, traits in changed]}
         self._write(effects.action, session.id, effects.mark, [effects], line)
 
-    def everywhere(self, action: str, steps: Sequence[Effects], marks: Iterable[int], found: Json | None = None,
+    def everywhere(self, action: str, steps: Sequence[TakenStep], marks: Iterable[int], found: Json | None = None,
                    ) -> None:
-        """A step of all sessions at once, whose marks are these after it. `found`: the sessions as they were before
+        """Write a step of all sessions at once. `marks` are the marks after it, `found` describes the sessions before
         it (`describe_sessions`)."""
         mark = max(marks, default=0)
         self._write(action, None, mark, steps, {} if found is None else {"found": found})
 
-    def _write(self, action: str, session: str | None, mark: int, steps: Iterable[Effects], more: Json) -> None:
+    def _write(self, action: str, session: str | None, mark: int, steps: Iterable[TakenStep], more: Json) -> None:
         if not self._file:
             return
         self.n += 1
@@ -161,12 +164,12 @@ class TraceWriter:
         try:
             self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
         except OSError as error:
-            log.error("%s: the trace ends here: %s", self.path, error)
+            log.error("%s: trace write failed, tracing stopped: %s", self.path, error)
             self.close()
 
 
 def _torn(path: Path) -> bool:
-    """Whether the file ends in the middle of a line."""
+    """Whether the file ends in a torn line."""
     if not path.is_file() or not path.stat().st_size:
         return False
     with path.open("rb") as file:
@@ -175,8 +178,10 @@ def _torn(path: Path) -> bool:
 
 
 def describe_sessions(sessions: Iterable[Session]) -> Json:
-    """The sessions as a recovery has found them in the journal. What is as in the reference is not told."""
+    """The sessions as a recovery has found them in the journal. Values that the reference protocol implies are left
+    out."""
     return {session.id: {"mark": session.mark, **({"held": True} if session.held else {}), "prompts": [
         {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value,
-         **({"traits": prompt.traits._asdict()} if session.protocol.features and prompt.traits != PLAIN else {})}
+         **({"traits": prompt.traits._asdict()}
+            if session.protocol.features and prompt.traits != DEFAULT_TRAITS else {})}
         for prompt in session.prompts.values()]} for session in sessions}

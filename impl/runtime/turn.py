@@ -1,10 +1,10 @@
 """One turn: the user's message, the steps of a language model, and an ending whatever happens.
 
-A turn writes messages and streams updates; it never touches the session. It asks for follow-ups to take in before each
-step, and says at last how it ended. `run` returns a `Result` for every way in which a turn can end: it may be stopped
-at any point, and the model, a tool or the store may fail. Each leaves the user's message, an assistant message with a
-finish reason, and no tool call without a result. The last of these come with the ending, to be committed together with
-the end of the prompt.
+A turn writes messages and streams updates; it never touches the session. Before each step it asks for follow-ups to
+fold in, and at the end it reports how it ended. `run` returns a `Result` for every way in which a turn can end: it may
+be stopped at any point, and the model, a tool or the store may fail. Each way leaves the user's message, an assistant
+message with a finish reason, and no tool call without a result. The turn returns its last messages with the ending, and
+they are committed together with the end of the prompt.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from typing import Any
 from cancelmark.model.lifecycle import Outcome
 
 from ..models import (
+    ChatMessage,
     Conversation,
     Delta,
     Draft,
@@ -30,40 +31,40 @@ from ..models import (
     ToolCall,
     ToolResult,
 )
-from ..models import Message as Said
 from ..models import Part as SaidPart
-from ..store import Message
+from ..store import MessageRecord
 from .conversation import LONGEST, Read, read_back, summarize
 from .events import Feed
 from .messages import finished, said, saying, since_summary, text_of, wire_message, wire_part
 from .result import Result
-from .tasks import outlast
+from .tasks import wait_through_cancel
 
-SOON = 0.05  # seconds after which an answer that is being given is written as far as that goes
+SOON = 0.05  # seconds after which a partial answer is saved
 
-# Begins to write messages, and tries again for as long as that may help and the second says that it is wanted.
-Say = Callable[[Sequence[Message], Callable[[], bool]], "asyncio.Future[Any]"]
+# Starts to write messages, and retries with backoff while the second argument returns True.
+Say = Callable[[Sequence[MessageRecord], Callable[[], bool]], "asyncio.Future[Any]"]
 
-# What was said before the message with this id, as the session's latest turns have found it.
+# The conversation before the message with this id, from the memory that the session's turns share.
 Recall = Callable[[str], Awaitable[Conversation]]
 
-# The messages of the prompts that fold into the turn now, and the request to cancel that came meanwhile.
-FollowUps = Callable[[], Awaitable[tuple[Sequence[Message], asyncio.CancelledError | None]]]
+# The messages of the prompts that fold into the turn now, and a cancellation that arrived meanwhile.
+FollowUps = Callable[[], Awaitable[tuple[Sequence[MessageRecord], asyncio.CancelledError | None]]]
 
 
 @dataclass(frozen=True)
 class ToolRunner:
-    """A tool and what it does with the text of its arguments. What it raises is told to the model as an error."""
+    """A tool, and the function that runs it on the text of its arguments. The model receives what that raises as an
+    error."""
 
     tool: Tool
     run: Callable[[str], Awaitable[str]]
 
 
 class Turn:
-    """A turn in the making. It can be stopped, which it answers by ending; or abandoned, and then nobody listens.
+    """A turn in progress. It can be stopped, and then ends; or abandoned, and then its output is discarded.
 
-    The user's message, `prompt`, must be in the store before the turn is run. A turn that `goes_on`, after a summary or
-    a restart, finds there what it has written before.
+    The user's message, `prompt`, must be in the store before the turn runs. A resumed turn (`is_resumed`, after a
+    summary or a restart) finds there what it has written before.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Turn:
         *,
         seq: int,
         run_id: str | None = None,
-        prompt: Message,
+        prompt: MessageRecord,
         model: Model,
         tools: Mapping[str, ToolRunner],
         history: Read,
@@ -79,27 +80,27 @@ class Turn:
         say: Say,
         follow_ups: FollowUps,
         feed: Feed,
-        goes_on: bool = False,
+        is_resumed: bool = False,
     ) -> None:
         self.seq, self._run_id, self.model, self.tools = seq, run_id, model, tools
         self.abandoned = False
         self._history, self._recall, self._say, self._follow_ups, self._feed = history, recall, say, follow_ups, feed
-        self._prompt, self._goes_on = prompt, goes_on
-        self._messages: dict[str, Message] = {}  # of the session, from the user's message on
-        self._found = 0  # how many of these were there when it went on, or was summarized
-        self._unwritten: dict[str, Message] = {}
-        self._handed: set[str] = set()  # that were to be written with other things
-        self._earlier: list[Said] | None = None  # what was said before, as far as the model looks back
-        self._task: asyncio.Task[object] | None = None  # that runs it
+        self._prompt, self._is_resumed = prompt, is_resumed
+        self._messages: dict[str, MessageRecord] = {}  # the session's, from the user's message on
+        self._found = 0  # how many of these existed when the turn resumed, or was summarized
+        self._unwritten: dict[str, MessageRecord] = {}
+        self._handed: set[str] = set()  # ids handed over to another commit
+        self._earlier: list[ChatMessage] | None = None  # the conversation before, as far as the model looks back
+        self._task: asyncio.Task[object] | None = None  # the task that runs it
         self._stopping = False
-        self._draft: Draft | None = None  # of the assistant message that is being streamed
+        self._draft: Draft | None = None  # the assistant message that is being streamed
 
-    # --- from outside
+    # --- for the caller
 
     async def run(self) -> Result | None:
-        """Does the turn, in the task of the caller, and returns its result; None if it must go on after a summary. Only
-        if somebody else cancels that task is there none either."""
-        if not self._goes_on:
+        """Run the turn in the caller's task, and return its result; None if it must go on after a summary. Raises
+        `CancelledError` only if that task is canceled from elsewhere."""
+        if not self._is_resumed:
             self._show(self._prompt)
         await self.look_back()
         self._task = asyncio.current_task()
@@ -109,8 +110,8 @@ class Turn:
             self._task = None
 
     def stop(self) -> bool:
-        """Asks the turn to stop. It ends as soon as the model lets go, or as it was just about to end. Who asks again
-        does not disturb it; the answer is whether nobody has asked before."""
+        """Ask the turn to stop, and return whether this was the first request. The turn ends as soon as the model
+        returns, or as it was about to end anyway. Idempotent."""
         first = not self._stopping
         if first:
             self._break_off()
@@ -118,31 +119,31 @@ class Turn:
 
     def _break_off(self) -> None:
         self._stopping = True
-        if self._task:  # canceled before it runs, it could not say how it ended
+        if self._task:  # a task canceled before it starts could not report its ending
             self._task.cancel()
 
     def abandon(self) -> None:
-        """From now on nothing that the turn does is written or shown (R24b)."""
+        """Discard everything that the turn does from now on: it is neither written nor shown. (R24b)"""
         self.abandoned = True
         self._break_off()
 
     @property
-    def unwritten(self) -> tuple[Message, ...]:
-        """The messages that are still to be written: together with the prompt's end, or its return to the queue."""
+    def unwritten(self) -> tuple[MessageRecord, ...]:
+        """The messages still to be written: with the prompt's end, or with its return to the queue."""
         return tuple(self._unwritten.values())
 
     async def look_back(self) -> None:
-        """Finds what the turn has written before it was interrupted. It must be done before the turn can end."""
+        """Load what the turn has written before it was interrupted. Required before the turn can end."""
         if not self._messages:
             found = [self._prompt]
-            if self._goes_on:
+            if self._is_resumed:
                 found = list(await self._history(since=self._prompt.id))
             self._messages = {message.id: message for message in found}
-            self._found = len(found) if self._goes_on else 0
+            self._found = len(found) if self._is_resumed else 0
 
     def end(self, outcome: Outcome, error: str | None = None) -> Result:
-        """An ending: the user's message is there, the last answer has its finish reason, and every tool call a result.
-        Ending twice is ending once: a second attempt finds the answer of the first (R23a, R23b)."""
+        """End the turn: write the user's message, give the last answer its finish reason, and every tool call a result.
+        Idempotent: a second call finds the answer of the first. (R23a, R23b)"""
         if self._prompt.id not in self._messages:
             self._put(self._prompt)
         reason = FinishReason.CANCELED if outcome is Outcome.CANCELED else FinishReason.ERROR
@@ -181,7 +182,7 @@ class Turn:
                 return self._finish(Outcome.END_TURN, answer)
             await self._save()
             for call in self._open_calls():
-                if self._stopping:  # and the model, or a tool, has swallowed it
+                if self._stopping:  # the model, or a tool, has swallowed the cancel
                     raise asyncio.CancelledError
                 self._put(self._new(Role.TOOL, [await self._use(call)]))
                 await self._save()
@@ -189,7 +190,7 @@ class Turn:
                 raise asyncio.CancelledError
 
     async def _take_in(self) -> None:
-        """Takes in the follow-ups that there are, and shows them, even if the turn is stopped meanwhile."""
+        """Fold in the follow-ups that wait, and show them, even if the turn is stopped meanwhile."""
         messages, canceled = await self._follow_ups()
         for message in messages:
             self._messages[message.id] = message
@@ -197,9 +198,9 @@ class Turn:
         if canceled:
             raise canceled
 
-    async def _step(self) -> Message:
-        """One answer of the model, streamed to whoever watches. An answer that takes a while has its place in the store
-        before it is complete; one that comes at once is written with what follows it."""
+    async def _step(self) -> MessageRecord:
+        """One answer of the model, streamed to subscribers. A slow answer is saved before it is complete; a fast one is
+        written with what follows it."""
         conversation = await self._short_conversation()
         message = self._put(self._new(Role.ASSISTANT, []))
         self._show(message)
@@ -220,8 +221,9 @@ class Turn:
             self._close_calls("the answer was cut off")
         return message
 
-    def _ask(self, conversation: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
-        """Asks the model, unless the turn is to stop: whatever was awaited before may have swallowed that."""
+    def _ask(self, conversation: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+        """Start a step of the model, unless the turn is stopping: what was awaited before may have swallowed the
+        cancel."""
         if self._stopping:
             raise asyncio.CancelledError
         return self.model.step(conversation, tools)
@@ -229,20 +231,20 @@ class Turn:
     async def _use(self, call: ToolCall) -> ToolResult:
         runner = self.tools.get(call.name)
         if runner is None:
-            return ToolResult(call.id, call.name, f"there is no tool {call.name!r}", is_error=True)
+            return ToolResult(call.id, call.name, f"unknown tool {call.name!r}; use an offered one", is_error=True)
         try:
             return ToolResult(call.id, call.name, await runner.run(call.input))
         except Exception as failed:
             return ToolResult(call.id, call.name, f"{type(failed).__name__}: {failed}", is_error=True)
 
     async def _summarize(self, failed: ModelError) -> Result | None:
-        """The conversation no longer fits: a summary takes its place, and the turn goes on from there."""
+        """Replace a conversation that no longer fits by a summary. Returns None: the turn goes on from there."""
         try:
             summary = await summarize(self._ask, await self._conversation())
         except asyncio.CancelledError:
             return self._canceled()
         except Exception:
-            return self.end(Outcome.ERROR, f"{failed.message} (and no summary could be made)")
+            return self.end(Outcome.ERROR, f"{failed.message} (and summarizing the conversation failed)")
         self.end(Outcome.ERROR, failed.message)
         self._put(self._new(Role.SYSTEM, [summary]))
         self._show_unwritten()
@@ -252,10 +254,10 @@ class Turn:
         if self._stopping:
             return self.end(Outcome.CANCELED)
         if self._task and self._task.cancelling():
-            raise asyncio.CancelledError  # by the event loop, which ends
-        return self.end(Outcome.ERROR, "the model or a tool was canceled, and nobody asked for it")
+            raise asyncio.CancelledError  # the event loop is shutting down
+        return self.end(Outcome.ERROR, "the model or a tool was canceled, but no cancel was requested")
 
-    def _finish(self, outcome: Outcome, answer: Message, error: str | None = None) -> Result:
+    def _finish(self, outcome: Outcome, answer: MessageRecord, error: str | None = None) -> Result:
         """The result with this answer."""
         self._show_unwritten()
         return Result(self._prompt.session_id, self._run_id, outcome, text_of(answer), answer.id, error)
@@ -266,8 +268,8 @@ class Turn:
 
     # --- messages
 
-    async def _short_conversation(self) -> list[Said]:
-        """What the model is to hear. If that has become long, a summary takes its place, and the turn goes on."""
+    async def _short_conversation(self) -> list[ChatMessage]:
+        """The conversation for the model. A long one is replaced by a summary, and the turn goes on."""
         conversation = await self._conversation()
         if len(conversation) > LONGEST and self.model.hears is None:
             self._put(self._new(Role.SYSTEM, [await summarize(self._ask, conversation)]))
@@ -276,9 +278,10 @@ class Turn:
             conversation = await self._conversation()
         return conversation
 
-    async def _conversation(self) -> list[Said]:
-        """What the model is to hear: everything since the last summary, as far as it looks back. If the prompt came
-        before that it is put after what others have said since, because it is what the turn goes on with."""
+    async def _conversation(self) -> list[ChatMessage]:
+        """The conversation for the model: everything since the last summary, as far as the model looks back. If the
+        prompt came before the summary, it is repeated after what others have said since, because the turn goes on with
+        it."""
         limit = self.model.hears
         if limit == 0:
             return []
@@ -289,7 +292,7 @@ class Turn:
             return _hear([*since[:own], self._prompt, *since[own:]])
         heard = _hear(messages)
         if self._earlier is None:
-            if limit is None and not self._goes_on:
+            if limit is None and not self._is_resumed:
                 self._earlier = await self._recall(self._prompt.id)
             else:
                 self._earlier = await read_back(
@@ -298,32 +301,32 @@ class Turn:
             return Conversation(chain(self._earlier, heard), self._earlier.settled, self._earlier.kept)
         return self._earlier + heard
 
-    def _answer(self) -> Message | None:
-        """The last answer of this turn, since the last summary."""
+    def _answer(self) -> MessageRecord | None:
+        """The last answer of this turn since the last summary."""
         return next((m for m in reversed(since_summary(list(self._messages.values())))
                      if m.role == Role.ASSISTANT and m.id.startswith(f"p{self.seq}-")), None)
 
-    def _new(self, role: Role, parts: Sequence[SaidPart]) -> Message:
-        """A message of this turn. Messages are never removed, so their number makes an id that no other has."""
+    def _new(self, role: Role, parts: Sequence[SaidPart]) -> MessageRecord:
+        """A new message of this turn. Messages are never removed, so their count makes the id unique."""
         now = int(time())
         mine = role is Role.ASSISTANT
-        return Message(f"p{self.seq}-{len(self._messages) + 1}", self._prompt.session_id, role.value,
+        return MessageRecord(f"p{self.seq}-{len(self._messages) + 1}", self._prompt.session_id, role.value,
                        tuple(map(wire_part, parts)), self.model.name if mine else "",
                        self.model.provider if mine else "", now, now)
 
-    def _put(self, message: Message) -> Message:
-        """The message is a part of the conversation from now on, and is to be written."""
+    def _put(self, message: MessageRecord) -> MessageRecord:
+        """Add the message to the conversation, to be written."""
         self._messages[message.id] = self._unwritten[message.id] = message
         return message
 
     async def _save(self) -> None:
-        """Writes what is to be written, and shows it, even if the turn is stopped meanwhile."""
+        """Write and show the unwritten messages, even if the turn is stopped meanwhile."""
         if self.abandoned:
             return
         messages = tuple(self._unwritten.values())
         self._unwritten.clear()
         written = self._say(messages, lambda: not self.abandoned)
-        canceled = await outlast(written)
+        canceled = await wait_through_cancel(written)
         written.result()
         for message in messages:
             self._show(message)
@@ -331,28 +334,27 @@ class Turn:
             raise canceled
 
     def _save_draft(self, draft: Draft) -> None:
-        """Begins to write the answer that is being given, which is not waited for: the turn's end is."""
+        """Start to save the partial answer, without waiting for it. The turn's end is what counts."""
         if messages := self.hand_over():
             written = self._say(messages, lambda: self._draft is draft and not self.abandoned)
             written.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def hand_over(self) -> tuple[Message, ...]:
-        """What of the answer that is being given has to be written before anything else of the session is. Whoever asks
-        again, since that was not kept, gets it again."""
+    def hand_over(self) -> tuple[MessageRecord, ...]:
+        """The messages of the partial answer, which must be written before anything later of the session. Idempotent: a
+        caller whose commit failed gets them again."""
         if self._draft is None or self.abandoned:
             return ()
         self._handed |= self._unwritten.keys()
         self._unwritten.clear()
         return tuple(self._messages[id] for id in sorted(self._handed))
 
-    def _show(self, message: Message) -> None:
+    def _show(self, message: MessageRecord) -> None:
         if not self.abandoned and self._feed.watched:
             self._feed.publish("message", {**wire_message(message), "seq": self.seq})
 
     def _open_calls(self) -> list[ToolCall]:
-        """Tool calls that no result follows. Only the last step that called tools can have left some: the model is not
-        asked again before each call has its result. Ids are distinct within a step, and may be used again in the next.
-        """
+        """Tool calls without a result. Only the last step that called tools can have left some: the model is not asked
+        again before each call has its result. Ids are unique within a step, and may be reused in the next."""
         answered: set[str] = set()
         for message in reversed(self._messages.values()):
             parts = said(message).parts
@@ -362,11 +364,11 @@ class Turn:
         return []
 
     def _close_calls(self, why: str) -> None:
-        """Gives each open call an error for a result."""
+        """Give each open tool call an error as its result."""
         if calls := self._open_calls():
             self._put(self._new(Role.TOOL, [ToolResult(c.id, c.name, why, is_error=True) for c in calls]))
 
 
-def _hear(messages: Iterable[Message]) -> list[Said]:
-    """What a model hears of these messages."""
+def _hear(messages: Iterable[MessageRecord]) -> list[ChatMessage]:
+    """The messages as a model receives them."""
     return [heard for heard in map(said, messages) if heard.parts]

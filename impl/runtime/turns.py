@@ -1,6 +1,7 @@
-"""The life of a turn: it is started when its prompt's start is stored, and asks for its end.
+"""The life cycle of turns: a turn starts when its prompt's start is stored, and submits the prompt's end.
 
-A turn that ignores a stop is abandoned after a grace period: its prompt ends, once, and what it says then goes nowhere.
+A turn that ignores a stop is abandoned after a grace period. Its prompt then ends, once, and later output of the turn
+is discarded.
 """
 
 import asyncio
@@ -13,131 +14,136 @@ from typing import Any
 from cancelmark.model.lifecycle import Outcome, State
 
 from ..models import Model
-from ..store import Answer, Committed, Lost, Message
-from .conversation import Memory
+from ..store import CommitAnswer, Committed, Lost, MessageRecord
+from .conversation import ConversationCache
+from .environment import Environment, Ready
 from .intents import Enter, Fail, Finish, Requeue, Settle, TakeIn
-from .outbox import Environment, Outbox, Ready
+from .outbox import Outbox
 from .refusals import Refusal
 from .result import Result
 from .run import Run
-from .tasks import has_succeeded, outlast
+from .tasks import has_succeeded, wait_through_cancel
 from .turn import ToolRunner, Turn
 
 log = logging.getLogger("cancelmark")
 
 class Turns:
-    """The turns of one runtime."""
+    """Starts and ends the turns of one runtime."""
 
     def __init__(self, home: Environment, model: Model, tools: Iterable[ToolRunner], grace: float) -> None:
         self.home, self.model, self.grace = home, model, grace
         self.tools = {runner.tool.name: runner for runner in tools}
-        self._memory = Memory()
+        self._memory = ConversationCache()
 
-    def let_in(self, box: Outbox, run: Run) -> None:
-        """An accepted prompt enters, as soon as it can start."""
+    def admit(self, box: Outbox, run: Run) -> None:
+        """Let an accepted prompt enter as soon as it can start."""
         if ready := self.home.ready:
             self.home.spawn(self._enter_if_ready(box, run, ready))
         else:
-            box.tell(Enter(run))
+            box.submit_nowait(Enter(run))
 
     async def _enter_if_ready(self, box: Outbox, run: Run, ready: Ready) -> None:
         try:
             await ready(box.session.id)
         except Exception as error:
-            run.said = run.fail(str(error) or type(error).__name__)
-            box.tell(Fail(run))
+            run.pending_result = run.fail(str(error) or type(error).__name__)
+            box.submit_nowait(Fail(run))
         else:
-            box.tell(Enter(run))
+            box.submit_nowait(Enter(run))
 
     def settle(self, box: Outbox, run: Run) -> None:
-        """The prompt was canceled on entry."""
-        box.tell(Settle(run))
+        """Settle a prompt that was canceled on entry."""
+        box.submit_nowait(Settle(run))
 
     def start(self, box: Outbox, run: Run) -> None:
-        """The prompt is active: its turn begins."""
+        """Start the turn of an active prompt."""
         if run.trouble:
-            asyncio.get_running_loop().call_soon(box.tell, Finish(run, run.fail(run.trouble)))
+            asyncio.get_running_loop().call_soon(box.submit_nowait, Finish(run, run.fail(run.trouble)))
             return
         run.turn = self._make(box, run)
-        if run.prompt.covered and not box.may_stop(run.prompt):  # since the step that started it
+        if run.prompt.covered and not box.may_stop(run.prompt):  # canceled after the step that started it
             run.turn.stop()
         run.task = self.home.spawn(self._run(box, run, run.turn))
 
     async def _run(self, box: Outbox, run: Run, turn: Turn) -> None:
-        """The active prompt's task: its turn, and then its end or its return to the queue."""
+        """The active prompt's task: run its turn, then submit its end or its return to the queue."""
         try:
             result, messages = await turn.run(), turn.unwritten
         except asyncio.CancelledError:
-            return  # the event loop ends: for the prompt that is a crash
-        except Exception as failed:  # it cannot even say how it ended
+            return  # the event loop is shutting down: for the prompt that is a crash
+        except Exception as failed:  # it could not report its ending
             result, messages = run.fail(f"{type(failed).__name__}: {failed}"), ()
         while result is None and box.may_stop(run.prompt) and not self.home.over.is_set():
             with suppress(Refusal):
                 await box.drained()
         if not turn.abandoned:
-            box.tell(Requeue(run, turn) if result is None else Finish(run, result, messages))
+            box.submit_nowait(Requeue(run, turn) if result is None else Finish(run, result, messages))
 
     def _make(self, box: Outbox, run: Run) -> Turn:
         prompt, session = run.prompt, box.session
         history = partial(self.home.store.messages, session.id)
         return Turn(
             seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
-            history=history, recall=partial(self._memory.recall, session.id, history), say=partial(self._say, box),
-            follow_ups=partial(self._take_in, box, run), feed=run.feed, goes_on=run.goes_on)
+            history=history, recall=partial(self._memory.recall, session.id, history),
+            say=partial(self._store_messages, box, run),
+            follow_ups=partial(self._fold_in, box, run), feed=run.feed, is_resumed=run.is_resumed)
 
-    async def _take_in(self, box: Outbox, run: Run) -> tuple[Sequence[Message], asyncio.CancelledError | None]:
-        """The messages of the prompts that fold into the turn now, and the request to cancel that came meanwhile."""
+    async def _fold_in(self, box: Outbox, run: Run) -> tuple[Sequence[MessageRecord], asyncio.CancelledError | None]:
+        """The messages of the prompts that fold into the turn now, and a cancellation that arrived meanwhile."""
         if not box.session.can("step", run.prompt):
             return (), None
-        folding = box.ask(TakeIn(run))
-        canceled = await outlast(folding)
+        folding = box.submit(TakeIn(run))
+        canceled = await wait_through_cancel(folding)
         return [guest.message for guest in folding.result()], canceled
 
-    # --- what it says
+    # --- writing messages
 
-    def _say(self, box: Outbox, messages: Sequence[Message], wanted: Callable[[], bool]) -> "asyncio.Future[Any]":
-        """Begins to write what a turn has said, and tries again for as long as that may help and is wanted."""
-        answer = self.home.store.begin_say(box.session.id, messages, box.epoch)
+    def _store_messages(self, box: Outbox, run: Run, messages: Sequence[MessageRecord], wanted: Callable[[], bool],
+                        ) -> "asyncio.Future[Any]":
+        """Start to write a turn's messages, and retry with backoff while they are wanted."""
+        begin = partial(self.home.store.begin_append_messages, box.session.id, messages, box.epoch, run.prompt.seq)
+        answer = begin()
         if has_succeeded(answer) and isinstance(answer.result(), Committed):
             return answer
-        return asyncio.ensure_future(self._complete_say(box, messages, answer, wanted))
+        return asyncio.ensure_future(self._complete_store(box, answer, begin, wanted))
 
-    async def _complete_say(self, box: Outbox, messages: Sequence[Message], begun: "asyncio.Future[Answer]",
-                            wanted: Callable[[], bool]) -> None:
-        begin_again = partial(self.home.store.begin_say, box.session.id, messages, box.epoch)
-        if isinstance(await self.home.writer.say(begun, begin_again, wanted), Lost):
+    async def _complete_store(
+        self, box: Outbox, begun: "asyncio.Future[CommitAnswer]", begin: "Callable[[], asyncio.Future[CommitAnswer]]",
+        wanted: Callable[[], bool],
+    ) -> None:
+        if isinstance(await self.home.writer.say(begun, begin, wanted), Lost):
             box.lose()
 
-    # --- when it is to stop
+    # --- stopping
 
     def begin_grace(self, box: Outbox, run: Run) -> None:
-        """Asks the turn to stop, if nobody has, and gives it its grace period, if it has not ended already."""
+        """Ask the turn to stop, unless it was asked already, and start its grace period, unless it has ended."""
         if run.prompt.state is State.ACTIVE and run.grace is None:
             if run.turn:
                 run.turn.stop()
-            box.show_stopping(run.prompt)
+            box.publisher.publish_stopping(run.prompt, self.home.ownership.name_node(box))
             run.grace = asyncio.get_running_loop().call_later(
                 self.grace, lambda: self.home.spawn(self.abandon(box, run)))
 
     async def abandon(self, box: Outbox, run: Run) -> None:
-        """Ends a prompt whose turn does not stop (R24a)."""
+        """End a prompt whose turn does not stop. (R24a)"""
         if run.turn:
             await self.home.writer.read(run.turn.look_back)
-        if run.turn and self._goes_on(box, run):
-            log.warning("prompt %s: its turn did not stop and is abandoned", run.prompt)
+        if run.turn and self._continues(box, run):
+            log.warning("prompt %s: turn abandoned, it did not stop in its grace period", run.prompt)
             result = run.turn.end(Outcome.CANCELED, "the turn did not stop in time")
             messages = run.turn.unwritten
-            self.let_go(run)
-            box.tell(Finish(run, result, messages))
+            self.release(run)
+            box.submit_nowait(Finish(run, result, messages))
 
-    def _goes_on(self, box: Outbox, run: Run) -> bool:
-        """Whether the prompt's turn has neither ended, which may not be applied yet, nor been abandoned."""
+    def _continues(self, box: Outbox, run: Run) -> bool:
+        """Whether the prompt's turn is still running: not abandoned, and without an ending that waits to be stored."""
         return (run.prompt.state is State.ACTIVE and run.turn is not None and not run.turn.abandoned
                 and not any(isinstance(entry.intent, Finish | Requeue) and entry.intent.of is run
                             for entry in box.entries))
 
-    def let_go(self, run: Run) -> None:
-        """Nobody waits for its turn any more."""
+    def release(self, run: Run) -> None:
+        """Abandon the turn of the prompt."""
         if run.grace:
             run.grace.cancel()
         if run.task:
@@ -147,32 +153,33 @@ class Turns:
             run.turn.abandon()
 
     async def interrupt(self, box: Outbox, run: Run) -> None:
-        """Ends a turn that has not ended by itself, once its task has: the server leaves."""
-        turn = run.turn  # None: it has ended meanwhile
-        if turn is None or not self._goes_on(box, run):
+        """End a turn that has not ended by itself, and wait for its task: the server is closing."""
+        turn = run.turn  # None: it has ended already
+        if turn is None or not self._continues(box, run):
             return
         task, (result, messages) = run.task, await self._end_interrupted(run, turn)
-        self.let_go(run)
+        self.release(run)
         if task:
             await asyncio.wait([task], timeout=self.grace)
-        box.tell(Finish(run, result, messages))
+        box.submit_nowait(Finish(run, result, messages))
 
-    # --- what another life has left
+    # --- what a previous owner has left
 
-    async def take_up(self, box: Outbox, prompts: Iterable[Any]) -> None:
-        """Prompts that the last life has left: what was active ends, and what its turn has begun to say is ended."""
+    async def adopt(self, box: Outbox, prompts: Iterable[Any]) -> None:
+        """Register the prompts that a previous owner has left. A turn that was active ends, and so does its last
+        message."""
         for prompt in prompts:
             run = box.register(prompt)
-            run.goes_on = any(move.state is State.ACTIVE for move in await self.home.store.transitions(prompt.seq))
+            run.is_resumed = any(move.state is State.ACTIVE for move in await self.home.store.transitions(prompt.seq))
             if prompt.state is State.ACTIVE:
-                run.said, run.messages = await self._end_interrupted(run, self._make(box, run))
+                run.pending_result, run.messages = await self._end_interrupted(run, self._make(box, run))
 
-    async def _end_interrupted(self, run: Run, turn: Turn) -> tuple[Result, Sequence[Message]]:
-        """How the turn ends whose server is gone, or leaves, and what is still to be written."""
+    async def _end_interrupted(self, run: Run, turn: Turn) -> tuple[Result, Sequence[MessageRecord]]:
+        """The ending of a turn whose server is gone or closing, and the messages still to be written."""
         why = self.home.ownership.interrupted
         try:
             await turn.look_back()
             return turn.end(Outcome.ERROR, why), turn.unwritten
-        except Exception as error:  # what its turn has written cannot be read: it ends all the same
-            log.error("prompt %s: its messages cannot be ended: %s", run.prompt, error)
+        except Exception as error:  # its messages cannot be read; the prompt must end anyway
+            log.error("prompt %s: could not complete its last message: %s", run.prompt, error)
             return run.fail(why), ()

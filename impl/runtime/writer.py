@@ -1,4 +1,4 @@
-"""Writes to the store what must survive, and tries again for as long as that may help."""
+"""Commits to the store what must survive, and retries with backoff."""
 
 import asyncio
 import logging
@@ -10,14 +10,14 @@ from uuid import uuid4
 
 from ..store import (
     AcceptPrompt,
-    Answer,
+    CommitAnswer,
+    CommitRequest,
     Committed,
     Conflict,
+    ConstraintViolation,
     Lost,
     Operation,
     PutMessage,
-    Refused,
-    Steps,
     Store,
     StoreError,
     Unstorable,
@@ -26,19 +26,19 @@ from .messages import emptied
 
 log = logging.getLogger("cancelmark")
 
-PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds between attempts to write
-UNSTORABLE = "what was said could not be stored"  # and is not quoted: it would be refused again
+PATIENCE = (0.05, 0.2, 1.0, 5.0)  # seconds of backoff between attempts
+UNSTORABLE = "a message of this turn could not be stored"  # not quoted: the store would refuse it again
 
 
 class Commit(NamedTuple):
-    """Steps that are being made durable."""
+    """A commit in flight."""
 
-    steps: Steps
-    answer: "asyncio.Future[Answer]"  # of the first attempt, which has begun
+    steps: CommitRequest
+    answer: "asyncio.Future[CommitAnswer]"  # of the first attempt
 
 
 class Writer:
-    """Commits to one store, for one runtime. `over` is set when nothing is to be tried again."""
+    """Commits to one store, for one runtime. `over` is set when there are to be no more retries."""
 
     def __init__(self, store: Store, over: asyncio.Event) -> None:
         self._store, self._over = store, over
@@ -46,40 +46,41 @@ class Writer:
 
     def begin(self, session_id: str, version: int | None, operations: Sequence[Operation], epoch: int | None = None,
               claim: str = "", release: str = "", actions: Sequence[Sequence[object]] = ()) -> Commit:
-        """Begins to commit steps. With a store in memory that is done at once, and costs no task."""
-        steps = Steps(f"{self._life}-{next(self._numbers)}", session_id, version, operations, epoch, claim, release,
-                      actions)
+        """Start a commit under a new id. A store in memory answers at once, without a task."""
+        id = f"{self._life}-{next(self._numbers)}"
+        steps = CommitRequest(id, session_id, version, operations, epoch, claim, release, actions)
         return Commit(steps, self._begin(steps))
 
     def again(self, commit: Commit) -> Commit:
-        """Sends the same steps again, under their id."""
+        """Retry the commit under its id, which is idempotent."""
         return Commit(commit.steps, self._begin(commit.steps))
 
-    async def complete(self, commit: Commit) -> tuple[Answer, bool]:
-        """The answer. If the store will never take a message, the rest is kept without it: the second says whether that
-        was so."""
+    async def complete(self, commit: Commit) -> tuple[CommitAnswer, bool]:
+        """Wait for the answer. If the store can never take a message, commit without the messages. Also returns whether
+        that was necessary."""
         operations = commit.steps.operations
         try:
             return await commit.answer, False
-        except (Refused, Unstorable) as error:
+        except (ConstraintViolation, Unstorable) as error:
             refused = error
-        poorer = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
+        without_messages = [PutMessage(emptied(op.message, UNSTORABLE)) if isinstance(op, PutMessage) else op
                   for op in operations]
         journal = [op for op in operations if not isinstance(op, PutMessage)]
         messages = len(journal) < len(operations) and not isinstance(
             getattr(refused, "operation", None), AcceptPrompt)
-        for attempt in (poorer, journal) if messages else ():
-            with suppress(Refused, Unstorable):
+        for attempt in (without_messages, journal) if messages else ():
+            with suppress(ConstraintViolation, Unstorable):
                 answer = await self._begin(commit.steps._replace(operations=attempt))
                 log.error("session %s: %s: %s", commit.steps.session_id, UNSTORABLE, refused)
                 return answer, True
         raise refused
 
-    async def say(self, begun: "asyncio.Future[Answer]", begin_again: "Callable[[], asyncio.Future[Answer]]",
-                  wanted: Callable[[], bool]) -> Answer | None:
-        """Waits for the answer, and begins again for as long as that may help and is wanted. None if it is not wanted
-        any more (R25a)."""
-        answer: asyncio.Future[Answer] | None = begun
+    async def say(self, begun: "asyncio.Future[CommitAnswer]",
+                  begin_again: "Callable[[], asyncio.Future[CommitAnswer]]", wanted: Callable[[], bool],
+                  ) -> CommitAnswer | None:
+        """Wait for the answer, and retry with backoff while `wanted`. Returns None once it is no longer wanted.
+        (R25a)"""
+        answer: asyncio.Future[CommitAnswer] | None = begun
         attempt = 0
         while wanted():
             try:
@@ -87,13 +88,13 @@ class Writer:
             except StoreError as error:
                 if not error.retry or self._over.is_set():
                     raise
-                log.error("a step cannot be written, trying again: %s", error)
+                log.error("message write failed, retrying: %s", error)
                 await self.pause(attempt)
                 attempt, answer = attempt + 1, None
         return None
 
     async def read(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Does what has to be read before more can be written, and again for as long as that may help."""
+        """Do a read that must precede further writes, and retry with backoff."""
         for attempt in count():
             try:
                 await ask()
@@ -101,26 +102,27 @@ class Writer:
             except StoreError as error:
                 if not error.retry or self._over.is_set():
                     raise
-                log.error("a session cannot be read, trying again: %s", error)
+                log.error("session read failed, retrying: %s", error)
                 await self.pause(attempt)
 
     async def pause(self, attempt: int, hurry: asyncio.Event | None = None) -> None:
-        """Waits before something is tried again that was tried in vain so often, until `hurry` is set."""
+        """Wait for the backoff of that attempt, or until `hurry` is set."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE[min(attempt, len(PATIENCE) - 1)]):
                 await (hurry or self._over).wait()
 
-    def _begin(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def _begin(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         if steps.operations or steps.claim or steps.release:
             return self._store.begin_commit(steps)
         if self._store.shared:
             return asyncio.ensure_future(self._compare(steps))
-        nothing: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        nothing: asyncio.Future[CommitAnswer] = asyncio.get_running_loop().create_future()
         nothing.set_result(Committed(steps.version or 0, ()))
         return nothing
 
-    async def _compare(self, steps: Steps) -> Answer:
-        """The answer to steps that write nothing: nothing may be all that there was to do only on an old version."""
+    async def _compare(self, steps: CommitRequest) -> CommitAnswer:
+        """The answer to a commit that writes nothing. It must still be checked: on a newer version there may be
+        something to do."""
         snapshot = await self._store.load(steps.session_id)
         if steps.epoch is not None and (snapshot.epoch != steps.epoch or not snapshot.owned):
             return Lost()

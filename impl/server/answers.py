@@ -1,4 +1,4 @@
-"""Answers: JSON, as it goes out. A thin response, since the server gives many."""
+"""JSON responses. A thin class, because the server sends many."""
 
 import json
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff
 encode = json.JSONEncoder(separators=(",", ":"), default=to_json).encode
 
 
-class Answer:
-    """A whole answer of bytes."""
+class Response:
+    """A complete response."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -29,11 +29,11 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def answer(value: Any, status: int = 200) -> Answer:
-    """The value as JSON; types of the wire are taken as they are."""
-    return Answer(status, encode(value).encode())
+def answer(value: Any, status: int = 200) -> Response:
+    """A JSON response with the value, which may be a wire type."""
+    return Response(status, encode(value).encode())
 
 
-def problem(status: int, message: str, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
-    """What went wrong, in the form in which every error goes out."""
-    return Answer(status, encode(Problem(message, **more)).encode(), headers=headers)
+def problem(status: int, message: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    """An error response."""
+    return Response(status, encode(Problem(message, **more)).encode(), headers=headers)

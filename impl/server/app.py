@@ -1,4 +1,4 @@
-"""One table of calls, from which come the routes and the OpenAPI document."""
+"""The application: one table of calls, from which the routes and the OpenAPI document are generated."""
 
 import asyncio
 import logging
@@ -16,17 +16,17 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cancelmark.model.calls import CALLS as CALLS_ON_SESSIONS
-from cancelmark.model.calls import Call as CallOfTable
+from cancelmark.model.calls import ClientCall as CallOfTable
 from cancelmark.model.wire import PROMPT, SESSION, WORKSPACE, path_of
 
 from .. import wire
 from ..models import ModelError
-from ..runtime import Busy, Closing, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
+from ..runtime import Busy, Closing, Leaving, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
 from ..runtime.refusals import PromptRefusal
 from ..runtime.workspace import Full, Unknown
 from ..store import NoRoom, StoreError, Unconfirmed
 from . import calls, page
-from .answers import Answer, problem
+from .answers import Response, problem
 from .guard import Guard, TooLarge, TooSlow, read_body
 from .lists import LIMIT
 from .schemas import BadInput, check_request, model_of, parse_body
@@ -39,18 +39,18 @@ Handle = Callable[..., Awaitable[ASGIApp]]
 
 @dataclass(frozen=True)
 class Call:
-    """One call: where it is, what it does, what is sent and what is answered."""
+    """One call: its method and path, its handler, and its request and response types."""
 
     method: str
     path: str
     handle: Handle
-    answer: Any = None  # a type; None: something that is no JSON
+    answer: Any = None  # the response type; None: not JSON
     sent: type[wire.Request] | None = None
     status: int = 200
-    refusals: tuple[int, ...] = ()  # beyond those that any call may give
-    before: str = ""  # what a list is asked for before, page by page
-    query: tuple[tuple[str, str, str], ...] = ()  # what else may be asked: name, type, what it means
-    told: bool = False  # those who watch are told of it
+    refusals: tuple[int, ...] = ()  # error statuses, besides those of every call
+    before: str = ""  # for a paginated list: the meaning of `before`
+    query: tuple[tuple[str, str, str], ...] = ()  # other query parameters: name, type, description
+    told: bool = False  # subscribers are notified of the call
 
     @property
     def name(self) -> str:
@@ -65,7 +65,7 @@ _W, _S, _P = WORKSPACE, SESSION, PROMPT
 
 
 def _family(call: CallOfTable) -> Call:
-    """A call of the table: `calls.make` makes it."""
+    """A call in the table of calls on sessions; `calls.make` creates its handler."""
     sent = getattr(wire, call.sent) if call.sent else None
     return Call(call.method, path_of(call), calls.make(call), getattr(wire, call.answer), sent,
                 refusals=call.refusals if sent else (400, *call.refusals), told=True)
@@ -77,53 +77,53 @@ CALLS: Sequence[Call] = (
     Call("GET", "/v1/version", calls.get_version, wire.Version),
     Call("POST", "/v1/workspaces", calls.open_workspace, wire.Workspace, wire.OpenWorkspace, refusals=(409, 429, 503)),
     Call("GET", "/v1/workspaces", calls.list_workspaces, list[wire.Workspace]),
-    Call("GET", _W, calls.get_workspace, wire.Workspace, refusals=(404,)),
+    Call("GET", _W, calls.get_workspace, wire.Workspace, refusals=(404, 503)),
     Call("DELETE", _W, calls.delete_workspace, wire.Done, refusals=(400, 404, 503),
-         query=(("forget", "boolean", "Delete everything that the server keeps of it"),)),
-    Call("GET", _W + "/events", calls.events, refusals=(400, 404)),
+         query=(("forget", "boolean", "Also delete all data of the workspace"),)),
+    Call("GET", _W + "/events", calls.events, refusals=(400, 404, 503)),
     Call("DELETE", "/v1/clients/{client_id}", calls.release_client, wire.Released, refusals=(400,)),
     Call("POST", _W + "/sessions", calls.create_session, wire.Session, wire.CreateSession,
          refusals=(404, 409, 500, 503)),
-    Call("GET", _W + "/sessions", calls.list_sessions, list[wire.Session], refusals=(400, 404),
+    Call("GET", _W + "/sessions", calls.list_sessions, list[wire.Session], refusals=(400, 404, 503),
          before="the id of a session"),
     Call("GET", _W + "/sessions/{sid}", calls.get_session, wire.Session, refusals=(404, 503)),
     Call("GET", _W + "/sessions/{sid}/messages", calls.list_messages, list[wire.Message], refusals=(400, 404, 503),
          before="the id of a message"),
-    Call("POST", _W + "/agent/init", calls.init_agent, wire.Agent, wire.InitAgent, refusals=(404,)),
-    Call("GET", _W + "/agent", calls.get_agent, wire.Agent, refusals=(404,)),
+    Call("POST", _W + "/agent/init", calls.init_agent, wire.Agent, wire.InitAgent, refusals=(404, 503)),
+    Call("GET", _W + "/agent", calls.get_agent, wire.Agent, refusals=(404, 503)),
     Call("POST", _W + "/agent", calls.send_prompt, wire.Accepted, wire.SendPrompt, 202,
          refusals=(404, 409, 429, 500, 503)),
     Call("GET", _S, calls.get_session, wire.Session, refusals=(404, 503)),
     Call("GET", _S + "/prompts", calls.list_prompts, list[wire.Prompt], refusals=(400, 404, 503),
-         before="a seq: only prompts that are done",
+         before="a seq; lists only finished prompts",
          query=(("run_id", "string", "Only the prompt with this run id"),)),
     Call("GET", _S + "/prompts/queued", calls.count_queued, int, refusals=(404, 503)),
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str] | list[wire.Prompt], refusals=(400, 404, 503),
-         query=(("full", "boolean", "Say of each prompt its seq, version and place too"),)),
+         query=(("full", "boolean", "Include the seq, version and position of each prompt"),)),
     *map(_family, CALLS_ON_SESSIONS),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
 )
 
-METHODS = {"HEAD", *(call.method for call in CALLS)}  # that figures tell apart: strangers can make up any number
+METHODS = {"HEAD", *(call.method for call in CALLS)}  # label values of metrics; clients could invent any number
 
-# Which status says what went wrong: the first that fits.
+# The status for each error; the first match counts.
 STATUS: Sequence[tuple[type[Exception], int]] = (
-    (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409), (Closing, 409),
-    (Busy, 409), (NoPrompt, 404), (TooLate, 409), (OtherVersion, 412),
+    (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409),
+    (Leaving, 503), (Closing, 409), (Busy, 409), (NoPrompt, 404), (TooLate, 409), (OtherVersion, 412),
     (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
-# For a call that was not answered when the server had to end.
-_NOT_BEGUN = problem(503, "the server is closing, and nothing was done; repeat it", RETRY)
-_UNKNOWN = problem(500, "the server closed, and it is not known whether this was done; repeat it (a prompt under the "
+# Responses to calls that are pending when the server exits.
+_NOT_BEGUN = problem(503, "the server is closing and did not run this call; retry it", RETRY)
+_UNKNOWN = problem(500, "the server closed; this call may or may not have taken effect: retry it (a prompt with the "
                         "same run id)", RETRY)
 
 
 def application(site: Site, *, hosts: Collection[str] | None = None, token: str | None = None) -> ASGIApp:
-    """The server as an ASGI application. It answers only to these hosts, if any are given, and only with the token, if
-    one is given. Whoever runs it starts and closes the site's workspaces."""
+    """The server as an ASGI application. If `hosts` is given, only these Host names are accepted; if `token` is given,
+    it is required. The caller starts and closes the site's workspaces."""
     app = Router([*_routes(site), *page.ROUTES], redirect_slashes=False, default=_no_such_call)
 
     def note_answer(scope: Scope, status: int, seconds: float) -> None:
@@ -138,7 +138,8 @@ def application(site: Site, *, hosts: Collection[str] | None = None, token: str 
 
 
 class NameConvertor(PathConvertor):
-    """The rest of a path, slashes, line ends and all: `.` and `$` stop at a line end, which leads to another name."""
+    """The rest of a path, including slashes and newlines. (By default `.` and `$` stop at a newline, which would match
+    another name.)"""
 
     regex = "(?s:.*)"
 
@@ -147,7 +148,7 @@ register_url_convertor("name", NameConvertor())
 
 
 class Endpoint:
-    """All calls of one path (R27a)."""
+    """Dispatches all calls of one path (R27a)."""
 
     def __init__(self, site: Site, calls: Sequence[Call]) -> None:
         self._site = site
@@ -156,7 +157,7 @@ class Endpoint:
             self._calls.setdefault(call.method, []).append(call)
 
     def _find(self, method: str, path: str) -> Call | None:
-        """The call. All calls on prompts have one path here, and say at its end which of them is meant."""
+        """The call for a method and path. All calls on prompts share one route; the path's end tells them apart."""
         found = self._calls.get(method, [])
         ending = (call for call in found[:-1] if path.endswith(call.path.removeprefix(_P)))
         return next(ending, found[-1] if found else None)
@@ -166,7 +167,7 @@ class Endpoint:
         answer: ASGIApp
         if call is None:
             allowed = ", ".join(sorted(self._calls))
-            answer = problem(405, f"{scope['method']} is no call here; try {allowed}", {"allow": allowed})
+            answer = problem(405, f"{scope['method']} is not allowed here; use {allowed}", {"allow": allowed})
         else:
             scope["cancelmark.call"] = call.name
             try:
@@ -186,7 +187,7 @@ class Endpoint:
     async def _answer(self, call: Call, request: Request) -> ASGIApp:
         if call.method == "GET":
             return await call.handle(self._site, request)
-        data = await read_body(request, self._site.limits.body)  # nothing is done before all of the request is there
+        data = await read_body(request, self._site.limits.body)  # no effect before the request is complete
         request.scope["cancelmark.begun"] = True
         if call.sent is None:
             return await call.handle(self._site, request)
@@ -194,35 +195,36 @@ class Endpoint:
 
 
 def _routes(site: Site) -> list[Route]:
-    by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the busiest is looked at first
+    by_path: dict[str, list[Call]] = {_W + "/agent": []}  # the most frequent route is matched first
     for call in CALLS:
-        path = _S + "/prompts/{prompt:name}" if call.path.startswith(_P) else call.path  # a run id may have anything
+        path = _S + "/prompts/{prompt:name}" if call.path.startswith(_P) else call.path  # run ids may contain slashes
         by_path.setdefault(path, []).append(call)
     return [Route(path, Endpoint(site, calls)) for path, calls in by_path.items()]
 
 
-def _problem(error: Exception, call: Call) -> Answer:
-    """What went wrong, as a status and a message (R27b)."""
+def _problem(error: Exception, call: Call) -> Response:
+    """The error response for an exception (R27b)."""
     if isinstance(error, StoreError):
         log.error("the store failed", extra={"call": call.name, "problem": error})
-        status = 500 if isinstance(error, Unconfirmed) else 503  # which say that nobody knows, and that nothing is kept
-        return problem(status, f"{error.problem}; {error.remedy}", RETRY)  # not where its files are
+        status = 500 if isinstance(error, Unconfirmed) else 503  # 500: may have taken effect; 503: had no effect
+        return problem(status, f"{error.problem}; {error.remedy}", RETRY)  # without the paths of its files
     for kind, status in STATUS:
         if isinstance(error, kind):
-            return problem(status, str(error), RETRY if status == 429 else None, **_tell_more(error))
+            headers = RETRY if isinstance(error, Full | Leaving | Moved) else None
+            return problem(status, str(error), headers, **_tell_more(error))
     log.error("a call failed", extra={"call": call.name}, exc_info=error)
-    return problem(500, f"the server failed: {type(error).__name__}; its log says more")
+    return problem(500, f"internal server error: {type(error).__name__}; see the server's log")
 
 
 def _tell_more(error: Exception) -> dict[str, Any]:
-    """What a caller that came too late, or to a busy session, wants to know (R33b)."""
+    """The extra fields of the error for a late caller or a busy session (R33b)."""
     if isinstance(error, PromptRefusal):
         return {"code": "too_late" if isinstance(error, TooLate) else "other_version", **error.told}
     return {"code": "busy"} if isinstance(error, Busy) else {}
 
 
 async def _no_such_call(scope: Scope, receive: Receive, send: Send) -> None:
-    answer = problem(404, f"there is no call {scope['path']!r:.200}; /openapi.json lists them")
+    answer = problem(404, f"no such call {scope['path']!r:.200}; /openapi.json lists them")
     await answer(scope, receive, send)
 
 
@@ -241,7 +243,7 @@ def document() -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Cancelmark", "version": calls.VERSION, "license": {"name": "MIT", "identifier": "MIT"},
-                 "summary": "Prompts that are accepted, queued, canceled and finished without losing any"},
+                 "summary": "Accepts, queues, cancels and finishes prompts without losing any"},
         "paths": paths,
         "components": {"schemas": definitions["$defs"],
                        "responses": {str(status): _refusal(text) for status, text in REFUSALS.items()},
@@ -256,7 +258,7 @@ def _refusal(text: str) -> dict[str, Any]:
 
 
 def _wire_type(answer: Any) -> type | None:
-    """The type of the wire that an answer is, or is a list of."""
+    """The wire type of a response, or of the items of a list."""
     if isinstance(answer, UnionType):
         return next(filter(None, map(_wire_type, get_args(answer))), None)
     inner = answer if is_dataclass(answer) else next(iter(get_args(answer)), None)
@@ -283,27 +285,27 @@ def _operation(call: Call) -> dict[str, Any]:
         kind = "text/event-stream"
         parameters += [
             {"name": "client_id", "in": "query", "required": True, "schema": {"type": "string", "format": "uuid"},
-             "description": "Who watches: made up by the client"},
+             "description": "An id that the client chooses for itself"},
             {"name": "Last-Event-ID", "in": "header", "required": False, "schema": {"type": "string"},
-             "description": "The id of the last event that was seen, to go on from there"}]
+             "description": "The id of the last event received, to resume after it"}]
     parameters += [
         {"name": name, "in": "query", "required": False, "schema": {"type": type}, "description": description}
         for name, type, description in call.query]
     if call.told:
         parameters.append({"name": wire.CLIENT, "in": "header", "required": False,
                            "schema": {"type": "string", "format": "uuid"},
-                           "description": "Who calls: those who watch are told"})
+                           "description": "The id of the calling client; reported to subscribers"})
     if call.before:
         parameters += [
             {"name": "limit", "in": "query", "required": False,
-             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT}, "description": "How many, at most"},
+             "schema": {"type": "integer", "minimum": 1, "maximum": LIMIT}, "description": "Maximum number of items"},
             {"name": "before", "in": "query", "required": False, "schema": {"type": "string"},
-             "description": f"Only what came before: {call.before}"}]
+             "description": f"Only items before this one: {call.before}"}]
     content = {"schema": _schema(call.answer)} if call.answer else {"schema": {"type": "string"}}
     operation: dict[str, Any] = {
         "operationId": call.name if call.path != _S else "get_agent_session", "summary": call.summary,
         **({"parameters": parameters} if parameters else {}),
-        "responses": {str(call.status): {"description": "It is done" if call.status == 200 else "Accepted",
+        "responses": {str(call.status): {"description": "Success" if call.status == 200 else "Accepted",
                                          **({"headers": {"Link": LINK}} if call.before else {}),
                                          "content": {kind: content}}}}
     refusals = {401, 403, *call.refusals, *((400,) if call.sent else ()), *((408, 413) if call.method != "GET" else ())}
@@ -316,21 +318,21 @@ def _operation(call: Call) -> dict[str, Any]:
     return operation
 
 
-LINK = {"description": 'Only if there are earlier ones: <?QUERY>; rel="prev" asks for the page before this one',
+LINK = {"description": 'Only if there are earlier items: <?QUERY>; rel="prev", the query for the previous page',
         "schema": {"type": "string"}}
 REFUSALS = {
-    400: "What was sent cannot be taken; the message names the field",
+    400: "The request is invalid; the message names the field",
     401: "A token is required",
-    403: "The request comes from a page of another origin, or by a name that is not this server's",
-    404: "There is no such workspace, session or prompt",
+    403: "A cross-origin request, or an unknown Host",
+    404: "No such workspace, session or prompt",
     408: "The body did not arrive in time",
-    409: "The workspace is closing, the run id is in use by another prompt, the session is busy, or the prompt does "
-         "not wait any more: `state` and `outcome` say where it is",
-    412: "The prompt has another text than the one that was to be replaced: `version` says which",
+    409: "The workspace is closing, another prompt uses the run id, the session is busy, or the prompt is no longer "
+         "waiting: `state` and `outcome` report its state",
+    412: "The text of the prompt has changed: `version` is its current version",
     413: "The body is too large",
-    429: "A limit is reached; Retry-After says when to try again",
-    500: "The server failed, and it is not known whether it did what was asked; a prompt can be posted again under the "
-         "same run id",
+    429: "A limit is reached; retry after the time in Retry-After",
+    500: "The server failed; the call may or may not have taken effect. Resending a prompt with the same run id is "
+         "idempotent",
     502: "The language model failed",
-    503: "The store cannot be written to or read at present, and nothing was done; if Retry-After is there, try again",
+    503: "The store is unavailable, and the call had no effect; if Retry-After is set, retry",
 }

@@ -1,4 +1,6 @@
-"""What each call does. A call gets the server and the request, and returns what is to be answered."""
+"""The handlers of all calls. A handler receives the site and the request, and returns the response.
+
+The docstrings of handlers are the summaries in the OpenAPI document."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
@@ -6,7 +8,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from cancelmark.model.calls import Call
+from cancelmark.model.calls import ClientCall
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import State
 
@@ -15,41 +17,41 @@ from ..models import Attachment
 from ..runtime.messages import list_names, wire_message
 from ..runtime.workspace import Unknown, Workspace
 from ..store import PromptRecord, SessionRecord, Store
-from .answers import Answer, answer
+from .answers import Response, answer
 from .lists import PIECE, Listing, list_all, read_page
 from .schemas import BadInput
 from .site import Site
 from .stream import EventStream
 
 VERSION = version("cancelmark")
-RUN = "run:"  # before a run id, where a prompt is named
-RECENT = 50  # finished prompts that a list of prompts has
+RUN = "run:"  # prefix of a run id in the path of a prompt
+RECENT = 50  # finished prompts in a list of prompts
 
 
 # --- the server
 
-async def health(site: Site, request: Request) -> Answer:
-    """Whether the server is there"""
+async def health(site: Site, request: Request) -> Response:
+    """Whether the server is alive"""
     return answer(wire.Health("closing" if site.workspaces.closing else "ok"))
 
 
-async def is_ready(site: Site, request: Request) -> Answer:
-    """Whether the server can take work now: it is not closing, and its database answers"""
+async def is_ready(site: Site, request: Request) -> Response:
+    """Whether the server can accept prompts: it is not closing, and its database is reachable"""
     status = "closing" if site.workspaces.closing else "ok" if await site.workspaces.is_ready() else "away"
     return answer(wire.Ready(status), 200 if status == "ok" else 503)
 
 
-async def get_version(site: Site, request: Request) -> Answer:
-    """Which server it is"""
+async def get_version(site: Site, request: Request) -> Response:
+    """The version of the server and of the wire protocol"""
     return answer(wire.Version(VERSION, "cancelmark", wire.PROTOCOL, str(site.directory)))
 
 
-async def metrics(site: Site, request: Request) -> Answer:
-    """Figures for Prometheus"""
-    return Answer(200, site.metrics.text(), b"text/plain; version=0.0.4; charset=utf-8")
+async def metrics(site: Site, request: Request) -> Response:
+    """Prometheus metrics"""
+    return Response(200, site.metrics.text(), b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def openapi(site: Site, request: Request) -> Answer:
+async def openapi(site: Site, request: Request) -> Response:
     """This document"""
     from .app import document
 
@@ -58,25 +60,25 @@ async def openapi(site: Site, request: Request) -> Answer:
 
 # --- workspaces and clients
 
-async def open_workspace(site: Site, request: Request, sent: wire.OpenWorkspace) -> Answer:
-    """Open the workspace of a path"""
+async def open_workspace(site: Site, request: Request, sent: wire.OpenWorkspace) -> Response:
+    """Open the workspace at a path"""
     workspace = await site.workspaces.open(sent.path, sent.client_id or "")
     return answer(describe_workspace(workspace))
 
 
-async def list_workspaces(site: Site, request: Request) -> Answer:
-    """The workspaces that are open"""
+async def list_workspaces(site: Site, request: Request) -> Response:
+    """The open workspaces"""
     return answer([describe_workspace(workspace) for workspace in site.workspaces])
 
 
-async def get_workspace(site: Site, request: Request) -> Answer:
+async def get_workspace(site: Site, request: Request) -> Response:
     """One workspace"""
     return answer(describe_workspace(await workspace_of(site, request)))
 
 
-async def delete_workspace(site: Site, request: Request) -> Answer:
-    """Close a workspace: every run is canceled and waited for. Its sessions are kept, and its path opens it again; with
-    `forget`, everything is deleted that the server keeps of it"""
+async def delete_workspace(site: Site, request: Request) -> Response:
+    """Close a workspace: cancel every run and wait until all have finished. Its sessions are kept, and opening its path
+    reopens it; with `forget`, all its data is deleted"""
     workspace = await workspace_of(site, request)
     await site.workspaces.delete(workspace.id, forget=flag_of(request, "forget"))
     return answer(wire.Done())
@@ -90,27 +92,27 @@ async def events(site: Site, request: Request) -> EventStream:
     return site.stream(workspace, client, request.headers.get("last-event-id"))
 
 
-async def release_client(site: Site, request: Request) -> Answer:
+async def release_client(site: Site, request: Request) -> Response:
     """Release a client's claims and end its event streams"""
     return answer(wire.Released(site.workspaces.release(client_of(request.path_params["client_id"]))))
 
 
 # --- sessions
 
-async def create_session(site: Site, request: Request, sent: wire.CreateSession) -> Answer:
+async def create_session(site: Site, request: Request, sent: wire.CreateSession) -> Response:
     """Create a session"""
     workspace = await workspace_of(site, request)
     made = await workspace.create_session(sent.title)
     return answer(wire.Session(made.id, made.title, made.created_at, is_busy=False))
 
 
-async def list_sessions(site: Site, request: Request) -> Answer:
-    """The sessions of a workspace: the latest, or the latest before one"""
+async def list_sessions(site: Site, request: Request) -> Response:
+    """The sessions of a workspace: the latest, or the latest before a given one"""
     workspace = await workspace_of(site, request)
     await workspace.look()
     page = read_page(request)
     if page.before is not None and not workspace.has_session(page.before):
-        raise BadInput(f"before: there is no session {page.before!r:.80}; give the id of one")
+        raise BadInput(f"before: no such session {page.before!r:.80}; give the id of a session")
 
     async def latest_first() -> AsyncIterator[tuple[str, Any]]:
         for session in workspace.sessions(page.before):
@@ -122,53 +124,53 @@ async def list_sessions(site: Site, request: Request) -> Answer:
     return listing.answer(page, await listing.add_page(page, latest_first()))
 
 
-async def get_session(site: Site, request: Request) -> Answer:
+async def get_session(site: Site, request: Request) -> Response:
     """One session, and whether it is busy"""
     workspace, session = await session_of(site, request)
     workspace.runtime.refuse_if_stuck(session.id)
     return answer(describe_session(workspace, session))
 
 
-async def list_messages(site: Site, request: Request) -> Answer:
-    """The messages of a session: the latest, or the latest before one"""
+async def list_messages(site: Site, request: Request) -> Response:
+    """The messages of a session: the latest, or the latest before a given one"""
     workspace, session = await session_of(site, request)
     page, store = read_page(request), workspace.runtime.store
     if page.before is not None and not await store.messages(session.id, since=page.before, last=1):
-        raise BadInput(f"before: the session has no message {page.before!r:.80}; give the id of one")
+        raise BadInput(f"before: no such message {page.before!r:.80} in this session; give the id of a message")
     listing = Listing()
     return listing.answer(page, await listing.add_page(page, messages_before(store, session.id, page.before)))
 
 
 # --- the agent
 
-async def init_agent(site: Site, request: Request, sent: wire.InitAgent) -> Answer:
-    """Initialize the agent: from now on it accepts prompts"""
+async def init_agent(site: Site, request: Request, sent: wire.InitAgent) -> Response:
+    """Initialize the agent, so that it accepts prompts"""
     workspace = await workspace_of(site, request)
     await site.workspaces.ready(workspace)
     return answer(describe_agent(workspace))
 
 
-async def get_agent(site: Site, request: Request) -> Answer:
+async def get_agent(site: Site, request: Request) -> Response:
     """Whether the agent is ready, and whether any session is busy"""
     workspace = await workspace_of(site, request)
     await workspace.look()
     return answer(describe_agent(workspace))
 
 
-async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> Answer:
-    """Accept a prompt. The answer comes when it is durable; how it ends is told by the events"""
+async def send_prompt(site: Site, request: Request, sent: wire.SendPrompt) -> Response:
+    """Accept a prompt. The server responds once the acceptance is durable; the events report the outcome"""
     workspace = await workspace_of(site, request)
     attachments = [Attachment(one.name, one.mime_type, one.text) for one in sent.attachments or ()]
     if not (sent.prompt.strip() or attachments):
-        raise BadInput("prompt: it is empty; say something, or attach a text")
+        raise BadInput("prompt: empty; send a text or an attachment")
     refuse_long(site, len(sent.prompt) + sum(len(one.text) for one in attachments), bool(attachments))
     mode = None if sent.if_busy in (None, "queue") else Feature(sent.if_busy)
     return answer(await workspace.accept(sent.session_id, sent.prompt, sent.run_id or None, attachments, mode), 202)
 
 
-def make(call: Call) -> Callable[..., Awaitable[Answer]]:
-    """What does a call of the table: the runtime's method of that name."""
-    async def handle(site: Site, request: Request, sent: wire.Request | None = None) -> Answer:
+def make(call: ClientCall) -> Callable[..., Awaitable[Response]]:
+    """The handler of a call in the table: it calls the runtime's method of the same name."""
+    async def handle(site: Site, request: Request, sent: wire.Request | None = None) -> Response:
         workspace, session = await session_to_call(site, request)
         arguments = {argument: getattr(sent, field) for field, argument in call.takes.items()}
         refuse_long(site, len(arguments.get("text", "")))
@@ -180,13 +182,13 @@ def make(call: Call) -> Callable[..., Awaitable[Answer]]:
     return handle
 
 
-async def count_queued(site: Site, request: Request) -> Answer:
-    """How many prompts are queued"""
+async def count_queued(site: Site, request: Request) -> Response:
+    """The number of queued prompts"""
     workspace, session = await session_of(site, request)
     return answer(len(workspace.runtime.queued(session.id)))
 
 
-async def list_queued(site: Site, request: Request) -> Answer:
+async def list_queued(site: Site, request: Request) -> Response:
     """The texts of the queued prompts, the next one first; with `full`, the prompts"""
     workspace, session = await session_of(site, request)
     if not flag_of(request, "full"):
@@ -196,9 +198,9 @@ async def list_queued(site: Site, request: Request) -> Answer:
                     version=p.version, front=p.front) for p in workspace.runtime.list_queued(session.id)])
 
 
-async def list_prompts(site: Site, request: Request) -> Answer:
-    """The prompts that are not done, and those that were done last, by order of acceptance; with `before`, those that
-    were done earlier; with `run_id`, that prompt alone, also if its text is forgotten"""
+async def list_prompts(site: Site, request: Request) -> Response:
+    """The unfinished prompts and the most recent finished ones, in order of acceptance; with `before`, earlier finished
+    prompts; with `run_id`, only that prompt, even if its text is no longer kept"""
     workspace, session = await session_of(site, request)
     page, store = read_page(request, RECENT), workspace.runtime.store
     if (run_id := request.query_params.get("run_id")) is not None:
@@ -216,7 +218,7 @@ async def list_prompts(site: Site, request: Request) -> Answer:
             break
         while unfinished and unfinished[-1].seq > prompt.seq:
             await listing.add(describe_prompt(unfinished.pop(), node))
-        if prompt.seq not in waiting:  # done since they were read
+        if prompt.seq not in waiting:  # finished since `recent` was read
             await listing.add(describe_prompt(prompt))
             number += 1
     for prompt in reversed(unfinished):
@@ -224,14 +226,14 @@ async def list_prompts(site: Site, request: Request) -> Answer:
     return listing.answer(page, earlier)
 
 
-async def summarize(site: Site, request: Request) -> Answer:
-    """Write a summary, from which the session's next turn goes on"""
+async def summarize(site: Site, request: Request) -> Response:
+    """Summarize the session; its next turn continues from the summary"""
     workspace, session = await session_of(site, request)
     await workspace.summarize(session.id)
     return answer(wire.Done())
 
 
-# --- what is meant
+# --- reading a request
 
 async def workspace_of(site: Site, request: Request) -> Workspace:
     return await site.workspaces.find(request.path_params["id"])
@@ -244,7 +246,7 @@ async def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRe
 
 
 async def session_to_call(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
-    """The session for a call that looks at it before it does anything."""
+    """The session for a call whose runtime method reconciles it first."""
     workspace = await workspace_of(site, request)
     if not workspace.has_session(request.path_params["sid"]):
         await workspace.look(request.path_params["sid"])
@@ -252,22 +254,22 @@ async def session_to_call(site: Site, request: Request) -> tuple[Workspace, Sess
 
 
 def prompt_of(request: Request, what: str = "") -> int | str:
-    """The prompt that is meant: its seq, or its run id. `what` follows it in the path."""
+    """The seq or run id of the prompt in the path. `what` follows it in the path."""
     name = str(request.path_params["prompt"])
     if not name.endswith(what):
-        raise Unknown(f"there is no call {request.url.path!r:.200}; /openapi.json lists them")
+        raise Unknown(f"no such call {request.url.path!r:.200}; /openapi.json lists them")
     name = name.removesuffix(what)
     if name.startswith(RUN):
         return name.removeprefix(RUN)
     if name.isascii() and name.isdigit() and len(name) < 19:
         return int(name)
-    raise BadInput(f"prompt: {name!r:.80} is no prompt; give its seq, or {RUN}RUN_ID")
+    raise BadInput(f"prompt: {name!r:.80} does not name a prompt; give its seq, or {RUN}RUN_ID")
 
 
 def flag_of(request: Request, name: str) -> bool:
     value = request.query_params.get(name, "false")
     if value not in ("true", "false"):
-        raise BadInput(f"{name}: {value!r:.80} is neither true nor false; say which")
+        raise BadInput(f"{name}: {value!r:.80} is not a boolean; send true or false")
     return value == "true"
 
 
@@ -279,7 +281,7 @@ def client_of(text: str, where: str = "client_id") -> str:
 
 
 def caller_of(request: Request) -> str:
-    """Who calls, if the client has said so."""
+    """The calling client's id, or an empty string if the request has none."""
     named = request.headers.get(wire.CLIENT, "")
     return client_of(named, wire.CLIENT) if named else ""
 
@@ -287,19 +289,19 @@ def caller_of(request: Request) -> str:
 def refuse_long(site: Site, size: int, attached: bool = False) -> None:
     if size > site.limits.prompt:
         more = " with its attachments" if attached else ""
-        raise BadInput(f"prompt: it has {size:,} characters{more}, and {site.limits.prompt:,} are allowed; send less")
+        raise BadInput(f"prompt: {size:,} characters{more} exceed the limit of {site.limits.prompt:,}; send less")
 
 
 def seq_of(text: str | None) -> int | None:
     if text is not None and not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise BadInput(f"before: {text!r:.80} is no seq; give that of a prompt")
+        raise BadInput(f"before: {text!r:.80} is not a seq; give the seq of a prompt")
     return None if text is None else int(text)
 
 
 # --- lists, the latest first
 
 async def messages_before(store: Store, session_id: str, before: str | None) -> AsyncIterator[tuple[str, Any]]:
-    """The messages with their ids."""
+    """The messages with their ids, latest first."""
     piece = await store.messages(session_id, before=before, last=PIECE)
     while piece:
         for message in reversed(piece):
@@ -308,14 +310,14 @@ async def messages_before(store: Store, session_id: str, before: str | None) -> 
 
 
 async def done_before(store: Store, session_id: str, piece: list[PromptRecord]) -> AsyncIterator[PromptRecord]:
-    """The prompts that are done, given the latest."""
+    """The finished prompts, latest first, starting with those already read."""
     while piece:
         for prompt in reversed(piece):
             yield prompt
         piece = await store.prompts(session_id, PIECE, before=piece[0].seq) if len(piece) == PIECE else []
 
 
-# --- what is told of things
+# --- wire types
 
 def describe_workspace(workspace: Workspace) -> wire.Workspace:
     return wire.Workspace(workspace.id, workspace.path, tuple(workspace.clients), workspace.ready)

@@ -1,9 +1,9 @@
-"""Connections: how long each may take, and which has to go when there are too many.
+"""Connection limits: how long each connection may take, and which one is closed when there are too many.
 
-A stranger costs the server one place, and keeps it no longer than an honest client would need it. Each part of a
-request has a deadline as a whole, so whoever sends a byte now and then wins no time. When all places are taken, the
-connection on which nothing was answered for the longest time has to go, and a newcomer gets in. A request that is being
-answered, and a stream, have to go for nobody, unless their reader takes nothing.
+A client occupies one slot, and no longer than a well-behaved client would need. Each phase of a request has one
+deadline, so sending a byte now and then (slowloris) gains no time. When all slots are taken, the server closes the
+connection that has been idle longest and admits the new one. It never closes a connection with a request in progress or
+a stream for this reason, unless the reader is stalled.
 """
 
 import asyncio
@@ -19,42 +19,42 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from .answers import encode
 from .guard import PATIENCE
 
-KEEP_ALIVE = 60  # seconds in which a connection may wait for its next request
-LINGER = 2  # seconds for the last bytes to go out
-HEAD_SIZE = 16_384  # bytes of a request line with its headers
-READ_SIZE = 4096  # bytes that are read at a time: so much is looked at before others have their turn
-PIECES = 1000  # of a body: if there are more, they must not be tiny, since each costs as much as many bytes
-TINY = 64  # bytes of a piece
-UNWANTED = 64 * 1024 * 1024  # bytes of a body that are read after the answer, so that its sender gets to see that
-SMALL = 4096  # bytes that are written together with others
+KEEP_ALIVE = 60  # seconds that a connection may wait for its next request
+LINGER = 2  # seconds to flush the last bytes
+HEAD_SIZE = 16_384  # maximum bytes of a request line with its headers
+READ_SIZE = 4096  # bytes per read, before yielding to the event loop
+PIECES = 1000  # chunks of a body from which on they must not be tiny: each costs as much as many bytes
+TINY = 64  # average bytes per chunk below which chunks are tiny
+UNWANTED = 64 * 1024 * 1024  # bytes of a body to read after the response, so that its sender sees the response
+SMALL = 4096  # writes up to this size are coalesced
 
 
 class Phase(Enum):
-    """What a connection does on which no request is being answered."""
+    """The phase of a connection without a request in progress."""
 
-    LEAVING = auto()  # it was told the last word, and is listened to until it has read that
-    HEAD = auto()  # it has yet to send a whole head
-    BODY = auto()  # it has yet to send a whole body
-    WAITING = auto()  # it has its answer, and may ask again
+    LEAVING = auto()  # the final response is sent; waiting for the client to read it
+    HEAD = auto()  # waiting for a complete head
+    BODY = auto()  # waiting for a complete body
+    WAITING = auto()  # keep-alive: waiting for the next request
 
 
 LASTS = {Phase.LEAVING: LINGER, Phase.HEAD: 15.0, Phase.BODY: PATIENCE + LINGER, Phase.WAITING: KEEP_ALIVE + LINGER}
-STUCK = 60.0  # seconds without taking anything after which a reader is cut off
+STUCK = 60.0  # seconds without progress after which a stalled reader is disconnected
 
 
-class Places:
-    """The places of one server, and who has them."""
+class Slots:
+    """The connection slots of one server."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.taken: set[Connection] = set()
         self.buffer = memoryview(bytearray(READ_SIZE))
-        # Since when. All of one phase have the same time, so the first of them is the one whose time is over first.
+        # By phase: since when. All connections of a phase have the same deadline, so the first one expires first.
         self._idle: dict[Phase, dict[Connection, float]] = {phase: {} for phase in Phase}
-        self._stuck: dict[Connection, tuple[float, int]] = {}  # and how many bytes it had to take then
+        self._stuck: dict[Connection, tuple[float, int]] = {}  # since when, and its unsent bytes at that time
 
     def take(self, connection: "Connection") -> bool:
-        """Takes a place, for which another may have to go. False if there was none: it cannot stay."""
+        """Takes a slot; may close another connection for it. False if no slot is free."""
         found = len(self.taken) < self.limit
         if not found and (other := next(self._dispensable(), None)):
             self.give_back(other)
@@ -69,7 +69,7 @@ class Places:
         self._leave_phase(connection)
 
     def enter(self, connection: "Connection", phase: Phase | None, now: float) -> None:
-        """The connection has come to this phase; None if a request is being answered."""
+        """Records the phase of the connection; None while a request is in progress."""
         self._leave_phase(connection)
         if phase and connection in self.taken:
             self._idle[phase][connection] = now
@@ -79,33 +79,32 @@ class Places:
             connections.pop(connection, None)
 
     def stick(self, connection: "Connection", now: float) -> None:
-        """The connection has more to take than it takes."""
+        """Records that the connection's reader is stalled."""
         if connection in self.taken:
             self._stuck[connection] = now, connection.unsent
 
     def come_loose(self, connection: "Connection", now: float) -> None:
-        """The connection takes on: for the little that is left its phase begins anew."""
+        """Records that the reader makes progress again, and restarts the deadline of its phase."""
         self._stuck.pop(connection, None)
         for connections in self._idle.values():
             if connections.pop(connection, None) is not None:
                 connections[connection] = now
 
     def _dispensable(self) -> "Iterator[Connection]":
-        """Who can go, the first to go first: who is leaving, who was answered nothing for the longest time, and who
-        takes nothing."""
+        """The connections that may be closed, in order: leaving ones, the longest idle, then stalled ones."""
         yield from self._idle[Phase.LEAVING]
         first = [next(iter(connections.items())) for connections in self._idle.values() if connections]
         yield from (connection for connection, _ in sorted(first, key=lambda entry: entry[1]))
         yield from self._stuck
 
     def sweep(self, now: float) -> None:
-        """Those whose time is over have to go."""
+        """Closes the connections whose deadline has passed."""
         for phase, connections in self._idle.items():
             while connections:
                 connection, since = next(iter(connections.items()))
                 if now - since < LASTS[phase]:
                     break
-                if connection in self._stuck:  # what it is sent has a time of its own
+                if connection in self._stuck:  # stalled readers have their own deadline
                     self.enter(connection, phase, now)
                 else:
                     connection.end(phase)
@@ -121,25 +120,25 @@ class Places:
 
 
 class Framing(h11.Connection):
-    """What is HTTP in the bytes of a connection."""
+    """HTTP framing with two extra checks against malicious requests."""
 
     def next_event(self) -> Any:
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._pieces = self._size = 0
             if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
-                raise h11.RemoteProtocolError("two lengths: a proxy may see another request in its body")
+                raise h11.RemoteProtocolError("two lengths: possible request smuggling")
         elif isinstance(event, h11.Data):
             self._pieces += 1
             self._size += len(event.data)
             if self._pieces > PIECES and self._size < self._pieces * TINY:
-                raise h11.RemoteProtocolError("the body comes in tiny pieces")
+                raise h11.RemoteProtocolError("the chunks of the body are too small")
         return event
 
 
-class Corked:
-    """A transport that sends the small things that are written in one turn of the event loop together: an answer's head
-    and its body go out in one call of the system. Everything else is the transport's."""
+class CoalescingTransport:
+    """A transport that coalesces the small writes of one event loop iteration: the head and body of a response go out
+    in one system call. Everything else is delegated to the transport."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -152,7 +151,7 @@ class Corked:
         if not self._pieces:
             self._loop.call_soon(self.flush)
         self._pieces.append(data)
-        if len(data) > SMALL:  # whether there is room for more must be known before the next
+        if len(data) > SMALL:  # the next write depends on backpressure
             self.flush()
 
     def flush(self) -> None:
@@ -171,29 +170,29 @@ class Corked:
 
 
 class Connection(H11Protocol, asyncio.BufferedProtocol):
-    """One connection. A request can cut it off."""
+    """One connection. A request can abort it through its state."""
 
-    places: Places  # of its server
+    places: Slots  # of its server
     cycle: RequestResponseCycle | None  # type: ignore[assignment]
     transport: Any
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.conn = Framing(h11.SERVER, HEAD_SIZE)
-        self._at: tuple[Phase | None, object] = None, None  # the phase, and of which request
+        self._at: tuple[Phase | None, object] = None, None  # the phase and its request
         self._unwanted = 0
         self._leaving = False
 
     @property
     def unsent(self) -> int:
-        """How many bytes wait for the other side to take them."""
+        """The number of buffered bytes that the client has not read yet."""
         waiting: int = self.transport.get_write_buffer_size()
         return waiting
 
-    # --- what the transport tells
+    # --- transport callbacks
 
     def connection_made(self, transport: Any) -> None:
-        corked: Any = Corked(transport, self.loop)
+        corked: Any = CoalescingTransport(transport, self.loop)
         super().connection_made(corked)
         self.app_state = {**self.app_state, "abort": transport.abort}
         if self.places.take(self):
@@ -229,7 +228,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         super().resume_writing()
         self.places.come_loose(self, self.loop.time())
 
-    # --- what HTTP tells
+    # --- HTTP callbacks
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -264,7 +263,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         return Phase.HEAD if self.conn.trailing_data[0] else Phase.WAITING
 
     def end(self, phase: Phase) -> None:
-        """The time for this phase is over."""
+        """Closes the connection because the deadline of this phase has passed."""
         if phase is Phase.HEAD and self.conn.trailing_data[0]:
             self.turn_away(_SLOW)
         else:
@@ -272,7 +271,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
             self.transport.abort()
 
     def turn_away(self, last_word: bytes) -> None:
-        """Says a last word, unless it has said something. What comes from now on is not looked at."""
+        """Sends a final response, unless a response has started, and ignores all further input."""
         self._leaving = True
         self._unset_keepalive_if_required()
         if self.cycle is not None and not self.cycle.response_complete:
@@ -283,7 +282,7 @@ class Connection(H11Protocol, asyncio.BufferedProtocol):
         self.transport.flush()
         self._note_phase()
         if not self.unsent:
-            with suppress(OSError):  # it may be gone
+            with suppress(OSError):  # the client may be gone
                 self.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
 
 
@@ -293,7 +292,7 @@ def _make_answer(status: bytes, message: str, more: bytes = b"") -> bytes:
             % (status, len(body), more, body))
 
 
-_FULL = _make_answer(b"503 Service Unavailable", "the server has too many connections; try again later",
+_FULL = _make_answer(b"503 Service Unavailable", "too many connections; try again later",
                      b"retry-after: 1\r\n")
-_BAD = _make_answer(b"400 Bad Request", "this is no request of HTTP/1.1, or its head is too large")
+_BAD = _make_answer(b"400 Bad Request", "malformed HTTP/1.1 request, or its head is too large")
 _SLOW = _make_answer(b"408 Request Timeout", f"the head did not arrive within {LASTS[Phase.HEAD]:g} seconds")

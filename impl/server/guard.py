@@ -1,9 +1,9 @@
-"""Who may call, and how much: what every request passes before it is looked at.
+"""Access control and body limits: every request passes these checks first.
 
-A web page that its reader did not get from this server must not be able to drive it. So the Host must be one of ours
-(otherwise a name that somebody points to this machine would make their page ours), and a request that a browser sends
-for another page is refused, which it says in Origin or Sec-Fetch-Site. Where others than this machine can connect, a
-token is required as well.
+A web page from another origin must not be able to drive this server. So the Host header must be one of the server's
+names; otherwise an attacker could point a DNS name at this machine, and the attacker's page would be same-origin (DNS
+rebinding). And a request that a browser sends for another page, as Origin or Sec-Fetch-Site shows, is refused. If
+remote clients can connect, a token is required as well.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from urllib.parse import unquote_to_bytes
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .answers import Answer, problem
+from .answers import Response, problem
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-PATIENCE = 30.0  # seconds in which a body must have arrived
-DRAINED = 16  # times the limit: so much of a body that is too large is read, so that its sender gets to see the answer
+PATIENCE = 30.0  # seconds within which a body must arrive
+DRAINED = 16  # an oversized body is read up to this multiple of the limit, so that its sender sees the response
 
 
 class TooLarge(Exception):
@@ -32,7 +32,7 @@ class TooSlow(Exception):
 
 
 class Guard:
-    """Lets a request pass to the application, or refuses it. `note_answer` is told of each answer."""
+    """Passes a request to the application, or refuses it. Calls `note_answer` after each response."""
 
     def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, token: str | None,
                  public: Collection[str], note_answer: Callable[[Scope, int, float], None]) -> None:
@@ -57,25 +57,25 @@ class Guard:
         finally:
             self._note_answer(scope, status, perf_counter() - began)
 
-    def _refusal(self, scope: Scope) -> Answer | None:
+    def _refusal(self, scope: Scope) -> Response | None:
         if not _is_text(scope["raw_path"]) or not _is_text(scope["query_string"]):
-            return problem(404, "there is no such name: the path or the query is not UTF-8")
+            return problem(404, "not found: the path or the query is not UTF-8")
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in (b"host", b"origin", b"authorization"):
-                return problem(400, f"the header {name.decode()} is there twice; send it once")
+                return problem(400, f"duplicate header {name.decode()}; send it once")
             headers[name] = value
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if self._hosts is not None and _host_name(host) not in self._hosts:
             names = ", ".join(sorted(self._hosts))
-            return problem(403, f"the Host {host[:80]!r} is not this server's; call it by {names}")
+            return problem(403, f"unknown Host {host[:80]!r}; use one of {names} (see cancelmark serve --allow-host)")
         page = scope["path"] in self._public
         origin = headers.get(b"origin")
         if origin is not None and not _is_own_origin(origin.decode("latin-1").lower(), host):
-            return problem(403, "the request comes from a page of another origin; only this server's own page may call")
+            return problem(403, "cross-origin request refused; only this server's own page may call")
         site = headers.get(b"sec-fetch-site", b"none")
         if not page and site not in (b"none", b"same-origin"):
-            return problem(403, "the request comes from a page of another site; only this server's own page may call")
+            return problem(403, "cross-site request refused; only this server's own page may call")
         if self._token is not None and not page and not self._is_authorized(headers.get(b"authorization", b"")):
             return problem(401, "a token is required; send it as Authorization: Bearer TOKEN",
                            {"www-authenticate": "Bearer"})
@@ -88,7 +88,7 @@ class Guard:
 
 
 def _is_text(quoted: bytes) -> bool:
-    """Whether it is UTF-8. What is not would be read with marks in place of its bytes, and name something else."""
+    """Whether it is UTF-8. Decoding with replacement characters instead could turn it into another valid name."""
     try:
         unquote_to_bytes(quoted).decode()
     except UnicodeDecodeError:
@@ -107,7 +107,7 @@ def _is_own_origin(origin: str, host: str) -> bool:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, if it is not too large and comes in time."""
+    """The whole body. Raises `TooLarge` or `TooSlow`."""
     said = request.headers.get("content-length", "0")
     async with _in_time():
         return await _read_body(request, limit, int(said) if said.isascii() and said.isdigit() else 0)
@@ -119,7 +119,7 @@ async def _in_time() -> AsyncIterator[None]:
         async with asyncio.timeout(PATIENCE):
             yield
     except TimeoutError:
-        raise TooSlow(f"the body did not arrive within {PATIENCE:g} seconds") from None
+        raise TooSlow(f"the body did not arrive within {PATIENCE:g} seconds; send it again") from None
 
 
 async def _read_body(request: Request, limit: int, said: int) -> bytes:
@@ -132,5 +132,5 @@ async def _read_body(request: Request, limit: int, said: int) -> bytes:
             elif size > DRAINED * limit:
                 break
     if max(size, said) > limit:
-        raise TooLarge(f"the body is larger than {limit:,} bytes; send less")
+        raise TooLarge(f"the body is larger than {limit:,} bytes; send a smaller one")
     return bytes(data)

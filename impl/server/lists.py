@@ -1,6 +1,6 @@
-"""Lists in pages. A page has the latest items, or the latest before a place, in order. `limit` says how many at most,
-and a page of long items has fewer. If there are earlier ones, the page's `Link` header has the query that asks for
-them, as rel="prev". Others run while a long page is made.
+"""Paginated lists. A page contains the latest items, or the latest before a cursor, in order. It has at most `limit`
+items, fewer if they are long. If there are earlier items, the `Link` header has the query for the previous page, as
+rel="prev". Encoding a long page yields to the event loop.
 """
 
 import asyncio
@@ -11,35 +11,35 @@ from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from .answers import Answer, encode
+from .answers import Response, encode
 from .schemas import BadInput
 
-LIMIT = 1000  # items of a page
+LIMIT = 1000  # maximum items per page
 SIZE = 4_194_304  # bytes after which a page is full
-PIECE = 64  # items that are read at a time
-SHARE = 65_536  # bytes that are encoded before others run
+PIECE = 64  # items per read from the store
+SHARE = 65_536  # bytes encoded before yielding to the event loop
 
 
 @dataclass(frozen=True)
 class Page:
-    """What is asked for: how many items, and before which place."""
+    """The requested page: how many items, and the cursor before which they end."""
 
     limit: int
     before: str | None
 
 
 def read_page(request: Request, limit: int = LIMIT) -> Page:
-    """The page that the query asks for; without a limit, one of so many items."""
+    """The page that the query requests; `limit` is the default number of items."""
     asked = request.query_params.get("limit")
     if asked is not None:
         if not (asked.isascii() and asked.isdigit() and len(asked) < 9 and 1 <= int(asked) <= LIMIT):
-            raise BadInput(f"limit: {asked!r:.80} is no number from 1 to {LIMIT}; ask for one page after the other")
+            raise BadInput(f"limit: {asked!r:.80} is not a number from 1 to {LIMIT}; request more pages instead")
         limit = int(asked)
     return Page(limit, request.query_params.get("before"))
 
 
 class Listing:
-    """The items of a list in the form in which they are sent. Whoever adds them begins with the latest."""
+    """The encoded items of a list. Items must be added latest first."""
 
     def __init__(self) -> None:
         self._items: list[bytes] = []
@@ -62,8 +62,8 @@ class Listing:
             await asyncio.sleep(0)
 
     async def add_page(self, page: Page, items: AsyncIterator[tuple[str, Any]]) -> str | None:
-        """Adds as many items as the page has. Items come with their places. Returns the place of the earliest one on
-        the page, if there are others before it."""
+        """Adds the items of the page. Items come with their cursors. Returns the cursor of the earliest item on the
+        page, if there are items before it."""
         place = None
         number = 0
         async for at, item in items:
@@ -73,15 +73,15 @@ class Listing:
             place, number = at, number + 1
         return None
 
-    def answer(self, page: Page | None = None, earlier: str | None = None) -> Answer:
-        """The list, in order, and the query that asks for what is earlier."""
+    def answer(self, page: Page | None = None, earlier: str | None = None) -> Response:
+        """The list, in order, with a link to the previous page."""
         headers = {}
         if page and earlier is not None:
             headers["link"] = f'<?{urlencode({"limit": page.limit, "before": earlier})}>; rel="prev"'
-        return Answer(200, b"[%s]" % b",".join(reversed(self._items)), headers=headers)
+        return Response(200, b"[%s]" % b",".join(reversed(self._items)), headers=headers)
 
 
-async def list_all(items: Iterable[Any]) -> Answer:
+async def list_all(items: Iterable[Any]) -> Response:
     """All items, in order."""
     listing = Listing()
     for item in reversed(list(items)):

@@ -1,7 +1,7 @@
-"""Logs as lines of key=value on standard error: a time, a level, what happened, and to what.
+"""Logs as lines of key=value on standard error: time, level, event, and its details.
 
-Ids and figures only: no header, no query, no text of a prompt or answer, so no secret either. What strangers can cause
-as often as they like is written once a second.
+Logs contain only ids and numbers: no header, no query, no text of a prompt or answer, and so no secret. A library
+message that remote clients can trigger at will is written at most once per second.
 """
 
 import json
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
 
-class Line(logging.Formatter):
+class KeyValueFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = {"time": time, "level": record.levelname.lower(), "event": record.getMessage()}
@@ -23,8 +23,8 @@ class Line(logging.Formatter):
         return " ".join(f"{key}={_value(value)}" for key, value in fields.items())
 
 
-class Once(logging.Filter):
-    """Lets the same message of a library pass once a second; `more` says how many it has held back."""
+class RateLimitFilter(logging.Filter):
+    """Passes the same library message at most once per second; `more` is the number suppressed since."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ def _value(value: object) -> str:
 
 
 def start(level: str) -> None:
-    """From now on everything from this level on is written."""
+    """Configures logging at this level."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line())
-    handler.addFilter(Once())
+    handler.setFormatter(KeyValueFormatter())
+    handler.addFilter(RateLimitFilter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("cancelmark").setLevel(level.upper())

@@ -1,4 +1,4 @@
-"""The types of the wire as pydantic has them: they judge what is sent, and the OpenAPI document is made from them."""
+"""Pydantic models of the wire types: they validate requests, and the OpenAPI document is generated from them."""
 
 import json
 import re
@@ -15,12 +15,12 @@ from ..wire import Request, Rule, check_text
 R = TypeVar("R", bound=Request)
 
 SENT = ConfigDict(strict=True, extra="ignore")
-ANSWERED = ConfigDict(extra="allow")  # the server may say more later
-VALUES = 10_000  # in one body: each costs far more than a character of a text, and everybody waits meanwhile
+ANSWERED = ConfigDict(extra="allow")  # a later server may add fields
+VALUES = 10_000  # JSON values in one body: parsing one costs far more than a character and blocks the event loop
 
 
 class BadInput(Exception):
-    """What was sent cannot be taken; the message names the field."""
+    """The request is invalid; the message names the field."""
 
 
 # --- from the wire's types to pydantic's
@@ -28,7 +28,7 @@ class BadInput(Exception):
 def _make_model(kind: Any) -> type[BaseModel]:
     sent = issubclass(kind, Request)
     hints = get_type_hints(kind, include_extras=True)
-    left_out: Any = Field(default_factory=object)  # which no schema shows: in an answer it is not there
+    left_out: Any = Field(default_factory=object)  # a default that schemas do not show: responses omit the field
     members: dict[str, Any] = {}
     for field in fields(kind):
         required = field.default is MISSING or field.metadata.get("said")
@@ -45,7 +45,7 @@ def _with_rules(hint: Any, sent: bool) -> Any:
     if get_origin(hint) is not Annotated:
         if NoneType in get_args(hint):
             inner = _with_rules(get_args(hint)[0], sent)
-            return inner | None if sent else inner  # what an answer does not know, it leaves out
+            return inner | None if sent else inner  # responses omit unknown fields
         return hint
     kind, rule = get_args(hint)
     assert isinstance(rule, Rule)
@@ -60,10 +60,10 @@ def _with_rules(hint: Any, sent: bool) -> Any:
     return Annotated[kind, *made, *whole, *([AfterValidator(rule.check)] if rule.check else [])]
 
 
-# --- judging what is sent
+# --- validating requests
 
 def parse_body(data: bytes) -> Any:
-    """The JSON value that was sent. What it costs to find out grows with the body, and never faster."""
+    """The JSON value of a request body. Takes time linear in its size."""
     _refuse_many_values(data)
     try:
         return json.loads(data.decode(), object_pairs_hook=_make_object, parse_constant=_refuse_constant)
@@ -73,13 +73,13 @@ def parse_body(data: bytes) -> Any:
     except json.JSONDecodeError as error:
         raise BadInput(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except RecursionError:
-        raise BadInput("the body is nested too deeply") from None
+        raise BadInput("the body is nested too deeply; flatten it") from None
     except ValueError as error:
-        raise BadInput(f"the body cannot be taken: {error}") from None
+        raise BadInput(f"invalid body: {error}") from None
 
 
 def check_request(kind: type[R], value: Any) -> R:
-    """The value as the request that it should be, or else every field that is wrong, and how."""
+    """The value as a request. Raises `BadInput`, naming every invalid field."""
     model = model_of(kind)
     if not isinstance(value, dict):
         raise BadInput(f"the body is {_KINDS.get(type(value), 'null')}; send a JSON object with "
@@ -100,7 +100,7 @@ def _complaint(error: Any) -> str:
 
 
 def _refuse_many_values(data: bytes) -> None:
-    if _count_values(data) > VALUES:  # or so it seems: a text may have as many commas
+    if _count_values(data) > VALUES:  # an overestimate: strings may contain commas and brackets
         rest, texts = _TEXT.subn(b"", data, 2 * VALUES)
         if texts == 2 * VALUES or _count_values(rest) > VALUES:
             raise BadInput(f"the body has more than {VALUES:,} values; send less")
@@ -110,7 +110,7 @@ def _count_values(data: bytes) -> int:
     return data.count(b",") + data.count(b"[") + data.count(b"{")
 
 
-_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # one without an end goes to the end
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # an unterminated string extends to the end
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -119,10 +119,10 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ValueError(f"it has the key {name!r:.80} twice")
+                raise ValueError(f"duplicate key {name!r:.80}")
             seen.add(name)
     return value
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

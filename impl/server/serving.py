@@ -1,8 +1,9 @@
-"""A server from its start to its end: signals, and the order of a shutdown.
+"""The server's life: startup, signals, and the order of a shutdown.
 
-A shutdown goes from the inside out: first the workspaces close, so that every prompt has its end and every stream has
-sent it, while the server still answers; then the sockets close. That takes at most about the deadline, twice if turns
-have to be abandoned. A second signal ends the process at once, which is a crash that the next start takes up from.
+A shutdown goes from the inside out. First the workspaces close, while the server still responds: every prompt finishes,
+and every stream sends the terminal events. Then the sockets close. This takes at most about the deadline, or twice the
+deadline if turns have to be abandoned. A second signal ends the process at once; the next start recovers as from a
+crash.
 """
 
 import asyncio
@@ -16,17 +17,17 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ..files import UsageError
-from .connections import KEEP_ALIVE, LINGER, Connection, Places
+from .connections import KEEP_ALIVE, LINGER, Connection, Slots
 from .listening import Acceptor
 
 log = logging.getLogger("cancelmark.server")
 
 
 class Server(uvicorn.Server):
-    """Serves an application on a socket that is bound already. Signals are not its affair."""
+    """Serves an application on a socket that is already bound. Does not handle signals."""
 
     def __init__(self, app: ASGIApp, listener: socket.socket, connections: int) -> None:
-        self.places = Places(connections)
+        self.places = Slots(connections)
         self._listener = listener
         super().__init__(uvicorn.Config(
             app, http=type("Placed", (Connection,), {"places": self.places}), ws="none", lifespan="off",
@@ -55,14 +56,14 @@ class Server(uvicorn.Server):
 
 @asynccontextmanager
 async def run_server(app: ASGIApp, listener: socket.socket, connections: int) -> AsyncIterator[Server]:
-    """Serves the application while it is entered. Left, it takes no more connections and lets the last bytes go."""
+    """Serves the application inside the `with` block. On exit, stops accepting connections and flushes the rest."""
     server = Server(app, listener, connections)
     serving = asyncio.ensure_future(server.serve())
     try:
         while not server.started:
             if serving.done():
                 serving.result()
-                raise UsageError("the server could not start; its log says why")
+                raise UsageError("the server could not start; see its log")
             await asyncio.sleep(0.001)
         yield server
     finally:
@@ -72,7 +73,7 @@ async def run_server(app: ASGIApp, listener: socket.socket, connections: int) ->
 
 @contextmanager
 def set_on_signal(wanted: asyncio.Event) -> Iterator[None]:
-    """Sets the event at the first SIGTERM or SIGINT. The second, of either kind, ends the process at once."""
+    """Sets the event at the first SIGTERM or SIGINT. The second signal, of either kind, ends the process at once."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGTERM, signal.SIGINT)
 
@@ -81,7 +82,7 @@ def set_on_signal(wanted: asyncio.Event) -> Iterator[None]:
         wanted.set()
         for each in signals:
             loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)  # Python's own would end with a traceback, and not at once
+            signal.signal(each, signal.SIG_DFL)  # Python's own handler would be slower and print a traceback
 
     for number in signals:
         loop.add_signal_handler(number, shut_down, number)

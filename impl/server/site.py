@@ -1,4 +1,4 @@
-"""What the calls of one server share: its workspaces, its limits and its figures."""
+"""The state that the calls of one server share: its workspaces, limits and metrics."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from ..runtime.workspace import Workspace, Workspaces
 from .metrics import Metrics
-from .stream import HEARTBEAT, STALL, Crowd, EventStream
+from .stream import HEARTBEAT, STALL, EventStream, WorkspaceStreams
 
 BODY = 1_048_576  # bytes
 PROMPT = 200_000  # characters
@@ -15,31 +15,31 @@ CONNECTIONS = 2048
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one client may ask for."""
+    """The limits of a server."""
 
-    body: int = BODY  # bytes of a body
+    body: int = BODY  # bytes of a request body
     prompt: int = PROMPT  # characters of a prompt
-    connections: int = CONNECTIONS  # open at a time, streams included
-    heartbeat: float = HEARTBEAT  # seconds of silence on a stream
-    stall: float = STALL  # seconds in which a stream's reader must take something
+    connections: int = CONNECTIONS  # concurrent connections, including streams
+    heartbeat: float = HEARTBEAT  # seconds of silence on a stream before a heartbeat
+    stall: float = STALL  # seconds without progress after which a stream's reader is disconnected
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
     workspaces: Workspaces
     limits: Limits = field(default_factory=Limits)
-    directory: Path = field(default_factory=Path.cwd)  # a workspace for those who have none in mind
-    crowds: WeakKeyDictionary[Workspace, Crowd] = field(default_factory=WeakKeyDictionary)
+    directory: Path = field(default_factory=Path.cwd)  # the default workspace of the live page
+    streams: WeakKeyDictionary[Workspace, WorkspaceStreams] = field(default_factory=WeakKeyDictionary)
     metrics: Metrics = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metrics", Metrics(self.workspaces))
 
     def stream(self, workspace: Workspace, client: str, last_event_id: str | None) -> EventStream:
-        """Everything that happens in the workspace from now on, or from the place that the client has come to."""
-        crowd = self.crowds.get(workspace)
-        if crowd is None:
-            crowd = self.crowds[workspace] = Crowd(
-                workspace.places, heartbeat=self.limits.heartbeat, stall=self.limits.stall)
-        after = crowd.encoder.parse_place(last_event_id, workspace.runtime.broker.latest)
-        return EventStream(workspace, crowd, client, after)
+        """The events of the workspace from now on, or after the client's last event id."""
+        streams = self.streams.get(workspace)
+        if streams is None:
+            streams = self.streams[workspace] = WorkspaceStreams(
+                workspace.offsets, heartbeat=self.limits.heartbeat, stall=self.limits.stall)
+        after = streams.encoder.parse_offset(last_event_id, workspace.runtime.broker.latest)
+        return EventStream(workspace, streams, client, after)

@@ -1,9 +1,11 @@
-"""Events to those who watch: one workspace as server-sent events.
+"""Server-sent events: the stream of one workspace to each subscriber.
 
-What a subscription gives is sent as it comes, each with the id to come back with. The first thing sent is such an id
-alone, so that also who has seen nothing yet can come back to its place. A reader that is slow skips updates, never
-events: after a second in which it takes nothing it is left alone until it does, so that a thousand such readers cost
-nobody anything, and after a minute it is cut off, and can come back. Nobody waits for it.
+Every notice is sent with the id from which the client can resume. The stream starts with such an id alone, so that even
+a client that has received no event yet can resume.
+
+A slow reader skips updates, but never events. After a second without progress the server stops feeding it, so that even
+a thousand stalled readers cost nothing. After a minute it is disconnected, and can resume. No other client waits for
+it.
 """
 
 import asyncio
@@ -20,61 +22,62 @@ from .. import wire
 from ..runtime.events import Notice
 from ..runtime.workspace import Watch, Workspace
 from ..store import Event, StoreError
-from ..store.places import Places
+from ..store.offsets import Offsets
 from .answers import encode
 
 log = logging.getLogger("cancelmark.server")
 
 K = TypeVar("K")
 
-HEARTBEAT = 15.0  # seconds of silence after which a comment says that the server is there
-BRIEF = 1.0  # seconds without taking anything after which nobody cares for a reader until it does
-STALL = 60.0  # and after which it is cut off
-CHUNK = 32_768  # bytes that are sent at a time; a reader that takes nothing keeps about three times that here
-TOGETHER = 128  # pieces that are sent together
-SETTLE = 0.002  # seconds in which updates are gathered, so that one write has several; an event is sent at once
-GATHER = 0.00005  # seconds for each stream of a workspace: where many watch, events are gathered too for a moment, as
-NOTICEABLE = 0.005  # to wake all of them for each would take longer than that; where few watch, there is no delay
-MOST = 0.1
-REMEMBERED = 4096  # messages that are known to have been shown before
-SHARED = 4_194_304  # bytes of notices that are kept in the form in which they are sent, for the next who wants them
+HEARTBEAT = 15.0  # seconds of silence after which a comment is sent as a heartbeat
+BRIEF = 1.0  # seconds without progress after which the server stops feeding a reader
+STALL = 60.0  # seconds without progress after which a reader is disconnected
+CHUNK = 32_768  # bytes per write; a stalled reader occupies about three times that
+TOGETHER = 128  # notices per batch
+SETTLE = 0.002  # seconds in which updates are batched into one write; an event is sent at once
+# With many streams, events are batched too: waking every stream for each event would take longer than the delay.
+GATHER = 0.00005  # seconds of batching delay per active stream of a workspace
+NOTICEABLE = 0.005  # no delay unless it would exceed this: with few streams, events are sent at once
+MOST = 0.1  # maximum delay
+REMEMBERED = 4096  # message ids remembered, to tell `created` from `updated`
+SHARED = 4_194_304  # bytes of encoded notices that are cached for other streams
 
 HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"),
            (b"x-accel-buffering", b"no")]
 
 
 class Encoder:
-    """Turns the notices of one workspace into envelopes, once for all who watch (R29a)."""
+    """Encodes the notices of one workspace as envelopes, once for all subscribers (R29a)."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
         self._shown: OrderedDict[str, None] = OrderedDict()  # messages, the latest last
         self._ready: OrderedDict[int, tuple[Notice, bytes]] = OrderedDict()  # events by id, updates by identity
-        self._size = 0  # of those
+        self._size = 0  # bytes in `_ready`
 
-    def place(self, event: int) -> bytes:
-        """The line that says where a client is (R29b)."""
-        return f"id: {self._places.name(event)}\n".encode()
+    def encode_offset(self, event: int) -> bytes:
+        """The line with the id from which a client can resume (R29b)."""
+        return f"id: {self._offsets.name(event)}\n".encode()
 
-    def parse_place(self, last_event_id: str | None, latest: int) -> int | None:
-        """The event after which a client wants to go on; None if it says nothing. One that comes from another log has
-        seen nothing of this one, whose last event is `latest` (R29c)."""
-        return (self._places.find(last_event_id, latest) or 0) if last_event_id else None
+    def parse_offset(self, last_event_id: str | None, latest: int) -> int | None:
+        """The event after which a client resumes; None if it sent no id. With an id of another log, the client has seen
+        nothing of this one, whose last event is `latest` (R29c)."""
+        return (self._offsets.find(last_event_id, latest) or 0) if last_event_id else None
 
     def encode_error(self, event: Event, before: int) -> bytes:
-        """The notice that announces a terminal event with an error, for clients that listen to such notices: a whole
-        event, whose place is the one before. It is made of the terminal event alone: so the notice is as durable, comes
-        before it and never without it, and is under its run id. A prompt without a run id has none: a client takes a
-        notice without a run id for its own if the session is (R29f)."""
+        """The notice that announces a terminal event with an error, for clients that expect such notices: a complete
+        event with the preceding offset. It is derived from the terminal event only, so it is equally durable, always
+        precedes it, and has its run id. A prompt without a run id gets no notice: a client would attribute a notice
+        without a run id to its own prompt in that session (R29f)."""
         end = event.payload
         if not (event.terminal and event.run_id and end.get("outcome") == Outcome.ERROR.value):
             return b""
         notice = wire.AgentEvent("error", event.session_id, event.run_id, end.get("error") or "the run failed")
         envelope = {"type": "agent_event", "payload": {"type": "created", "payload": notice}}
-        return self.place(before) + f"data: {encode(envelope)}\n\n".encode()
+        return self.encode_offset(before) + f"data: {encode(envelope)}\n\n".encode()
 
     def encode(self, notice: Notice) -> bytes:
-        key = notice.id if isinstance(notice, Event) else -id(notice)  # which is its own as long as it is held here
+        key = notice.id if isinstance(notice, Event) else -id(notice)  # unique while the cache holds the notice
         found = self._ready.get(key)
         if found is None:
             found = self._ready[key] = (notice, f"data: {encode(self._envelope(notice))}\n\n".encode())
@@ -103,13 +106,13 @@ class Encoder:
         return "updated" if known else "created"
 
 
-class Deadlines(Generic[K]):
-    """Many waits of one length, and one timer for all of them: a loop that has to sort a timer for each of thousands
-    does little else. `miss` is called with each that has not ended in time, and has ended then."""
+class TimeoutGroup(Generic[K]):
+    """Many waits of the same length with a single timer: sorting thousands of timers would keep the event loop busy.
+    `miss` is called with each wait that has not ended in time, which then counts as ended."""
 
     def __init__(self, seconds: float, miss: Callable[[K], None]) -> None:
         self._seconds, self._miss = seconds, miss
-        self._until: dict[K, float] = {}  # the first is over first
+        self._until: dict[K, float] = {}  # in order of expiry
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, wait: K) -> None:
@@ -119,7 +122,7 @@ class Deadlines(Generic[K]):
             self._timer = loop.call_at(until, self._look)
 
     def end(self, wait: K) -> bool:
-        """Whether that was in time."""
+        """Ends a wait. Returns whether it was in time."""
         return self._until.pop(wait, None) is not None
 
     def _look(self) -> None:
@@ -133,32 +136,32 @@ class Deadlines(Generic[K]):
             self._miss(wait)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancels the timer."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
 
 
-class Crowd:
-    """All streams of one workspace: what they send is encoded once, and where they wait for time they wait together."""
+class WorkspaceStreams:
+    """All streams of one workspace. They share the encoder and the timers."""
 
-    def __init__(self, places: Places, *, heartbeat: float = HEARTBEAT, stall: float = STALL) -> None:
-        self.encoder, self.stall, self.brief = Encoder(places), stall, min(BRIEF, stall)
-        self.silences: Deadlines[Watch] = Deadlines(heartbeat, Watch.nudge)
-        self.sendings: Deadlines[EventStream] = Deadlines(self.brief, EventStream.rest)
+    def __init__(self, offsets: Offsets, *, heartbeat: float = HEARTBEAT, stall: float = STALL) -> None:
+        self.encoder, self.stall, self.brief = Encoder(offsets), stall, min(BRIEF, stall)
+        self.silences: TimeoutGroup[Watch] = TimeoutGroup(heartbeat, Watch.nudge)
+        self.sendings: TimeoutGroup[EventStream] = TimeoutGroup(self.brief, EventStream.rest)
         self.streams = 0
-        self.keen = 0  # streams that are not held up by their readers
-        self._pause: asyncio.Event | None = None  # that lasts now
+        self.keen = 0  # streams that are not blocked by their readers
+        self._pause: asyncio.Event | None = None  # the current pause
 
     def leave(self) -> None:
-        """A stream is over."""
+        """Removes a stream."""
         self.streams -= 1
         if not self.streams:
             self.silences.close()
             self.sendings.close()
 
     async def pause(self) -> bool:
-        """Where many watch, lets notices gather for a moment. False, at once, where few do."""
+        """With many streams, waits a moment so that notices can be batched. With few, returns False at once."""
         seconds = self.keen * GATHER
         if seconds <= NOTICEABLE:
             return False
@@ -174,23 +177,23 @@ class Crowd:
 
 
 class EventStream:
-    """An answer that goes on until the client leaves, or the workspace closes."""
+    """A response that lasts until the client disconnects or the workspace closes."""
 
-    def __init__(self, workspace: Workspace, crowd: Crowd, client: str, after: int | None) -> None:
-        self._crowd = crowd
+    def __init__(self, workspace: Workspace, shared: WorkspaceStreams, client: str, after: int | None) -> None:
+        self._shared = shared
         self._watching = workspace.watch(client, after)
         self._watch: Watch | None = None
         self._abort: Callable[[], None] | None = None
-        self._resting: asyncio.TimerHandle | None = None
+        self._paused: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._watching as watch:
             self._watch, self._abort = watch, scope["state"]["abort"]
-            self._crowd.streams += 1
+            self._shared.streams += 1
             leaving = asyncio.ensure_future(_close_when_left(receive, watch))
             try:
                 await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                told = [b"retry: 1000\n", self._crowd.encoder.place(watch.place), b"\n"]
+                told = [b"retry: 1000\n", self._shared.encoder.encode_offset(watch.offset), b"\n"]
                 while told:
                     for chunk in _chunks(told):
                         await self._send(watch, send({"type": "http.response.body", "body": chunk, "more_body": True}))
@@ -198,71 +201,71 @@ class EventStream:
                 await self._send(watch, send({"type": "http.response.body", "body": b""}))
             finally:
                 leaving.cancel()
-                self._crowd.leave()
+                self._shared.leave()
 
     async def _send(self, watch: Watch, sending: Awaitable[None]) -> None:
-        """Waits until there is room for more. If that takes long the watch rests; if it takes too long, the reader is
-        cut off, and then there is nobody to wait for."""
-        self._crowd.sendings.begin(self)
+        """Waits until the transport can take more. If that takes long, the watch rests; if it takes too long, the
+        reader is disconnected, which ends the wait."""
+        self._shared.sendings.begin(self)
         try:
             await sending
         finally:
-            self._crowd.sendings.end(self)
-            if self._resting:
-                self._resting.cancel()
-                self._resting = None
+            self._shared.sendings.end(self)
+            if self._paused:
+                self._paused.cancel()
+                self._paused = None
                 watch.resume()
 
     def rest(self) -> None:
-        """Its reader takes nothing: nobody cares for it until it does, and if that takes too long, it is cut off."""
+        """Handles a stalled reader: stops feeding it, and disconnects it later if it stays stalled."""
         assert self._watch is not None
         self._watch.rest()
-        self._resting = asyncio.get_running_loop().call_later(self._crowd.stall - self._crowd.brief, self._cut_off)
+        self._paused = asyncio.get_running_loop().call_later(self._shared.stall - self._shared.brief, self._cut_off)
 
     def _cut_off(self) -> None:
         assert self._abort is not None
-        log.debug("a reader took nothing and was cut off")  # as often as readers like
+        log.debug("disconnected a stalled reader")  # debug level: clients can trigger it at will
         self._abort()
 
     async def _gather(self, watch: Watch) -> list[bytes]:
-        """What there is to send, or a heartbeat if there is nothing for a while, or nothing at the end."""
+        """The next batch to send; a heartbeat after some silence; empty at the end of the stream."""
         told: list[bytes] = []
-        crowd = self._crowd
-        crowd.keen += 1
+        shared = self._shared
+        shared.keen += 1
         try:
             while (first := await watch.take()) is None:
                 if watch.over:
                     return told
-                crowd.silences.begin(watch)
+                shared.silences.begin(watch)
                 await watch.wait()
-                if not crowd.silences.end(watch):
+                if not shared.silences.end(watch):
                     return [b":\n\n"]
             self._add_notice(told, watch, first)
-            if not await crowd.pause():
+            if not await shared.pause():
                 if not isinstance(first, Event):
                     await watch.settle(SETTLE)
-                await asyncio.sleep(0)  # what is told of an event in the same breath goes with it
+                await asyncio.sleep(0)  # notices published in the same iteration join the batch
             while len(told) < TOGETHER and (notice := await watch.take()):
                 self._add_notice(told, watch, notice)
-        except StoreError:  # the store is closed: what is left in it can be had after a restart
+        except StoreError:  # the store is closed: clients get the remaining events after a restart
             pass
         finally:
-            crowd.keen -= 1
-            crowd.silences.end(watch)
+            shared.keen -= 1
+            shared.silences.end(watch)
         return told
 
     def _add_notice(self, told: list[bytes], watch: Watch, notice: Notice) -> None:
-        place, encoder = watch.place, self._crowd.encoder
+        offset, encoder = watch.offset, self._shared.encoder
         if isinstance(notice, Event):
-            place = notice.id
-            if announced := encoder.encode_error(notice, place - 1):
+            offset = notice.id
+            if announced := encoder.encode_error(notice, offset - 1):
                 told.append(announced)
-        told += (encoder.place(place), encoder.encode(notice))
+        told += (encoder.encode_offset(offset), encoder.encode(notice))
 
 
 def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:
-    """All of it in pieces that are not too large, and not smaller than need be. What is large is not copied as a whole:
-    it is shared by all who wait for it."""
+    """The data in chunks: small items are joined, large ones are split without copying them as a whole, because streams
+    share them."""
     small: list[bytes] = []
     size = 0
     for data in told:
@@ -279,7 +282,7 @@ def _chunks(told: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def _close_when_left(receive: Receive, watch: Watch) -> None:
-    """Ends the watch when the client leaves."""
+    """Closes the watch when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     watch.close()

@@ -1,6 +1,6 @@
-"""The index of a data directory: which workspaces there are, and that one server at a time uses it.
+"""The index of a data directory: its workspaces, and the lock that limits it to one server at a time.
 
-Everything in a data directory is its user's alone, also in a directory that others may look into.
+Everything in a data directory is private to its user, even if the directory itself is readable by others.
 """
 
 import os
@@ -17,7 +17,7 @@ VERSION = 0  # of the index
 
 
 class Record(NamedTuple):
-    """A workspace as the index has it."""
+    """A workspace in the index."""
 
     id: str
     path: str
@@ -27,7 +27,8 @@ class Record(NamedTuple):
 
 
 class Index:
-    """The workspaces of a data directory; without one, of this process. The file is locked while it is open."""
+    """The workspaces of a data directory; without a directory, of this process. The file is locked while the index is
+    open."""
 
     def __init__(self, directory: Path | None) -> None:
         self._where = ":memory:" if directory is None else str(directory / "index.db")
@@ -43,8 +44,8 @@ class Index:
             self._database.execute("BEGIN EXCLUSIVE")
             version = self._database.execute("PRAGMA user_version").fetchone()[0]
             if version != VERSION:
-                raise UsageError(f"{self._where}: a newer Cancelmark has written it; choose another --data-dir, or use "
-                                 f"one that knows version {version}")
+                raise UsageError(f"{self._where}: written by a newer Cancelmark (index version {version}); upgrade, or "
+                                 "choose another --data-dir")
             self._database.execute("CREATE TABLE IF NOT EXISTS workspaces (id TEXT PRIMARY KEY, path TEXT NOT NULL,"
                                    " log TEXT NOT NULL, open INTEGER NOT NULL, ready INTEGER NOT NULL)")
             self._database.execute("COMMIT")
@@ -52,7 +53,7 @@ class Index:
         except sqlite3.Error as error:
             self._database.close()
             if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
-                raise UsageError(f"another server uses {directory}; use that one, or choose another --data-dir"
+                raise UsageError(f"another server uses {directory}; use that server, or choose another --data-dir"
                                  ) from error
             raise self._unusable(error) from error
         except UsageError:
@@ -71,7 +72,7 @@ class Index:
         return dict(self._known)
 
     def put(self, record: Record) -> None:
-        """Keeps the record. Raises `StoreError`, and then the index is as it was."""
+        """Store the record. Raises `StoreError` and changes nothing if that fails."""
         if self._known.get(record.id) == record:
             return
         try:
@@ -82,7 +83,7 @@ class Index:
         self._known[record.id] = record
 
     def remove(self, id: str) -> None:
-        """Forgets the workspace. Raises `StoreError`, and then the index is as it was."""
+        """Delete the workspace's record. Raises `StoreError` and changes nothing if that fails."""
         try:
             self._database.execute("DELETE FROM workspaces WHERE id = ?", (id,))
         except sqlite3.Error as error:
@@ -94,10 +95,10 @@ class Index:
 
 
 def make_private(directory: Path) -> None:
-    """Takes from others what an older version has let them read."""
+    """Remove the access rights that an older version has left to other users."""
     ours = directory / "workspaces"
     for file in (ours, *directory.glob("index.db*"), *ours.iterdir()):
-        with suppress(OSError):  # it is not ours, or gone meanwhile
+        with suppress(OSError):  # another user owns it, or it is gone
             mode = file.lstat().st_mode
             if not stat.S_ISLNK(mode) and mode & 0o077:
                 file.chmod(mode & 0o700)

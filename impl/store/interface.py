@@ -1,4 +1,4 @@
-"""What every store promises, and how it says that it cannot keep it."""
+"""What every store guarantees, and the errors that it raises."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -8,16 +8,18 @@ from typing import ClassVar, TypeVar
 from uuid import uuid4
 
 from .operations import NEEDS, Batch, Operation, PutMessage
-from .records import Event, Life, Message, PromptRecord, SessionRecord, Transition
-from .steps import Answer, Committed, Snapshot, Steps
+from .records import Event, Incarnation, MessageRecord, PromptRecord, SessionRecord, Transition
+from .steps import CommitAnswer, CommitRequest, Committed, Snapshot
 
 V = TypeVar("V")
 
 
 class StoreError(Exception):
-    """The store cannot do what was asked: where, what the problem is and what to do about it. Trying again may help,
-    unless it is one of the kinds below. Where it is, and the database's own words (`detail`), are for the log:
-    a caller is told the problem and the remedy."""
+    """The store cannot do what was asked. Carries the problem and the remedy.
+
+    A retry may succeed, unless the class says otherwise (`retry`). The location, and the database's own words
+    (`detail`), are for the log: a caller is shown the problem and the remedy only.
+    """
 
     retry: ClassVar[bool] = True
 
@@ -27,8 +29,8 @@ class StoreError(Exception):
         self.where, self.problem, self.remedy = str(where), problem, remedy
 
 
-class Refused(StoreError):
-    """A batch contradicts what is stored. Nothing of it is kept, and trying again cannot help."""
+class ConstraintViolation(StoreError):
+    """A batch contradicts what is stored. Nothing of it is kept, and a retry cannot succeed."""
 
     retry = False
 
@@ -42,18 +44,19 @@ class NoRoom(StoreError):
 
 
 class Unstorable(StoreError):
-    """A batch has a value that cannot be stored. Nothing of it is kept, and trying again cannot help."""
+    """A batch contains a value that cannot be stored. Nothing of it is kept, and a retry cannot succeed."""
 
     retry = False
 
 
 class Unconfirmed(StoreError):
-    """The disk failed while it confirmed a batch. For this process nothing of the batch is kept, and it can be written
-    again; but until something else is durable in its place, a restart may find it, as a whole."""
+    """The disk failed while it confirmed a batch. This process treats the batch as not written, and may retry it. Until
+    something else is durable in its place, the whole batch may reappear after a restart."""
 
 
 class Broken(StoreError):
-    """The store is damaged or closed, or fails in a way that is not known to pass. Nothing can be written any more."""
+    """The store is damaged or closed, or has failed in a way that is not known to be transient. Nothing can be written
+    any more."""
 
     retry = False
 
@@ -76,43 +79,46 @@ def closed(where: object) -> StoreError:
 
 
 class Store(ABC):
-    """What every store promises. Reading sees every batch that was committed, and never a part of one."""
+    """What every store guarantees. A read sees every committed batch, and never a part of one."""
 
-    UNSTORABLE: ClassVar[str] = "half a character in it (a lone surrogate); send whole ones"
-    shared: ClassVar[bool] = False  # several processes write to it, and it gives out the seqs
+    UNSTORABLE: ClassVar[str] = "half a character (a lone surrogate); send valid Unicode"
+    shared: ClassVar[bool] = False  # several processes write to it, and it assigns the seqs
 
     @abstractmethod
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
-        """Begins to keep the steps, all of them or none, and returns a future of what came of it.
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
+        """Start to commit the steps atomically, and return a future of the answer.
 
-        When the answer is `Committed`, the steps are durable and all listeners have been told of their events. Steps
-        that were computed on another version than the session has are answered by a `Conflict`, those of an owner of
-        another epoch by `Lost`, and nothing of them is kept. Steps whose id was committed before are not kept again,
-        and get the first answer; a store remembers the latest `REMEMBERED` ids at least.
+        - `Committed`: the steps are durable, and all listeners have been notified of their events.
+        - `Conflict`: the session is not at the version on which the steps were computed. Nothing is kept.
+        - `Lost`: the steps are from an owner of another epoch. Nothing is kept.
 
-        Commits are applied in the order in which the calls were made. When the future raises `StoreError` nothing is
-        kept, also not for a restart to find, and the store can be used on. `Unconfirmed` is the exception: nobody knows
-        whether a restart will find the steps. When the future is canceled the steps may or may not be kept. They are
-        never kept in part (R1c, R1d, R16a, R16b).
+        A commit is idempotent under its id: a repetition gets the first answer. A store remembers at least the latest
+        `REMEMBERED` ids. Commits are applied in the order of the calls.
+
+        If the future raises `StoreError`, nothing is kept, not even for a restart to find, and the store remains
+        usable. `Unconfirmed` is the exception: a restart may or may not find the steps. If the future is canceled, the
+        steps may or may not be kept. They are never kept in part. (R1c, R1d, R16a, R16b)
         """
 
-    async def commit(self, steps: Steps) -> Answer:
-        """Keeps the steps: `begin_commit`, and waits for it."""
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
+        """Commit the steps, and wait for the answer."""
         return await self.begin_commit(steps)
 
-    def begin_say(self, session_id: str, messages: Iterable[Message], epoch: int | None = None,
-                  ) -> "asyncio.Future[Answer]":
-        """Begins to keep what was said in the session without a step. `Lost` if its owner is of another epoch."""
-        return self.begin_commit(Steps("", session_id, None, [PutMessage(message) for message in messages], epoch))
+    def begin_append_messages(self, session_id: str, messages: Iterable[MessageRecord], epoch: int | None = None,
+                              during: int | None = None) -> "asyncio.Future[CommitAnswer]":
+        """Start to store messages of the session without a step. The answer is `Lost` if the owner has another epoch.
+        Raises `ConstraintViolation` if the prompt with the seq `during` is done."""
+        operations = [PutMessage(message, during) for message in messages]
+        return self.begin_commit(CommitRequest("", session_id, None, operations, epoch))
 
     async def write(self, batch: Batch) -> tuple[int, ...]:
-        """Keeps operations that hold on any version of any session, and returns the ids of their events."""
-        answer = await self.begin_commit(Steps("", "", None, batch))
+        """Commit operations that are valid on any version of any session, and return the ids of their events."""
+        answer = await self.begin_commit(CommitRequest("", "", None, batch))
         assert isinstance(answer, Committed)
         return answer.events
 
     def is_storable(self, text: str) -> bool:
-        """Whether the text can be written at all, as UTF-8: what can never be stored must not be accepted."""
+        """Whether the text can be written at all, as UTF-8: a text that can never be stored must not be accepted."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -121,49 +127,45 @@ class Store(ABC):
 
     @abstractmethod
     async def load(self, session_id: str) -> Snapshot:
-        """The session as it is stored, in one consistent read. Its version may be older than its rows if a commit is
-        under way: a commit on it is then a conflict, never a mistake. Raises `UnknownSession` if there is none."""
+        """The stored session, in one consistent read. While a commit is in flight, the version may be older than the
+        rows: a commit on it is then a conflict, never an error. Raises `UnknownSession`."""
 
     @abstractmethod
     async def load_all(self) -> list[Snapshot]:
-        """Every session, in the order in which they were made, in one consistent read."""
+        """Every session in the order of creation, in one consistent read."""
 
     @abstractmethod
     async def prompt(self, key: str | int) -> PromptRecord | None:
-        """The prompt with that run id, or that seq, done or not (R22a)."""
+        """The prompt with that run id or seq, done or not. (R22a)"""
 
     @abstractmethod
     async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
-        """The session's prompts that are not done, and so many of those that are, the latest, all by seq. With
-        `before`, a page of what came earlier: only those that are done, with a lower seq. Without those that are
-        forgotten."""
+        """The session's prompts that are not done, and the latest `finished` of those that are, by seq. With `before`,
+        a page of earlier ones: only prompts that are done, with a lower seq. Without forgotten prompts."""
 
     @abstractmethod
     async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
-        """At most `limit` of the oldest prompts that can be forgotten, up to seq `until`: those that are done, but not
-        the latest prompt. With `before`, only those that come before the first that was done at that time or later."""
+        """At most `limit` of the oldest prompts that can be forgotten, up to seq `until`: those that are done, except
+        the latest prompt. `before` is a time: stop at the first prompt that finished at or after it."""
 
     @abstractmethod
     async def transitions(self, seq: int) -> list[Transition]:
-        """Every state that the prompt has come to, in order, the first being that of its acceptance. Of one that is
-        forgotten, none."""
+        """Every state of the prompt so far, in order, starting with its acceptance. Empty for a forgotten prompt."""
 
     @abstractmethod
     async def latest_seq(self) -> int:
-        """The highest seq that was ever given out, or 0. Marks count: a seq that a cancel has covered was given out,
-        even if its prompt was never journaled, and the prompt that got it next would be canceled by that
-        cancel (R17e)."""
+        """The highest seq ever given out, or 0. Marks count: a seq that a cancel has covered was given out even if its
+        prompt was never journaled, and the next prompt under it would be canceled by that cancel. (R17e)"""
 
     @abstractmethod
     async def sessions(self) -> list[SessionRecord]:
-        """All sessions, in the order in which they were made."""
+        """All sessions in the order of creation."""
 
     @abstractmethod
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                       last: int | None = None) -> list[Message]:
-        """The session's messages, in the order in which they were first put: from the message with id `since` on, up to
-        the one with id `before` and without it, only the `last` so many of these. If the session has no message with
-        such an id, there are none."""
+                       last: int | None = None) -> list[MessageRecord]:
+        """The session's messages, in the order in which they were first stored: from id `since` on, before id `before`,
+        and only the `last` so many of these. Empty if the session has no message with such an id."""
 
     @abstractmethod
     async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
@@ -176,23 +178,23 @@ class Store(ABC):
 
     @abstractmethod
     async def first_event(self, since: int = 0) -> int:
-        """The lowest id in the log of an event that was made at that time or later. If there is none, one above the
-        highest. Events are taken to be made in the order of their ids."""
+        """The lowest id of an event made at that time or later; if there is none, one above the highest. Assumes that
+        events were made in the order of their ids."""
 
     @abstractmethod
-    async def lives(self) -> list[Life]:
-        """Who has written the log, in order. The last life is this one, from the next event that it had not found when
-        it was opened. If it finds less of the log than the life before has told, the events that get the same ids are
-        of another life (R29c)."""
+    async def incarnations(self) -> list[Incarnation]:
+        """The incarnations of the store that have written the log, in order: one per opening. The current one starts
+        after the last event found at opening. If events that were published are missing then, it reuses their ids.
+        (R29c)"""
 
     @abstractmethod
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """From now on calls `listener` with the highest id in the log after each commit that appended events, in the
-        running event loop and before the writers are told. Returns a function that ends this."""
+        """Call `listener` with the highest id in the log after each commit that appended events. It is called in the
+        running event loop, before the committing callers are answered. Returns a function that ends this."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finishes the writes that have been asked for and lets go of everything. Closing twice is closing once."""
+        """Finish the writes that were submitted, and release all resources. Idempotent."""
 
 
 def discard(listeners: list[V], listener: V) -> None:
@@ -201,5 +203,5 @@ def discard(listeners: list[V], listener: V) -> None:
 
 
 def draw_name() -> str:
-    """A name for a life of a store, which no other has."""
+    """A new unique name for a life of a store."""
     return uuid4().hex[:12]

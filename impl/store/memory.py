@@ -7,38 +7,38 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from .interface import closed, discard
-from .records import Life
+from .records import Incarnation
 from .schema import MIGRATIONS
 from .statements import make_statement
-from .steps import Answer, Steps
+from .steps import CommitAnswer, CommitRequest
 from .tables import SqlStore
 from .troubles import explain
 
 
 class MemoryStore(SqlStore):
-    """A store that ends with its process: an SQLite database in memory, for one thread. It keeps the whole history, as
-    a file would.
+    """A store that ends with its process: an SQLite database in memory, for one thread. Keeps the whole history, as a
+    file would.
 
-    A commit is done at once: its future is done when `begin_commit` returns.
+    A commit is synchronous: its future is done when `begin_commit` returns.
     """
 
     def __init__(self) -> None:
         super().__init__("memory")
         self._reader = self._writer = _connect()
-        weakref.finalize(self, self._writer.close)  # what was written is there as long as the store is
+        weakref.finalize(self, self._writer.close)  # the data lives as long as the store
         _make_template().backup(self._writer)
         self._writer.execute("PRAGMA foreign_keys = ON")
         self._listeners: list[Callable[[int], None]] = []
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
+        answer: asyncio.Future[CommitAnswer] = asyncio.get_running_loop().create_future()
         try:
             answer.set_result(self._commit_now(steps))
         except Exception as error:
             answer.set_exception(error)
         return answer
 
-    def _commit_now(self, steps: Steps) -> Answer:
+    def _commit_now(self, steps: CommitRequest) -> CommitAnswer:
         if not self._open:
             raise closed(self._where)
         if not self._ledger.fits(steps):
@@ -59,10 +59,10 @@ class MemoryStore(SqlStore):
                 listener(events[-1])
         return answer
 
-    async def lives(self) -> list[Life]:
+    async def incarnations(self) -> list[Incarnation]:
         if not self._open:
             raise closed(self._where)
-        return [Life(1, self._life)]
+        return [Incarnation(1, self._life)]
 
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:
         self._listeners.append(listener)
@@ -78,7 +78,7 @@ def _connect() -> sqlite3.Connection:
 
 @cache
 def _make_template() -> sqlite3.Connection:
-    """An empty database. To copy it takes a tenth of the time that making it takes."""
+    """An empty database with the schema. Copying it takes a tenth of the time of creating it."""
     template = _connect()
     for script in MIGRATIONS:
         template.executescript(script)

@@ -1,4 +1,4 @@
-"""Opening a database file: that it is this store's alone, and that what will be read from it is on the disk."""
+"""Opening a database file: ensures that only this store uses it, and that what it reads is on the disk."""
 
 import os
 import sqlite3
@@ -11,8 +11,8 @@ CHUNK = 1 << 20  # bytes
 
 
 def make_private(path: Path) -> None:
-    """Makes the file, for its user alone, if it is not there. SQLite gives its files beside it the same mode, and says
-    what is wrong if the file cannot be made."""
+    """Create the file, for its user alone, if it does not exist. SQLite gives its side files the same mode, and reports
+    the error if the file cannot be created."""
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
@@ -22,7 +22,7 @@ def connect(path: Path, timeout: float) -> sqlite3.Connection:
 
 
 def hold(path: Path, lock: sqlite3.Connection) -> None:
-    """Makes the database this store's own, until the connection is closed or the process is gone."""
+    """Lock the database for this store, until the connection is closed or the process ends."""
     try:
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.OperationalError as error:
@@ -33,20 +33,20 @@ def hold(path: Path, lock: sqlite3.Connection) -> None:
 
 
 def prepare(db: sqlite3.Connection) -> None:
-    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file
+    db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only effective in a new file
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA foreign_keys = ON")
 
 
 def confirm(path: Path, db: sqlite3.Connection) -> None:
-    """Writes the log that SQLite keeps beside the file once more, as it is, and waits until it is on the disk.
+    """Rewrite SQLite's write-ahead log as it is, and wait until it is on the disk.
 
-    The last life may have died after a sync that failed. What it had written is then in the page cache, where SQLite
-    finds it, and marked as clean, so that no later sync would write it: everything that is committed after it would be
-    lost with it when the power fails.
+    The previous process may have died after a failed sync. What it had written is then in the page cache, where SQLite
+    finds it, but marked as clean, so no later sync would write it. A power failure would lose it, and everything
+    committed after it.
     """
-    db.execute("BEGIN IMMEDIATE")  # nobody appends to it meanwhile
+    db.execute("BEGIN IMMEDIATE")  # no writer may append to it meanwhile
     try:
         log = os.open(f"{path}-wal", os.O_RDWR)
         try:
@@ -58,7 +58,7 @@ def confirm(path: Path, db: sqlite3.Connection) -> None:
         finally:
             os.close(log)
     except OSError as error:
-        raise StoreError(f"{path}-wal", f"it cannot be written again: {error.strerror}",
-                         "check the disk's space, its limits and its health, and try again") from error
+        raise StoreError(f"{path}-wal", f"the log cannot be rewritten: {error.strerror}",
+                         "check the disk's space, quota and health, then retry") from error
     finally:
         db.execute("ROLLBACK")

@@ -1,16 +1,16 @@
-"""What is written to a store: operations, and what each of them needs in order not to be refused."""
+"""The operations of a commit, and what each requires in order not to be refused."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import PLAIN, Traits
+from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
-from .records import Json, Message
+from .records import Json, MessageRecord
 
 
 class NewSession(NamedTuple):
-    """A session with mark 0."""
+    """Creates a session, with mark 0."""
 
     id: str
     title: str = ""
@@ -18,26 +18,26 @@ class NewSession(NamedTuple):
 
 
 class RaiseMark(NamedTuple):
-    """The session's mark becomes `mark`, unless it is higher already."""
+    """Raises the session's mark to `mark`, unless it is higher already."""
 
     session_id: str
     mark: int
 
 
 class AcceptPrompt(NamedTuple):
-    """A prompt is accepted. A store that several processes share gives a seq to a prompt that has 0: operations of the
-    same batch that follow move it as 0, and put its message as p0."""
+    """Accepts a prompt. A shared store assigns a seq to a prompt with seq 0; later operations of the batch refer to it
+    as 0, and to its message as p0."""
 
     seq: int
     session_id: str
     text: str
     run_id: str | None = None
     attachments: tuple[Json, ...] = ()
-    traits: Traits = PLAIN
+    traits: Traits = DEFAULT_TRAITS
 
 
 class MovePrompt(NamedTuple):
-    """A prompt comes to another state. One that was active has begun."""
+    """Moves a prompt to another state. A prompt that becomes active counts as started from then on."""
 
     seq: int
     state: State
@@ -46,14 +46,14 @@ class MovePrompt(NamedTuple):
 
 
 class ChangePrompt(NamedTuple):
-    """A call has made something else of a prompt. Whether it has begun is told by its moves."""
+    """Updates a prompt's flags, except `begun`, which follows from its moves."""
 
     seq: int
     traits: Traits
 
 
 class ReplaceText(NamedTuple):
-    """A prompt has another text from now on. `was` is the digest of the one before: the first is kept."""
+    """Replaces a prompt's text. `was` is the digest of the old text; the first such digest is kept."""
 
     seq: int
     text: str
@@ -61,20 +61,22 @@ class ReplaceText(NamedTuple):
 
 
 class HoldSession(NamedTuple):
-    """The session is held from now on, or is not."""
+    """Sets whether the session is held."""
 
     session_id: str
     held: bool
 
 
 class PutMessage(NamedTuple):
-    """The message is added to its session, or takes the place of the one with its id."""
+    """Adds the message to its session, or replaces the message with its id. With `during`, the prompt with that seq
+    must not be done: a message that its turn has sent may arrive late."""
 
-    message: Message
+    message: MessageRecord
+    during: int | None = None
 
 
 class AppendEvent(NamedTuple):
-    """An event is added to the log."""
+    """Appends an event to the log."""
 
     session_id: str
     type: str
@@ -83,14 +85,14 @@ class AppendEvent(NamedTuple):
 
 
 class DropEvent(NamedTuple):
-    """The oldest event leaves the log."""
+    """Deletes the oldest event of the log."""
 
     id: int
 
 
 class ForgetPrompt(NamedTuple):
-    """A prompt that is done leaves the journal, if it has no run id. With one it stays, so that its run id does, and
-    its digest takes the place of its text and attachments."""
+    """Deletes a prompt that is done, if it has no run id. With a run id its record stays, because the run id must, and
+    the digest replaces text and attachments."""
 
     seq: int
     digest: str | None = None
@@ -101,7 +103,7 @@ Operation: TypeAlias = (
     | AppendEvent | DropEvent | ForgetPrompt)
 Batch: TypeAlias = Sequence[Operation]
 
-# What each needs in order not to be refused.
+# What each requires in order not to be refused.
 NEEDS: Mapping[type[Operation], str] = {
     NewSession: "an id that no session has",
     RaiseMark: "a session that exists",
@@ -110,7 +112,8 @@ NEEDS: Mapping[type[Operation], str] = {
     MovePrompt: "a prompt that exists and is not done, and an outcome if and only if the new state is done",
     ChangePrompt: "a prompt that exists and is not done",
     ReplaceText: "a prompt that exists and is not done",
-    PutMessage: "a session that exists, and an id that no other session's message has",
+    PutMessage: "a session that exists, an id that no other session's message has, and a prompt that is not done if it "
+                "names one",
     AppendEvent: "a session that exists",
     DropEvent: "the oldest event, and a later one",
     ForgetPrompt: "a prompt that is done and not forgotten, a prompt with a higher seq, and a digest if and only if it "

@@ -1,4 +1,4 @@
-"""What is read from a store. These are tuples because many are made, and a frozen dataclass is three times as slow."""
+"""What is read from a store. Records are tuples: many are created, and a frozen dataclass is three times as slow."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,19 +6,19 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from cancelmark.model.lifecycle import Outcome, State
-from cancelmark.model.session import PLAIN, Traits
+from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
 TERMINAL = "run_complete"  # the type of a terminal event
-Json: TypeAlias = Mapping[str, Any]  # a JSON object; it must not be changed once it was handed over
+Json: TypeAlias = Mapping[str, Any]  # a JSON object; must not be changed once it is shared
 
 
 def make_digest(text: str, attachments: Sequence[Json] = ()) -> str:
-    """What is kept of a prompt whose text and attachments are forgotten."""
+    """The digest that stays when a prompt's text and attachments are forgotten."""
     return sha256((json.dumps([text, *attachments], sort_keys=True) if attachments else text).encode()).hexdigest()
 
 
 class SessionRecord(NamedTuple):
-    """A session."""
+    """A stored session."""
 
     id: str
     title: str
@@ -27,7 +27,7 @@ class SessionRecord(NamedTuple):
 
 
 class PromptRecord(NamedTuple):
-    """A prompt as the journal has it. `outcome` is there if and only if it is done."""
+    """A journaled prompt. It has an `outcome` if and only if it is done."""
 
     seq: int
     session_id: str
@@ -35,14 +35,14 @@ class PromptRecord(NamedTuple):
     run_id: str | None
     state: State
     outcome: Outcome | None
-    digest: str | None = None  # of its text, once that is forgotten
+    digest: str | None = None  # of its text, once the text is forgotten
     attachments: tuple[Json, ...] = ()  # parts of its message
-    traits: Traits = PLAIN
-    first: str | None = None  # the digest of its text of acceptance, once that is replaced
-    into: int | None = None  # once it is folded: the prompt whose turn has taken it in
+    traits: Traits = DEFAULT_TRAITS
+    first: str | None = None  # the digest of its accepted text, once the text is replaced
+    into: int | None = None  # once it is folded: the prompt into whose turn
 
     def was(self, text: str, attachments: Sequence[Json] = ()) -> bool:
-        """Whether it was accepted with that text and those attachments (R22b)."""
+        """Whether it was accepted with that text and those attachments. (R22b)"""
         known = self.digest or self.first
         if known is None:
             return self.text == text and self.attachments == tuple(attachments)
@@ -50,19 +50,19 @@ class PromptRecord(NamedTuple):
 
     @property
     def accepted_digest(self) -> str:
-        """What is to be kept when it is forgotten."""
+        """The digest to keep when it is forgotten."""
         return self.digest or self.first or make_digest(self.text, self.attachments)
 
 
 class Transition(NamedTuple):
-    """One line of a prompt's history in the journal: the state that it came to."""
+    """One line of a prompt's journaled history: the state that it reached."""
 
     seq: int
     state: State
     outcome: Outcome | None
 
 
-class Message(NamedTuple):
+class MessageRecord(NamedTuple):
     """A message of a session, with the fields that it has on the wire."""
 
     id: str
@@ -76,19 +76,19 @@ class Message(NamedTuple):
 
     @property
     def finish_reason(self) -> str | None:
-        """The reason in its finish part, or None while it has none."""
+        """The reason in its finish part; None while it has none."""
         return next((part["data"]["reason"] for part in self.parts if part["type"] == "finish"), None)
 
 
-class Life(NamedTuple):
-    """From which event on a life of the store has written the log, and the name of that life."""
+class Incarnation(NamedTuple):
+    """One life of the store: the first event that it wrote to the log, and its name."""
 
     first: int
     name: str
 
 
 class Event(NamedTuple):
-    """An event in the log. Ids rise in the order of commits and are never given out twice."""
+    """An event in the log. Ids rise in the order of commits and are never reused."""
 
     id: int
     session_id: str

@@ -1,4 +1,4 @@
-"""From the rows of a database to records. A row that no store has written is named, and nothing is made of it."""
+"""Converts the rows of a database to records. A row that no store can have written raises an error that names it."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import Traits
 
 from .interface import Broken
-from .records import Event, Json, Life, Message, PromptRecord, SessionRecord, Transition
+from .records import Event, Incarnation, Json, MessageRecord, PromptRecord, SessionRecord, Transition
 from .troubles import DAMAGED
 
 V = TypeVar("V")
@@ -19,7 +19,7 @@ NAMES = {"make_session": "session", "make_mark": "session", "make_prompt": "prom
 
 
 def make_records(where: object, make: Callable[..., V], rows: Iterable[Sequence[Any]]) -> list[V]:
-    """A record of each row."""
+    """A record of each row. Raises `Broken` for a malformed row."""
     records: list[V] = []
     for row in rows:
         try:
@@ -36,7 +36,7 @@ def make_session(id: Any, title: Any, mark: Any, created_at: Any) -> SessionReco
 
 
 def make_mark(session_id: Any, mark: Any, held: Any) -> tuple[str, int, bool]:
-    """Of a session, and whether it is held."""
+    """A session's id and mark, and whether it is held."""
     return _text("id", session_id), _number("mark", mark), bool(_number("hold", held))
 
 
@@ -55,16 +55,18 @@ def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transi
     return Transition(seq, State(state), None if outcome is None else Outcome(outcome))
 
 
-def make_message(id: Any, session_id: Any, role: Any, parts: Any, model: Any, provider: Any, *times: Any) -> Message:
+def make_message(
+    id: Any, session_id: Any, role: Any, parts: Any, model: Any, provider: Any, *times: Any,
+) -> MessageRecord:
     created_at, updated_at = (_number("time", time) for time in times)
-    return Message(_text("id", id), _text("session_id", session_id), _text("role", role), _parts("parts", parts),
+    return MessageRecord(_text("id", id), _text("session_id", session_id), _text("role", role), _parts("parts", parts),
                    _text("model", model), _text("provider", provider), created_at, updated_at)
 
 
 def _parts(name: str, value: Any) -> tuple[Json, ...]:
     found = json.loads(_text(name, value))
     if not isinstance(found, list) or not all(map(_is_part, found)):
-        raise ValueError(f"its {name} are not a list of objects with a type and data")
+        raise ValueError(f"{name}: expected a list of objects with a type and data")
     return tuple(found)
 
 
@@ -75,17 +77,17 @@ def _is_part(part: Any) -> bool:
 def make_event(id: int, session_id: Any, run_id: Any, type: Any, payload: Any) -> Event:
     found = json.loads(_text("payload", payload))
     if not isinstance(found, dict):
-        raise ValueError("its payload is not an object")
+        raise ValueError("payload: expected an object")
     return Event(id, _text("session_id", session_id), _text_or_none("run_id", run_id), _text("type", type), found)
 
 
-def make_life(first: int, name: Any) -> Life:
-    return Life(first, _text("name", name))
+def make_life(first: int, name: Any) -> Incarnation:
+    return Incarnation(first, _text("name", name))
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"its {name} is not text")
+        raise ValueError(f"{name}: expected text")
     return value
 
 
@@ -95,5 +97,5 @@ def _text_or_none(name: str, value: Any) -> str | None:
 
 def _number(name: str, value: Any) -> int:
     if not isinstance(value, int):
-        raise ValueError(f"its {name} is not a number")
+        raise ValueError(f"{name}: expected a number")
     return value

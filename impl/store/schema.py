@@ -1,4 +1,4 @@
-"""The schema of a database file: whose it is, which version it has, and how it becomes the next one."""
+"""The schema of a database file: its owner, its version, and the migrations to later versions."""
 
 import sqlite3
 from contextlib import closing, suppress
@@ -8,9 +8,9 @@ from shutil import copymode
 from .interface import StoreError
 from .opening import make_private
 
-APPLICATION_ID = 0x434D_524B  # says in the file's header whose database it is: CMRK
+APPLICATION_ID = 0x434D_524B  # in the file's header: CMRK
 
-INCREMENTAL = 2  # SQLite gives space back when it is asked to
+INCREMENTAL = 2  # SQLite releases free pages on request
 
 # The script at index n takes a database from version n to n + 1. A script that was released is never changed.
 MIGRATIONS: tuple[str, ...] = (
@@ -115,36 +115,36 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def check_identity(path: Path, db: sqlite3.Connection) -> None:
-    """Refuses a database that is another program's or a later version's, before anything in it is changed."""
+    """Refuse a database of another program or of a later version, before anything in it is changed."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     ours = db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     empty = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0
     if not (ours or (empty and version == 0)):
         raise StoreError(path, "the database belongs to another program", "choose another file")
     if version > len(MIGRATIONS):
-        raise StoreError(path, f"the database has schema version {version} and this program knows {len(MIGRATIONS)}",
-                         "use a newer Cancelmark, or choose another file")
+        raise StoreError(path, f"the database has schema version {version}; this program supports {len(MIGRATIONS)}",
+                         "upgrade Cancelmark, or choose another file")
 
 
 def migrate(path: Path, db: sqlite3.Connection) -> None:
-    """Brings the schema up to date, one version at a time; a step that fails or is interrupted leaves no trace. A
+    """Bring the schema up to date, one version at a time. A migration that fails or is interrupted has no effect. A
     database of an older version is copied first: to FILE-v1, if it had version 1."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     db.execute("BEGIN IMMEDIATE")
-    db.execute(f"PRAGMA user_version = {version}")  # finds out now whether the file can be written
+    db.execute(f"PRAGMA user_version = {version}")  # fails now if the file is not writable
     db.execute("ROLLBACK")
     if 0 < version < len(MIGRATIONS):
         _copy(path, db, Path(f"{path}-v{version}"))
     for number, script in enumerate(MIGRATIONS[version:], start=version + 1):
         db.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
     if db.execute("PRAGMA auto_vacuum").fetchone()[0] != INCREMENTAL:
-        with suppress(sqlite3.OperationalError):  # no room: it uses its space again, and the next start tries again
+        with suppress(sqlite3.OperationalError):  # disk full: it reuses its pages, and the next start retries
             db.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
             db.execute("VACUUM")
 
 
 def _copy(path: Path, db: sqlite3.Connection, copy: Path) -> None:
-    """Copies the database. A copy that is not complete never has its name."""
+    """Copy the database. An incomplete copy never has the final name."""
     incomplete = Path(f"{copy}-incomplete")
     incomplete.unlink(missing_ok=True)
     try:

@@ -1,17 +1,17 @@
 """A store in an SQLite file.
 
-**Group commit.** One thread owns the connection that writes. While it commits, batches gather, and all that have
-gathered go into the next transaction together and share its one fsync. If one of them fails, all are applied once more,
-each in a savepoint of its own, and that one fails alone. A refusal is true only of what was committed before it: when
-the commit fails, the refused batches of its group fail with it, or a caller could be told that a run id is in use by a
-prompt that was never kept.
+**Group commit.** One thread owns the writing connection. While it commits, batches gather; all that have gathered go
+into the next transaction together and share its one fsync. If one of them fails, all are applied once more, each in a
+savepoint of its own, and that one fails alone. A refusal depends on what was committed before it. So when the commit
+fails, the refused batches of its group fail with it: otherwise a caller could learn that a run id is in use by a prompt
+that was never kept.
 
-**A commit that fails is not over.** SQLite writes a commit to its log, then has the disk confirm it. If the disk fails
-to confirm, the commit is still in the log, where a restart finds it: on the disk or in the page cache, nobody knows. So
-a refusal is told only when something else is durable in its place: an empty commit, which is written over the one that
-failed, and whose checksums make the rest of that one unreadable. If the disk does not confirm the empty one either, the
-callers are told that nobody knows (`Unconfirmed`). Whoever comes after them is refused before anything of theirs is
-written, until the disk confirms again.
+**A failed commit is not over.** SQLite writes a commit to its log and then has the disk confirm it. If the disk fails
+to confirm, the commit is still in the log, where a restart may find it: it is unknown whether it is on the disk or only
+in the page cache. So the store answers with the failure only when something else is durable in its place: an empty
+commit, written over the failed one, whose checksums make the rest of the failed one unreadable. If the disk does not
+confirm the empty commit either, the callers learn that the outcome is unknown (`Unconfirmed`). Later callers are
+refused before anything of theirs is written, until the disk confirms again.
 """
 
 import asyncio
@@ -32,35 +32,35 @@ from .interface import Unconfirmed, closed, discard
 from .opening import confirm, connect, hold, make_private, prepare
 from .schema import check_identity, migrate
 from .statements import APPEND_EVENT, FREEING, Statement, insert_many, make_statement
-from .steps import Answer, Committed, Steps
+from .steps import CommitAnswer, CommitRequest, Committed
 from .tables import SqlStore
 from .troubles import explain, leaves_doubt
 
 log = logging.getLogger("cancelmark.store")
 
-DOUBT = 1.0  # seconds between attempts to end a doubt that nobody else ends
+DOUBT = 1.0  # seconds between attempts to resolve an unconfirmed commit while no batch comes
 
-GIVEN_BACK = 4096  # pages that one commit gives back to the disk, at most
+GIVEN_BACK = 4096  # pages that one commit releases at most
 
-ROWS = 16  # that one statement inserts, if so many wait
+ROWS = 16  # rows inserted by one statement, if so many wait
 
 _get_sql = attrgetter("sql")
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Steps that a caller waits for, and then what came of them."""
+    """A commit request that a caller waits for, and its outcome."""
 
-    steps: Steps
+    steps: CommitRequest
     statements: list[Statement]
     loop: asyncio.AbstractEventLoop
-    future: asyncio.Future[Answer]
-    answer: Answer | None = None
+    future: asyncio.Future[CommitAnswer]
+    answer: CommitAnswer | None = None
     error: Exception | None = None
 
     @property
     def events(self) -> tuple[int, ...]:
-        """The ids of what it adds to the log."""
+        """The ids of the events that it appended."""
         return self.answer.events if self.error is None and isinstance(self.answer, Committed) else ()
 
 
@@ -75,15 +75,16 @@ class _TransactionLost(Exception):
 class StoreStatistics:
     """What the writing thread has done since the store was opened."""
 
-    batches: int  # those that were answered, whatever the answer
-    commits: int  # transactions that were committed, each with one fsync
+    batches: int  # answered, whatever the answer
+    commits: int  # committed transactions, each with one fsync
 
 
 class SqliteStore(SqlStore):
-    """A store in one SQLite file, which belongs to one store at a time. It may be used from any thread.
+    """A store in one SQLite file, which belongs to one store at a time. Thread-safe.
 
-    Beside the file are SQLite's own `-wal` and `-shm`, and an empty `-lock` that is held while the store is open. Other
-    programs may read the file meanwhile. One that writes to it is waited for, for `timeout` seconds.
+    Beside the file are SQLite's own `-wal` and `-shm`, and an empty `-lock` that is locked while the store is open.
+    Other programs may read the file meanwhile. If another program writes to it, the store waits up to `timeout`
+    seconds.
     """
 
     def __init__(self, path: str | PathLike[str], *, timeout: float = 5.0) -> None:
@@ -106,18 +107,18 @@ class SqliteStore(SqlStore):
                 self._connections = connections.pop_all()
         except sqlite3.Error as error:
             raise explain(self.path, error) from error
-        self._lock = threading.Lock()  # guards `_open` and the two below
+        self._lock = threading.Lock()  # guards `_open`, `_waiting` and `_listeners`
         self._changed = threading.Condition(self._lock)
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
-        self._named = False  # the writing thread's: this life is in the file
-        self._doubtful = False  # the writing thread's: a restart may find a commit that failed
+        self._named = False  # by the writing thread: this life is in the file
+        self._doubtful = False  # by the writing thread: a restart may find a failed commit
         self._batches = self._commits = 0
-        # A daemon, so that a program which ends without closing ends all the same: for the file that is a crash.
+        # A daemon thread, so a program can exit without closing the store: for the file that is a crash.
         self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)
         self._thread.start()
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         loop = asyncio.get_running_loop()
         job = _Job(steps, [make_statement(operation) for operation in steps.operations], loop, loop.create_future())
         with self._lock:
@@ -141,7 +142,7 @@ class SqliteStore(SqlStore):
         return unwatch
 
     def statistics(self) -> StoreStatistics:
-        """What was written so far."""
+        """The counts so far."""
         return StoreStatistics(self._batches, self._commits)
 
     def close(self) -> None:
@@ -157,7 +158,7 @@ class SqliteStore(SqlStore):
     def _write_all(self) -> None:
         while self._wait():
             error = self._end_doubt() or self._attempt("BEGIN IMMEDIATE")
-            group = self._take()  # only now: what came while another program held the lock is in it
+            group = self._take()  # only now, to include what came while another program held the lock
             if error is None:
                 self._commit(group)
             else:
@@ -165,7 +166,8 @@ class SqliteStore(SqlStore):
             self._tell(group)
 
     def _wait(self) -> bool:
-        """Waits for a batch, and ends a doubt meanwhile. False if there will be none any more."""
+        """Wait for a batch, and resolve an unconfirmed commit meanwhile. Returns False if the store is closed and none
+        is left."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or not self._open, DOUBT if self._doubtful else None)
@@ -179,7 +181,7 @@ class SqliteStore(SqlStore):
         return group
 
     def _commit(self, group: Iterable[_Job]) -> None:
-        """Commits the open transaction with all batches of the group in it, except for those that fail on their own."""
+        """Commit the open transaction with all batches of the group, except those that fail on their own."""
         jobs = list(group)
         error: Exception | None = None if self._apply_together(jobs) else self._apply_each(jobs)
         appended = [] if self._named else [id for job in jobs for id in job.events]
@@ -197,32 +199,32 @@ class SqliteStore(SqlStore):
             self._fail(jobs, error)
 
     def _give_back(self) -> sqlite3.Error | None:
-        """Gives pages that nothing is in any more back to the disk, as a part of the open transaction."""
+        """Release free pages to the disk, as a part of the open transaction."""
         try:
             free = self._writer.execute("PRAGMA freelist_count").fetchone()[0]
             for _ in range(min(free, GIVEN_BACK)):
-                self._writer.execute("PRAGMA incremental_vacuum(1)")  # from Python, one page a call
+                self._writer.execute("PRAGMA incremental_vacuum(1)")  # from Python, each call releases one page
         except sqlite3.Error as error:
             return error
         return None
 
     def _confirm_commit(self) -> Exception | None:
-        """Commits the open transaction. If that fails, it is told only once a restart cannot find the transaction."""
+        """Commit the open transaction. A failure is reported only once a restart cannot find the transaction, or as
+        `Unconfirmed`."""
         error = self._attempt("COMMIT")
         if error is None or not leaves_doubt(error):
             return error
         self._doubtful = True
         if self._end_doubt() is None:
             return error
-        unconfirmed = Unconfirmed(self.path, "the disk failed while it confirmed, and it is not known whether this is "
-                                             "kept", "repeat it (a prompt under the same run id), and check the disk")
+        unconfirmed = Unconfirmed(self.path, "the disk failed during the commit, and its outcome is unknown",
+                                  "check the disk, then retry (a prompt under the same run id)")
         unconfirmed.__cause__ = error
-        log.error("a commit is not confirmed, and a restart may find it: %s", explain(self.path, error))
+        log.error("commit not confirmed, a restart may find it: %s", explain(self.path, error))
         return unconfirmed
 
     def _end_doubt(self) -> sqlite3.Error | None:
-        """Makes something else durable where a restart may find a commit that failed. Returns why that is not
-        possible."""
+        """Make an empty commit durable in place of an unconfirmed one. Returns the error if that is not possible."""
         if not self._doubtful:
             return None
         self._roll_back()
@@ -230,13 +232,13 @@ class SqliteStore(SqlStore):
                  or self._attempt("COMMIT"))
         if error is None:
             self._doubtful = False
-            log.warning("%s: a commit that failed is known not to be kept", self.path)
+            log.warning("%s: an unconfirmed commit is now known to be rolled back", self.path)
         else:
             self._roll_back()
         return error
 
     def _apply_together(self, jobs: Sequence[_Job]) -> bool:
-        """Executes all steps, in their order. False, and nothing is done, if some do not fit or fail."""
+        """Execute all steps in order. Returns False, and has no effect, if some conflict or fail."""
         ledger = self._ledger
         ids: list[int] = []
         try:
@@ -263,8 +265,8 @@ class SqliteStore(SqlStore):
         return True
 
     def _execute_all(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Executes a statement for each of the rows. Many rows are inserted by one statement: the interpreter lock is
-        let go for each statement, and whoever computes then may keep it for a while."""
+        """Execute a statement for each of the rows. Many rows are inserted by one statement: each statement releases
+        the interpreter lock, and a computing thread may then keep it for a while."""
         done = changed = 0
         while len(rows) - done >= ROWS and (many := insert_many(sql, ROWS)):
             changed += self._writer.execute(many, list(chain.from_iterable(rows[done:done + ROWS]))).rowcount
@@ -275,8 +277,9 @@ class SqliteStore(SqlStore):
             raise sqlite3.IntegrityError
 
     def _apply_each(self, jobs: list[_Job]) -> sqlite3.Error | None:
-        """Executes the steps one by one, so that each can fail alone. One that costs the whole transaction is taken
-        out of the list, and the rest begins anew. Returns the error if there is no transaction to be had."""
+        """Execute the steps one by one, so that each can fail alone. Requests that abort the whole
+        transaction are removed from the list, and the rest starts again. Returns the error if no transaction can be
+        opened."""
         while True:
             error = self._attempt("BEGIN IMMEDIATE")
             if error is not None:
@@ -285,12 +288,12 @@ class SqliteStore(SqlStore):
                 for job in jobs:
                     self._apply(job)
                 return None
-            except _TransactionLost as lost:  # a full disk does this; the others may still fit
+            except _TransactionLost as lost:  # by a full disk, for example; the others may still fit
                 self._ledger.take_back()
                 jobs.remove(lost.culprit)
 
     def _apply(self, job: _Job) -> None:
-        """Executes the steps within a savepoint; if they fail, the transaction is as it was before."""
+        """Execute the steps in a savepoint. If they fail, the transaction is as it was before."""
         job.error = None
         self._writer.execute("SAVEPOINT batch")
         try:
@@ -307,7 +310,7 @@ class SqliteStore(SqlStore):
         self._writer.execute("RELEASE batch")
 
     def _fail(self, jobs: Iterable[_Job], error: Exception) -> None:
-        """Gives up the transaction: all of these fail with the error."""
+        """Roll the transaction back, and fail all of these with the error."""
         self._ledger.take_back()
         for job in jobs:
             job.error = explain(self.path, error)
@@ -325,7 +328,7 @@ class SqliteStore(SqlStore):
         return None
 
     def _tell(self, group: Sequence[_Job]) -> None:
-        """Tells the listeners, and after them the callers: each event loop is woken once."""
+        """Notify the listeners, then answer the callers. Each event loop is woken once."""
         self._batches += len(group)
         for job in group:
             self._extend_tail(job.statements, job.events)
@@ -336,12 +339,12 @@ class SqliteStore(SqlStore):
                 listeners = list(self._listeners)
         for loop in dict.fromkeys([loop for loop, _ in listeners] + [job.loop for job in group]):
             heard = [listener for where, listener in listeners if where is loop]
-            with suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            with suppress(RuntimeError):  # the loop is closed, with its waiters
                 loop.call_soon_threadsafe(_tell, heard, latest, [job for job in group if job.loop is loop])
 
 
 def _make_room(jobs: Iterable[_Job]) -> bool:
-    """Whether some of them do."""
+    """Whether a batch among them deletes something."""
     return not FREEING.isdisjoint([statement.sql for job in jobs for statement in job.statements])
 
 

@@ -1,4 +1,4 @@
-"""Operations as SQL."""
+"""Operations as SQL statements."""
 
 import json
 import re
@@ -46,6 +46,9 @@ _PUT_MESSAGE = """
         created_at = excluded.created_at, updated_at = excluded.updated_at
         WHERE session_id = excluded.session_id
 """
+_PUT_MESSAGE_DURING = _PUT_MESSAGE.replace(
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "SELECT ?, ?, ?, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM prompts WHERE seq = ? AND state <> 'done')")
 APPEND_EVENT = "INSERT INTO events (session_id, type, payload, run_id, made_at) VALUES (?, ?, ?, ?, ?)"
 _DROP_EVENT = """
     DELETE FROM events WHERE id = ? AND id = (SELECT min(id) FROM events) AND id < (SELECT max(id) FROM events)
@@ -60,7 +63,7 @@ _ACCEPTED = INITIAL.value
 
 
 class Statement(NamedTuple):
-    """An operation as SQL. It was allowed if and only if it changed one row."""
+    """An operation as SQL. The operation was allowed if and only if the statement changed one row."""
 
     operation: Operation
     sql: str
@@ -69,7 +72,7 @@ class Statement(NamedTuple):
 
 @cache
 def insert_many(sql: str, rows: int) -> str | None:
-    """The same for so many rows in one statement, in their order. None if it does not insert."""
+    """The statement for so many rows at once, in order. None if it is not an insert."""
     if not (found := _VALUES.search(sql)):
         return None
     return f"{sql[:found.end()]}{(', ' + found[1]) * (rows - 1)}{sql[found.end():]}"
@@ -98,9 +101,11 @@ def make_statement(op: Operation) -> Statement:
             return Statement(op, _REPLACE_TEXT, (op.text, op.was, op.seq))
         case HoldSession():
             return Statement(op, _HOLD_SESSION, (op.held, op.session_id))
-        case PutMessage(m):
-            return Statement(op, _PUT_MESSAGE, (m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider,
-                                                 m.created_at, m.updated_at))
+        case PutMessage(m, during):
+            row = (m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider, m.created_at, m.updated_at)
+            if during is None:
+                return Statement(op, _PUT_MESSAGE, row)
+            return Statement(op, _PUT_MESSAGE_DURING, (*row, during))
         case AppendEvent():
             return Statement(op, APPEND_EVENT, (op.session_id, op.type, _dumps(op.payload), op.run_id, int(time())))
         case DropEvent():

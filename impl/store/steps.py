@@ -1,5 +1,4 @@
-"""How the steps of a session are committed: against a version, under an id, and with an answer that says which of three
-things came of it."""
+"""Commits of a session's steps: against a version, under an id, and with one of three answers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -7,32 +6,33 @@ from typing import NamedTuple, TypeAlias
 from .operations import Operation
 from .records import PromptRecord
 
-EPOCH = 1  # of every session in a store that one process has to itself
-REMEMBERED = 1024  # steps that are known to be kept when they come again
+EPOCH = 1  # of every session, if one process has the store to itself
+REMEMBERED = 1024  # commit ids remembered at least, to recognize repetitions
 
 
 class Snapshot(NamedTuple):
-    """A session as it is stored, with the prompts that are not done, by seq."""
+    """A session as stored, with the prompts that are not done, by seq."""
 
     session_id: str
     mark: int
-    version: int  # counts the commits that were computed on the session
+    version: int  # counts the commits computed on the session
     epoch: int  # counts its owners
     prompts: tuple[PromptRecord, ...]
     held: bool = False
-    owned: bool = True  # by this process, since its latest epoch
-    free: bool = False  # nobody owns it
+    owned: bool = True  # by this process, in this epoch
+    free: bool = False  # it is unowned
 
 
-class Steps(NamedTuple):
-    """Steps of one session, to be kept as a whole or not at all.
+class CommitRequest(NamedTuple):
+    """Steps of one session to commit, atomically.
 
-    Steps with a version were computed on the session as it was then, and hold only there. Without one they hold on any:
-    an acceptance, a message, a new session. Steps with an epoch are those of the session's owner. The same steps may be
-    committed again under the same id, and are kept once; without an id they may be repeated without harm.
+    - With a `version`, they are rejected unless the session is still at that version. Without one they are valid on
+      any: a message, a new session.
+    - With an `epoch`, they are rejected unless the session's owner still has that epoch.
+    - Under an `id`, the commit is idempotent. Without one, the operations themselves must be.
 
-    A store that several processes share may be asked to make this one the owner, or nobody. A process that owns its
-    store owns all sessions, and neither claims nor releases one.
+    In a shared store, a commit can also claim the session for this process, or release it. A process that has the store
+    to itself owns all sessions, and does neither.
     """
 
     id: str
@@ -40,66 +40,66 @@ class Steps(NamedTuple):
     version: int | None
     operations: Sequence[Operation]
     epoch: int | None = None
-    claim: str = ""  # "adopt" a session that is free, "recover" one whose owner is dead
-    release: str = ""  # the session is free after the steps: "idle", or with work for whoever claims it: "handover"
-    actions: Sequence[Sequence[object]] = ()  # of the protocol, that the steps are made of, for the journal
+    claim: str = ""  # "adopt" an unowned session, "recover" one whose owner is dead
+    release: str = ""  # unowned after the steps: "idle", or with work for the next owner: "handover"
+    actions: Sequence[Sequence[object]] = ()  # the protocol's actions, for the journal
 
 
 class Committed(NamedTuple):
     """The steps are durable."""
 
-    version: int  # of the session, after them
-    events: tuple[int, ...]  # the ids of the events that they appended, in order
-    repeated: bool = False  # they were kept before, under the same id
-    seqs: tuple[int, ...] = ()  # that the store has given to prompts which were accepted without one
-    epoch: int | None = None  # of the session, if this process owns it after the steps; of a shared store
+    version: int  # of the session after them
+    events: tuple[int, ...]  # ids of the appended events, in order
+    repeated: bool = False  # an earlier attempt under the same id was committed
+    seqs: tuple[int, ...] = ()  # assigned to prompts that were accepted without one
+    epoch: int | None = None  # in a shared store: of the session, if this process owns it now
 
 
 class Conflict(NamedTuple):
-    """The session has another version by now. Nothing was kept: compute the steps on the snapshot."""
+    """The session is at another version. Nothing was kept: compute the steps again on the snapshot."""
 
     snapshot: Snapshot
 
 
 class Lost(NamedTuple):
-    """The session has another owner by now. Nothing was kept."""
+    """The session has another owner. Nothing was kept."""
 
 
-Answer: TypeAlias = Committed | Conflict | Lost
+CommitAnswer: TypeAlias = Committed | Conflict | Lost
 
 
 class Ledger:
-    """The versions of the sessions, and the ids of the latest steps, for a store that one process has to itself.
+    """The versions of the sessions and the ids of the latest commits, for a store that one process has to itself.
 
-    Both live in memory: nobody who has computed steps on a version outlives the process. What a transaction adds counts
-    at once for what follows in it, and for others when it is settled.
+    Both live in memory: a caller that has computed steps on a version does not outlive the process. What a transaction
+    adds counts at once for what follows in it, and for readers when it is settled.
     """
 
     def __init__(self) -> None:
         self._versions: dict[str, int] = {}
-        self._kept: dict[str, Committed] = {}  # by step id
-        self._older: dict[str, Committed] = {}  # what was kept before those
+        self._kept: dict[str, Committed] = {}  # by commit id
+        self._older: dict[str, Committed] = {}  # the generation before
         self._new_versions: dict[str, int] = {}
         self._new_kept: dict[str, Committed] = {}
 
     def settled(self) -> dict[str, int]:
-        """The versions that are durable. Read the rows after them: a version must not be newer than its rows."""
+        """The durable versions. Read the rows after them: a version must not be newer than its rows."""
         return self._versions.copy()
 
-    def fits(self, steps: Steps) -> bool:
+    def fits(self, steps: CommitRequest) -> bool:
         """Whether the steps are to be applied."""
         id, session_id, version, _, epoch, _, _, _ = steps
         return ((version is None or version == self._version(session_id)) and (epoch is None or epoch == EPOCH)
                 and id not in self._kept and id not in self._new_kept and id not in self._older)
 
-    def refuse(self, steps: Steps, load: Callable[[dict[str, int]], Snapshot]) -> Answer:
-        """The answer to steps that do not fit. `load` reads the session, given the versions."""
+    def refuse(self, steps: CommitRequest, load: Callable[[dict[str, int]], Snapshot]) -> CommitAnswer:
+        """The answer to steps that are not to be applied. `load` reads the session, given the versions."""
         if known := self._kept.get(steps.id) or self._new_kept.get(steps.id) or self._older.get(steps.id):
             return known._replace(repeated=True)
         return Lost() if steps.epoch not in (None, EPOCH) else Conflict(load(self._versions | self._new_versions))
 
-    def add(self, steps: Steps, events: tuple[int, ...] = ()) -> Committed:
-        """The steps are applied."""
+    def add(self, steps: CommitRequest, events: tuple[int, ...] = ()) -> Committed:
+        """Take note that the steps are applied, and return their answer."""
         id, session_id, version, _, _, _, _, _ = steps
         now = self._version(session_id)
         if version is not None:
@@ -109,23 +109,23 @@ class Ledger:
             self._new_kept[id] = answer
         return answer
 
-    def add_events(self, steps: Steps, answer: Committed, events: tuple[int, ...]) -> Committed:
-        """The steps that were added have appended these."""
+    def add_events(self, steps: CommitRequest, answer: Committed, events: tuple[int, ...]) -> Committed:
+        """Complete the answer with the events that the steps have appended."""
         answer = answer._replace(events=events)
         if steps.id:
             self._new_kept[steps.id] = answer
         return answer
 
     def settle(self) -> None:
-        """Everything that was added is durable."""
+        """Take note that everything added is durable."""
         self._versions.update(self._new_versions)
-        if len(self._kept) >= REMEMBERED:  # so many at least are kept, and at most twice as many
+        if len(self._kept) >= REMEMBERED:  # keeps at least so many, and at most twice as many
             self._older, self._kept = self._kept, {}
         self._kept.update(self._new_kept)
         self.take_back()
 
     def take_back(self) -> None:
-        """Nothing that was added is kept."""
+        """Discard everything that was added and not settled."""
         self._new_versions, self._new_kept = {}, {}
 
     def _version(self, session_id: str) -> int:
@@ -135,7 +135,7 @@ class Ledger:
 
 def snapshots(versions: Mapping[str, int], marks: Iterable[tuple[str, int, bool]], unfinished: Iterable[PromptRecord],
               ) -> list[Snapshot]:
-    """The sessions whose ids, marks and holds are given, with their prompts that are not done."""
+    """The sessions with these ids, marks and holds, with their prompts that are not done."""
     prompts: dict[str, list[PromptRecord]] = {}
     for prompt in unfinished:
         prompts.setdefault(prompt.session_id, []).append(prompt)

@@ -1,4 +1,4 @@
-"""What the tables of a store in SQLite say, and how a batch changes them: in a file or in memory."""
+"""Reads the tables of an SQLite store, in a file or in memory, and executes the statements of a batch."""
 
 import sqlite3
 import threading
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import INITIAL
 
-from .interface import Broken, Refused, Store, UnknownSession, closed, draw_name
+from .interface import Broken, ConstraintViolation, Store, UnknownSession, closed, draw_name
 from .operations import AppendEvent, Operation
-from .records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
+from .records import TERMINAL, Event, Incarnation, MessageRecord, PromptRecord, SessionRecord, Transition
 from .rows import (
     make_event,
     make_life,
@@ -34,14 +34,14 @@ V = TypeVar("V")
 
 
 class SqlStore(Store):
-    """The reading half of a store, and the statements of a batch. Whoever derives from it opens and commits."""
+    """The reading half of a store, and the execution of a batch. Subclasses open the database and commit."""
 
     _reader: sqlite3.Connection
 
     def __init__(self, where: Path | str) -> None:
         self._where = where
-        self._ledger = Ledger()  # whoever commits changes it; others read what is settled
-        self._tail = Tail()  # whoever commits replaces it
+        self._ledger = Ledger()  # changed by the writer; others read what is settled
+        self._tail = Tail()  # replaced by the writer
         self._life = draw_name()
         self._reading = threading.Lock()
         self._open = True
@@ -95,7 +95,7 @@ class SqlStore(Store):
         return self._read(make_session, "SELECT id, title, mark, created_at FROM sessions ORDER BY rowid")
 
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                       last: int | None = None) -> list[Message]:
+                       last: int | None = None) -> list[MessageRecord]:
         where, values = ["session_id = ?"], [session_id]
         for relation, id in ((">=", since), ("<", before)):
             if id is not None:
@@ -131,13 +131,13 @@ class SqlStore(Store):
         ids = range(first, latest + 1)
         return first + bisect_left(ids, [since], key=made_at)
 
-    async def lives(self) -> list[Life]:
+    async def incarnations(self) -> list[Incarnation]:
         with self._borrow_reader() as reader, _one_moment(reader):
             latest = reader.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]
             rows = reader.execute("SELECT first, name FROM lives ORDER BY first").fetchall()
         lives = make_records(self._where, make_life, rows)
-        if not lives or lives[-1].name != self._life:  # it is still to write its first event
-            lives.append(Life(latest + 1, self._life))
+        if not lives or lives[-1].name != self._life:  # this life has not written an event yet
+            lives.append(Incarnation(latest + 1, self._life))
         return lives
 
     def _load(self, db: sqlite3.Connection, session_id: str, versions: Mapping[str, int]) -> Snapshot:
@@ -154,22 +154,22 @@ class SqlStore(Store):
                          make_records(self._where, make_prompt, prompts))
 
     def _execute(self, db: sqlite3.Connection, statements: Iterable[Statement]) -> tuple[int, ...]:
-        """Executes a batch and returns the ids of its events."""
+        """Execute a batch, and return the ids of its events."""
         ids: list[int] = []
         for statement in statements:
             try:
                 cursor = db.execute(statement.sql, statement.values)
             except sqlite3.IntegrityError as error:
-                raise Refused(self._where, statement.operation) from error
+                raise ConstraintViolation(self._where, statement.operation) from error
             if cursor.rowcount != 1:
-                raise Refused(self._where, statement.operation)
+                raise ConstraintViolation(self._where, statement.operation)
             if statement.sql is APPEND_EVENT:
                 assert cursor.lastrowid is not None
                 ids.append(cursor.lastrowid)
         return tuple(ids)
 
     def _extend_tail(self, statements: Sequence[Statement], events: Sequence[int]) -> None:
-        """Adds the events of a committed batch to the tail. A batch that frees something starts a new one."""
+        """Add the events of a committed batch to the tail. A batch that deletes something starts a new tail."""
         if not FREEING.isdisjoint([statement.sql for statement in statements]):
             self._tail = Tail()
         if events:
@@ -183,7 +183,7 @@ class SqlStore(Store):
 
     @contextmanager
     def _borrow_reader(self) -> Iterator[sqlite3.Connection]:
-        """The connection that reads, for one at a time."""
+        """The reading connection, for one caller at a time."""
         with self._reading:
             if not self._open:
                 raise closed(self._where)
@@ -192,7 +192,7 @@ class SqlStore(Store):
             except sqlite3.Error as error:
                 if hasattr(error, "sqlite_errorcode"):
                     raise explain(self._where, error) from error
-                problem, remedy = DAMAGED  # a text that is not UTF-8
+                problem, remedy = DAMAGED  # a text is not UTF-8
                 raise Broken(self._where, f"{problem}: {error}", remedy) from error
 
 
@@ -205,13 +205,13 @@ _PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments, 
            " first, taken_in_by")
 _REMEMBERED = "state = 'done' AND digest IS NULL"
 _UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
-_UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # with the plus the index of those is used, not of all
+_UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # the plus selects the index of unfinished prompts
 _HIGHEST = 2**63 - 1
 
 
 @contextmanager
 def _one_moment(db: sqlite3.Connection) -> Iterator[None]:
-    """Everything that is read here is of one moment."""
+    """Make all reads in the block see one consistent state."""
     if db.in_transaction:
         yield
         return

@@ -1,6 +1,5 @@
-"""The end of the log of events, in memory: whoever watches asks for the latest events as soon as they are committed,
-and need not wait for a database to find what was there a moment ago. A tail never changes: it can be read while another
-thread makes the next.
+"""The end of the event log in memory. Subscribers ask for the latest events as soon as they are committed, and need not
+wait for a database. A tail is immutable: it can be read while another thread makes the next one.
 """
 
 from collections.abc import Iterable
@@ -9,11 +8,11 @@ from typing import NamedTuple
 
 from .records import Event
 
-SIZE = 65_536  # characters that are kept
+SIZE = 65_536  # characters kept
 
 
 class Tail(NamedTuple):
-    """Every event above id `after`, and up to `latest`."""
+    """Every event above id `after`, up to `latest`."""
 
     after: int = 0
     latest: int = 0
@@ -21,8 +20,8 @@ class Tail(NamedTuple):
     size: int = 0
 
     def grow(self, events: Iterable[tuple[Event, int]]) -> "Tail":
-        """The tail with what was committed now, each with its size. It begins anew where an id was left out, and when
-        it is too long."""
+        """The tail with newly committed events, each given with its size. It starts anew after a gap in the ids, and
+        when it is too long."""
         tail = self
         for event, size in events:
             if event.id != tail.latest + 1 or tail.size + size > SIZE:
@@ -35,7 +34,7 @@ class Tail(NamedTuple):
 
     def find(self, after: int, until: int | None, session: str | None, terminal: bool, limit: int | None,
              ) -> list[Event] | None:
-        """What `Store.events` answers, or None if that cannot be told from here."""
+        """The answer of `Store.events`, or None if the tail does not cover it."""
         if until is None or after < self.after or until > self.latest:
             return None
         found = (event for event in self.events if after < event.id <= until

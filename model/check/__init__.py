@@ -1,1 +1,1 @@
-"""Searching a protocol: every reachable state within bounds, judged on the way."""
+"""The model checker: explores every reachable state of a protocol within bounds, and checks every property."""

@@ -1,8 +1,8 @@
-"""Two protocols, or two traces, held against each other by what an observer sees.
+"""Comparison of two protocols, or of two traces, by their observable behaviour.
 
-An observer sees the calls that are possible, what becomes of each prompt, and what the world is asked for; not how a
-protocol keeps its books. Two protocols are walked through side by side: both take the same calls for as long as the
-same is seen of both, so the first difference that is found for an action comes after a shortest history.
+An observer sees which calls are possible, each prompt's state and outcome, and the effects, but not a protocol's
+internal state. Two protocols are explored in lockstep: both take the same calls as long as their observable behaviour
+is the same. The first difference found for an action therefore follows a shortest history.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from .graph import Search
 
 
 class StepView(NamedTuple):
-    """What an observer sees of a step."""
+    """The observable part of a step."""
 
     prompts: tuple[tuple[int, bool, State, Outcome | None], ...]
     effects: tuple[Effect, ...]
@@ -32,7 +32,8 @@ def view_step(step: Change | TraceStep) -> StepView:
 
 @dataclass(frozen=True)
 class Difference:
-    """A call that two protocols answer differently after the same history. No steps: it is not possible there."""
+    """A call that behaves differently in two protocols after the same history. A step is None where the call is not
+    possible."""
 
     call: str
     histories: tuple[Trace, Trace]
@@ -46,13 +47,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two protocols side by side."""
+    """The result of comparing two protocols."""
 
     only: tuple[list[str], list[str]]  # actions that only one of them has
     kinds: tuple[list[Variant], list[Variant]]  # kinds of prompts that only one of them accepts
-    differences: dict[str, Difference]  # by action that both have: the first
+    differences: dict[str, Difference]  # by shared action: the first difference
     looked: int  # pairs of states that were compared
-    complete: bool  # whether these were all within the bounds
+    complete: bool  # whether these were all pairs within the bounds
 
     @property
     def first(self) -> Difference | None:
@@ -63,8 +64,8 @@ BOUNDS = Bounds(2, cancels=1, clears=1, requeues=1)
 
 
 def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 4000) -> Comparison:
-    """Walks through both side by side, within bounds, until every action that both have has been seen to differ, or
-    `most` pairs of states have been compared."""
+    """Explore both in lockstep within bounds, until every shared action has shown a difference or `most` pairs of
+    states have been compared."""
     names = [[action.name for action in protocol.actions] for protocol in (a, b)]
     shared = [name for name in names[0] if name in names[1]]
     kinds = [_kinds(protocol) for protocol in (a, b)]
@@ -72,7 +73,7 @@ def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 400
     start = (Server(sessions=(a.start,)), Server(sessions=(b.start,)))
 
     def onward(pair: tuple[Server, Server]) -> Iterator[tuple[tuple[TraceStep, TraceStep], tuple[Server, Server]]]:
-        """The steps that look the same in both. What does not is a difference."""
+        """The steps that look the same in both protocols. All others are recorded as differences."""
         path = search.path(pair)
         histories = Trace(start[0], tuple(here for here, _ in path)), Trace(start[1], tuple(there for _, there in path))
         answers = [_answers(protocol, server, bounds, history)
@@ -104,7 +105,7 @@ def compare(a: Behaviour, b: Behaviour, bounds: Bounds = BOUNDS, most: int = 400
 
 
 def _kinds(protocol: Behaviour) -> list[Variant]:
-    """The kinds of prompts that a protocol accepts."""
+    """The kinds of prompt that a protocol accepts."""
     first = changes(protocol, Server(sessions=(protocol.start,)))
     return [change.call.variant for change in first if change.call.name == "accept"]
 
@@ -116,7 +117,7 @@ def _only(kinds: Sequence[list[Variant]]) -> set[Variant]:
 def _answers(
     protocol: Behaviour, server: Server, bounds: Bounds, history: Trace,
 ) -> dict[str, dict[StepView, TraceStep]]:
-    """What each possible call leads to: usually one thing."""
+    """The possible results of each call, usually one."""
     found: dict[str, dict[StepView, TraceStep]] = {}
     for change in changes(protocol, server):
         bound = change.call.action.bound
@@ -127,14 +128,14 @@ def _answers(
 
 
 def _pick_own(mine: dict[StepView, TraceStep], other: dict[StepView, TraceStep]) -> TraceStep | None:
-    """What is only mine, if there is such a thing."""
+    """A result that only `mine` has or, failing that, any result of `mine`."""
     return next((step for what, step in mine.items() if what not in other), next(iter(mine.values()), None))
 
 
 # --- traces
 
 class Pair(NamedTuple):
-    """The steps of two traces that have the same number; None where one is over."""
+    """The steps of two traces at the same position; None where one trace has ended."""
 
     number: int
     steps: tuple[TraceStep | None, TraceStep | None]

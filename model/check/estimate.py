@@ -1,9 +1,9 @@
-"""How many states a search will meet: before it begins, and from the levels that it has been through.
+"""Estimates of how many states a search will visit: before it starts, and from the levels that it has completed.
 
-A breadth-first search of a bounded protocol grows, turns and shrinks like a row of Pascal's triangle: from one level to
-the next the number of states is multiplied by about q · (D - d) / (d + 1). Two factors that have been seen say what
-q and D are, and so what is still to come. It is an estimate, is called one wherever it is shown, and is not given
-before the search seems to be half as deep as it will get: earlier, it would be a guess.
+The levels of a breadth-first search of a bounded protocol grow and then shrink like a row of Pascal's triangle: from
+one level to the next the number of states is multiplied by about q · (D - d) / (d + 1). Two observed factors determine
+q and D, and so the remaining levels. The result is always labelled as an estimate. It is withheld until the search
+appears to have reached half its final depth; any earlier, it would be a guess.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,14 @@ LEAST_DEPTH = 3
 
 
 def magnitude(protocol: Behaviour, bounds: Bounds) -> float:
-    """The decimal logarithm of the states to expect, by experience: good enough to choose an engine and a size by."""
+    """The expected number of states, as a decimal logarithm. A rule of thumb, good enough to choose an engine and a
+    table size."""
     return (0.9 * bounds.prompts + 0.3 * bounds.total + 0.2 * bounds.crashes
             + 0.7 * (bounds.sessions - 1) + (0 if protocol.rows else 2))
 
 
 def deepest(protocol: Behaviour, bounds: Bounds) -> int:
-    """The depth that a search can get to, for a protocol that is made of rows; 0: unknown.
+    """The maximum depth of a search for a table-driven protocol, or 0 if unknown.
 
     A prompt is accepted, enters, and settles or finishes; a crash is followed by a recovery, a hold by a resume.
     """
@@ -31,10 +32,10 @@ def deepest(protocol: Behaviour, bounds: Bounds) -> int:
 
 
 def estimate(levels: Sequence[int], met: int, limit: int) -> int | None:
-    """The states that a search will have met at its end; None while it is too early to tell.
+    """The estimated total number of states, or None while it is too early to tell.
 
-    `levels` has the states of each level up to the one that is being expanded, `met` are those and more, `limit` is
-    the depth that the search can get to.
+    `levels` has the number of states of each level up to the one being expanded, `met` is the number of states visited
+    so far, and `limit` is the maximum depth.
     """
     depth = len(levels) - 1
     if not LEAST_DEPTH <= depth < limit:

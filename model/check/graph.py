@@ -1,6 +1,6 @@
-"""The one search of a graph: views, witnesses, comparisons and the trace check all use it.
+"""The graph search that views, witnesses, comparisons and the trace check share.
 
-Only the two engines have inner loops of their own: they keep states as integers, and count them by the million.
+Only the two engines have their own loops: they represent states as integers, and visit millions of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +20,11 @@ NOTHING_SPENT = (0,) * len(BOUND_NAMES)
 
 
 class Search(Generic[Node, Edge]):
-    """The nodes that can be reached, nearest first, and a shortest path to each.
+    """The reachable nodes, nearest first, and a shortest path to each.
 
-    `onward` says by which edges a node leads to which nodes. The search asks when it goes on after a node, so a caller
-    who leaves the loop asks for no more. `left` is how far at least a node is from what the caller looks for: nodes
-    come in order of the distance from the start plus what is left.
+    `onward` returns a node's outgoing edges with their targets. It is called lazily, when the iteration continues after
+    a node, so a caller that leaves the loop early triggers no further calls. `left` is a lower bound on the distance
+    from a node to the caller's goal: nodes are visited in order of distance from the start plus `left` (A*).
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Search(Generic[Node, Edge]):
         self.came: dict[Node, tuple[Node, Edge]] = {}
 
     def __iter__(self) -> Iterator[Node]:
-        order = count()  # of two nodes that are as good, the one that was met first
+        order = count()  # ties are broken by order of discovery
         todo = [(self.left(node), next(order), node) for node in self.depths]
         heapify(todo)
         done: set[Node] = set()
@@ -54,7 +54,7 @@ class Search(Generic[Node, Edge]):
                     heappush(todo, (depth + self.left(after), next(order), after))
 
     def path(self, node: Node) -> list[Edge]:
-        """The edges of a shortest path to a node that the search has met."""
+        """The edges of a shortest path to a discovered node."""
         path = []
         while node in self.came:
             node, edge = self.came[node]
@@ -62,30 +62,30 @@ class Search(Generic[Node, Edge]):
         return path[::-1]
 
 
-class Way(NamedTuple):
-    """One thing that can happen next, and the number of the state that it leads to."""
+class Successor(NamedTuple):
+    """A possible next step, and the number of the state that it leads to."""
 
     change: Change
     after: int
 
 
 class StateGraph:
-    """The states of a protocol by number, the start first, and the ways on from each, worked out once.
+    """The numbered states of a protocol, the start first, with the cached next steps of each.
 
-    `whole`: states keep their finished prompts. Without them histories that lead to the same place share a state: no
-    action looks at a finished prompt.
+    With `whole`, states keep their finished prompts. Without it, histories that differ only in finished prompts share a
+    state, because no action reads a finished prompt.
     """
 
     def __init__(self, behaviour: Behaviour, sessions: int = 1, *, whole: bool) -> None:
         self.behaviour, self.whole = behaviour, whole
         self.states = [Server(sessions=(behaviour.start,) * sessions)]
         self._numbers = {self.states[0]: 0}
-        self._ways: dict[int, list[Way]] = {}
+        self._ways: dict[int, list[Successor]] = {}
 
-    def ways(self, number: int) -> list[Way]:
-        """Everything that can happen in a state."""
+    def ways(self, number: int) -> list[Successor]:
+        """Every possible next step of a state."""
         if number not in self._ways:
-            self._ways[number] = [Way(change, self._number(change.after if self.whole else live_after(change)))
+            self._ways[number] = [Successor(change, self._number(change.after if self.whole else live_after(change)))
                                   for change in changes(self.behaviour, self.states[number])]
         return self._ways[number]
 
@@ -105,7 +105,7 @@ def live_after(change: Change) -> Server:
 
 
 def spend(bounds: Bounds, spent: tuple[int, ...], call: Call) -> tuple[int, ...] | None:
-    """What is spent of the bounds after a call, by BOUND_NAMES; None if the bounds do not allow the call."""
+    """How much of each bound is spent after a call, in the order of BOUND_NAMES; None if the bounds rule it out."""
     if call.action.bound is None:
         return spent
     i = BOUND_NAMES.index(call.action.bound)

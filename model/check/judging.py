@@ -1,6 +1,6 @@
-"""Judging one step, or a state at rest: for whoever takes steps one at a time instead of searching them all.
+"""Property checks for a single step or a state at quiescence, for callers that do not explore the whole graph.
 
-`progress` speaks of the whole graph, so only a search can judge it.
+Only an exploration can check `progress`, which is a property of the whole graph.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,12 +14,12 @@ from ..session import Prompt
 
 
 def properties_of(behaviour: Behaviour) -> Sequence[Property]:
-    """What must hold of a behaviour. Delivery is a model of its own, with a property of its own."""
+    """The properties that apply to a behaviour. Delivery is a separate model with its own property."""
     return (DELIVERY,) if isinstance(behaviour, Delivery) else properties_for(behaviour)
 
 
 def broken_by(properties: Iterable[Property], before: Server, change: Change) -> tuple[str, ...]:
-    """The ids of the properties that a step breaks."""
+    """The ids of the properties that a step violates."""
     on_server = ServerStep.of(before, change)
     on_session = [SessionStep.of(before.sessions[i], move) for i, move in change.moves]
     return tuple(p.id for p in properties
@@ -28,15 +28,15 @@ def broken_by(properties: Iterable[Property], before: Server, change: Change) ->
 
 
 def broken_at_rest(properties: Iterable[Property], prompts: Sequence[Prompt]) -> tuple[str, ...]:
-    """The ids of the liveness properties that these prompts break, if the system is at rest."""
+    """The ids of the liveness properties that these prompts violate, given that the system is quiescent."""
     return tuple(p.id for p in properties if p.at_rest and not all(map(p.at_rest, prompts)))
 
 
 def at_rest(possible: Iterable[Change]) -> bool:
-    """Whether the system has nothing left to do by itself, out of everything that can happen next."""
+    """Whether the system is quiescent: none of the possible next steps is the system's own."""
     return not any(change.call.action.system for change in possible)
 
 
 def broken_now(behaviour: Behaviour, server: Server) -> tuple[str, ...]:
-    """The ids of the liveness properties that are broken in this state: none before the system is at rest."""
+    """The ids of the liveness properties that this state violates. Empty unless the system is quiescent."""
     return broken_at_rest(properties_of(behaviour), server.owed) if at_rest(changes(behaviour, server)) else ()

@@ -1,15 +1,18 @@
-"""The plain explorer: every reachable state within bounds, breadth first, in plain Python. It is the definition.
+"""The plain explorer: a breadth-first search of every reachable state within bounds, in Python. It is the definition.
 
-**How a state is kept.** No action looks at a prompt that is done. So a state is split in two: the *situation*
-(the server with its unfinished prompts, and how much of the bounds is spent) and the *ledger* (the prompts that have
-ended). What a server can do next is worked out and judged once, however much is spent; what a situation can do next is
-worked out once, however many ledgers it occurs with. Situations are numbered, each ended prompt has its own bits of the
-ledger, and a state is the one integer
+**How a state is stored.** No action reads a finished prompt. A state is therefore split into two parts:
+
+- the *situation*: the server with its unfinished prompts, and how much of the bounds is spent;
+- the *ledger*: the finished prompts.
+
+The next steps of a server are computed and checked once, however much of the bounds is spent. The next steps of a
+situation are computed once, however many ledgers it occurs with. Situations are numbered, each finished prompt has its
+own bits in the ledger, and a state is a single integer
 
     ledger << SITUATION_BITS | situation number
 
-so that a step adds a constant to it. That is all the cleverness there is: every state is stored exactly, with its
-predecessor, and a test compares the counts with a plain search over whole states.
+so that a step adds a constant to it. There is no other optimization: every state is stored exactly, with its
+predecessor, and a test compares the counts with a naive search over whole states.
 """
 
 import gc
@@ -33,7 +36,7 @@ from .result import Progress, Result, Watch
 SITUATION_BITS = 24
 SITUATION_MASK = (1 << SITUATION_BITS) - 1
 INDEX = {name: i for i, name in enumerate(BOUND_NAMES)}
-PAUSE_MASK = 0x3FF  # how often a search looks up from its work, in states
+PAUSE_MASK = 0x3FF  # a search checks its limits every 1,024 states
 
 
 class Situation(NamedTuple):
@@ -44,27 +47,28 @@ class Situation(NamedTuple):
 
 
 @dataclass(slots=True)
-class Way:
-    """One change of a server, whatever is spent of the bounds."""
+class CachedChange:
+    """One change of a server, independent of how much of the bounds is spent."""
 
     change: Change
     ledger: int  # what it adds to the ledger
-    server: Server  # after it, without the finished prompts
+    server: Server  # the server after it, without finished prompts
     judged: bool = False
 
 
-class Onward(NamedTuple):
-    """Where a situation leads."""
+class Successors(NamedTuple):
+    """The successors of a situation."""
 
     differences: tuple[int, ...]  # what each change adds to a state's integer
-    quiet: bool  # no action of the system itself is left
-    by_itself: tuple[int, ...]  # the situations it leads to when the system acts and no prompt ends
+    quiet: bool  # quiescent: none of the changes is the system's own
+    by_itself: tuple[int, ...]  # the situations reached by the system's own steps in which no prompt ends
 
 
 @contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Nothing that a search makes has circles, and the collector would look at all of it over and over; or once, as
-    soon as it may: but whatever is frozen and thawed counts as old."""
+def gc_disabled() -> Iterator[None]:
+    """Disable garbage collection. A search creates no reference cycles, and the collector would scan all its objects
+    again and again. Freezing and unfreezing at the end moves them into the oldest generation, so that they are not
+    scanned right afterwards either."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -78,7 +82,7 @@ def nothing_collected() -> Iterator[None]:
 
 
 def endless(onward: Mapping[int, Sequence[int]]) -> set[int]:
-    """Those from which one can go on for ever: what is left when whatever leads nowhere is taken out."""
+    """The nodes with an infinite path: what is left after repeatedly removing nodes without successors."""
     ways = {n: len(following) for n, following in onward.items()}
     came: dict[int, list[int]] = {}
     for n, following in onward.items():
@@ -95,12 +99,12 @@ def endless(onward: Mapping[int, Sequence[int]]) -> set[int]:
 
 
 class Explorer:
-    """One search, with everything it remembers."""
+    """One search and all its state."""
 
     def __init__(self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None) -> None:
         properties = properties_for(protocol) if properties is None else properties
         if not properties:
-            raise ValueError("there is no property to judge")
+            raise ValueError("no properties to check; pass at least one")
         possible = [a for a in protocol.actions if a.bound is None or getattr(bounds, a.bound)]
         self.protocol = protocol.limited(tuple(possible))
         self.without_accept = protocol.limited(tuple(a for a in possible if a.bound != "prompts"))
@@ -117,21 +121,21 @@ class Explorer:
 
         self.situations: list[Situation] = []
         self.numbers: dict[Situation, int] = {}
-        self.onward: list[Onward | None] = []
-        self.first_state: dict[int, int] = {}  # by situation: the first state in which it was met
+        self.onward: list[Successors | None] = []
+        self.first_state: dict[int, int] = {}  # by situation: the first state that has it
         self.moves: dict[tuple[AnySession, int], tuple[Move, ...]] = {}
         self.shared: dict[Any, Any] = {}
-        self.ways_of: dict[Server, list[Way]] = {}
+        self.ways_of: dict[Server, list[CachedChange]] = {}
 
         ways_to_end = bounds.sessions * 2 * len(Outcome) * len(Reach) * 3
         self.ending_bits = ways_to_end.bit_length()
-        self.endings: dict[tuple[int, Prompt], int] = {}  # an ended prompt and its session -> its bits of the ledger
-        self.ended: list[dict[int, tuple[int, Prompt]]] = [{} for _ in range(bounds.prompts + 1)]  # and back, by seq
-        self.restless: set[str] = set()  # liveness properties that some ended prompt breaks
+        self.endings: dict[tuple[int, Prompt], int] = {}  # a finished prompt and its session -> its ledger bits
+        self.ended: list[dict[int, tuple[int, Prompt]]] = [{} for _ in range(bounds.prompts + 1)]  # inverse, by seq
+        self.restless: set[str] = set()  # liveness properties that some finished prompt violates
 
     # --- the search
 
-    @nothing_collected()
+    @gc_disabled()
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result, parent, onward = self.result, self.parent, self.onward
         frontier = [self.root()]
@@ -160,12 +164,12 @@ class Explorer:
         except (OverflowError, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
         except (IllegalTrigger, NoPrompt) as error:
-            result.stopped, result.broken = f"an action does what its rows do not allow: {error}", True
+            result.stopped, result.broken = f"an action does something that its rows do not allow: {error}", True
         result.states = len(parent)
         return result
 
     def root(self) -> int:
-        """The state in which everything begins."""
+        """The initial state."""
         start = Server(sessions=(self.protocol.start,) * self.bounds.sessions)
         root = self.number(Situation(start, (0,) * len(BOUND_NAMES)))
         self.parent[root] = root
@@ -179,8 +183,8 @@ class Explorer:
         states = len(self.parent)
         return watch(Progress(states, frontier, self.result.depth, estimate(self.result.levels, states, self.deepest)))
 
-    def expand(self, state: int) -> Onward:
-        """Works out, judges and remembers what the situation of `state` can do next."""
+    def expand(self, state: int) -> Successors:
+        """Compute, check and cache the next steps of the situation of `state`."""
         number = state & SITUATION_MASK
         situation = self.situations[number]
         differences: list[int] = []
@@ -196,18 +200,18 @@ class Explorer:
             if not way.judged:
                 way.judged = True
                 self.judge(state, situation, way.change)
-        found = self.onward[number] = Onward(tuple(differences), quiet, tuple(by_itself))
+        found = self.onward[number] = Successors(tuple(differences), quiet, tuple(by_itself))
         self.first_state[number] = state
         if quiet:
             self.judge_rest(state, situation.server.owed)
         return found
 
-    def changes(self, situation: Situation) -> Iterator[tuple[Way, tuple[int, ...]]]:
-        """The changes that the bounds still allow, each with what is spent after it."""
+    def changes(self, situation: Situation) -> Iterator[tuple[CachedChange, tuple[int, ...]]]:
+        """The changes that the bounds still allow, each with how much of the bounds is spent after it."""
         server, spent = situation
         ways = self.ways_of.get(server)
         if ways is None:
-            ways = self.ways_of[server] = [Way(change, *self.split(change)) for change in changes(
+            ways = self.ways_of[server] = [CachedChange(change, *self.split(change)) for change in changes(
                 self.protocol, server, self.judged_moves)]
         for way in ways:
             if (bound := way.change.call.action.bound) is None:
@@ -224,7 +228,7 @@ class Explorer:
         return moves
 
     def judge_move(self, before: AnySession, move: Move) -> Move:
-        """The move with the properties that it breaks. Equal values are kept once: they make up most of the memory."""
+        """The move with the properties that it violates. Equal values are shared: they make up most of the memory."""
         step = SessionStep.of(before, move)
         share = self.shared.setdefault
         return move._replace(
@@ -257,13 +261,13 @@ class Explorer:
         return ledger, change.after._replace(sessions=tuple(sessions))
 
     def ending(self, session: int, prompt: Prompt) -> int:
-        """The bits that stand for this ended prompt in the ledger."""
+        """The ledger bits that represent this finished prompt."""
         bits = self.endings.get((session, prompt))
         if bits is None:
             known = self.ended[prompt.seq]
             bits = self.endings[session, prompt] = len(known) + 1
             if bits >> self.ending_bits:
-                raise OverflowError(f"more than {len(known)} ways in which a prompt can end")
+                raise OverflowError(f"prompts end in more than {len(known)} different ways")
             known[bits] = (session, prompt)
             self.restless.update(p.id for p in self.properties if p.at_rest and not p.at_rest(prompt))
         return bits
@@ -284,7 +288,7 @@ class Explorer:
         return server._replace(sessions=tuple(
             s.with_prompts(ps) for s, ps in zip(server.sessions, prompts)))
 
-    # --- judging
+    # --- checking properties
 
     def judge(self, state: int, situation: Situation, change: Change) -> None:
         broken = [b for _, move in change.moves for b in move.broken]
@@ -299,7 +303,7 @@ class Explorer:
                 self.wanted.remove(goal)
 
     def goals_reached(self, action: str, rows: tuple[Row, ...]) -> list[str]:
-        """The goals that an action meets, with these rows."""
+        """The goals that an action reaches when it fires these rows."""
         return [f"action {action}", *(goal for row in rows for goal in self.goals_of[row])]
 
     def judge_rest(self, state: int, prompts: list[Prompt]) -> None:
@@ -308,18 +312,18 @@ class Explorer:
                 self.result.violations[p.id] = self.trace(state)
 
     def judge_progress(self) -> None:
-        """The system must not be able to go round in circles. On a circle no prompt ends and nothing is spent, so
-        it is enough to look for circles among situations: those that are left when what leads nowhere is taken out."""
+        """Check that the system's own steps cannot form a cycle. On a cycle no prompt ends and no bound is spent, so it
+        is enough to look for cycles among situations."""
         if not any(p.id == "progress" for p in self.properties):
             return
         left = {n: onward.by_itself for n, onward in enumerate(self.onward) if onward and onward.by_itself}
         if endless(left):
-            for state in self.first_state.values():  # in order of depth, so that the path to the circle is shortest
+            for state in self.first_state.values():  # in order of depth, so that the path to the cycle is shortest
                 if self.judge_circle(state):
                     return
 
     def judge_circle(self, state: int) -> bool:
-        """Reports the shortest circle from the situation of `state` back to it, if there is one."""
+        """Report the shortest cycle through the situation of `state`, if there is one."""
         start = state & SITUATION_MASK
         came: dict[int, int] = {}
         todo = [start]
@@ -340,7 +344,7 @@ class Explorer:
     # --- traces
 
     def trace(self, state: int, last: Change | None = None) -> Trace:
-        """A shortest path to `state`, and then `last`."""
+        """A shortest path to `state`, followed by `last`."""
         states = [state]
         while self.parent[states[-1]] != states[-1]:
             states.append(self.parent[states[-1]])
@@ -351,21 +355,21 @@ class Explorer:
         return Trace(self.decode(states[0]), tuple(steps))
 
     def step(self, state: int, after: int) -> TraceStep:
-        """The step that leads from one state to the other."""
+        """The step from one state to the other."""
         for change, following in self.following(state):
             if following == after:
                 return self.complete_step(state, change)
         raise LookupError("no step leads from one state to the other")
 
     def following(self, state: int) -> Iterator[tuple[Change, int]]:
-        """Every change of a state, with the state that it leads to."""
+        """Every change of a state, with the resulting state."""
         number = state & SITUATION_MASK
         for way, spent in self.changes(self.situations[number]):
             target = self.number(Situation(way.server, spent))
             yield way.change, state + (way.ledger << SITUATION_BITS) + target - number
 
     def complete_step(self, state: int, change: Change) -> TraceStep:
-        """The change as a step of a trace: its finished prompts put back."""
+        """The change as a step of a trace, with the finished prompts restored."""
         before = self.decode(state)
         sessions = tuple(
             after.with_prompts({p.seq: p for p in (*whole.prompts, *after.prompts)}.values())
@@ -373,7 +377,7 @@ class Explorer:
         return TraceStep(change.call, change.effects, change.after._replace(sessions=sessions))
 
     def lasso(self, state: int, circle: list[int]) -> Trace:
-        """A shortest path to the state, and once around the circle of situations that it is on."""
+        """A shortest path to the state, followed by one round of the cycle of situations."""
         way = self.trace(state)
         steps = list(way.steps)
         for here, there in pairwise(circle):

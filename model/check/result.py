@@ -1,4 +1,4 @@
-"""What a search finds: counts, verdicts, and the traces that show them."""
+"""The result of a search: counts, verdicts, and the traces that prove them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ..trace import Trace
 
 
 class Reduction(Enum):
-    """A way to search fewer states; `reductions` says why no verdict is lost."""
+    """A way to explore fewer states. The module `reductions` argues why each preserves all verdicts."""
 
     FINISHED = "finished"
     SYMMETRY = "symmetry"
@@ -19,21 +19,21 @@ class Reduction(Enum):
 
 
 class Progress(NamedTuple):
-    """How far a search is."""
+    """The progress of a search."""
 
     states: int
     frontier: int
     depth: int
-    estimate: int | None = None  # of the states there will be, once it can be told
+    estimate: int | None = None  # estimated total number of states, once available
 
 
-# Called now and then during a search; a reason that it returns stops the search.
+# Called periodically during a search. If it returns a reason, the search stops.
 Watch = Callable[[Progress], str | None]
 
 
 @dataclass
 class Result:
-    """What a search found."""
+    """The result of a search."""
 
     protocol: Behaviour
     bounds: Bounds
@@ -43,9 +43,9 @@ class Result:
     states: int = 0
     edges: int = 0
     levels: list[int] = field(default_factory=list)  # states by depth
-    stopped: str | None = None  # why the search did not run to its end
+    stopped: str | None = None  # why the search did not run to completion
     interrupted: bool = False
-    broken: bool = False  # an action did what its rows do not allow
+    broken: bool = False  # an action attempted a transition that no row allows
     violations: dict[str, Trace] = field(default_factory=dict)  # by property id, each a shortest trace
     met: dict[str, Trace] = field(default_factory=dict)  # by goal id, each a shortest trace
 
@@ -55,7 +55,7 @@ class Result:
 
     @property
     def unmet(self) -> list[str]:
-        """Goals that the bounds leave room for and that nothing met. Only a search that ran to its end can tell."""
+        """Goals that are possible within the bounds but were not reached. Empty unless the search completed."""
         return [] if self.stopped else [g.id for g in self.goals if g.possible and g.id not in self.met]
 
     @property

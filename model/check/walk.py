@@ -1,4 +1,4 @@
-"""A walk through a protocol, one step at a time, judged on the way: for playing, and for comparing traces."""
+"""A walk through a protocol one step at a time, with every property checked: for the game, and to compare traces."""
 
 from ..protocol import Behaviour
 from ..server import Change, Server, changes
@@ -7,7 +7,7 @@ from .judging import broken_by, broken_now, properties_of
 
 
 class Walk:
-    """The steps taken, of which the first `at` are in force; the others were undone and can be redone."""
+    """The steps taken so far. The first `at` steps are in force; the others were undone and can be redone."""
 
     def __init__(self, protocol: Behaviour, sessions: int = 1) -> None:
         self.protocol = protocol
@@ -17,7 +17,7 @@ class Walk:
 
     @classmethod
     def along(cls, protocol: Behaviour, trace: Trace) -> "Walk":
-        """The walk that a trace of the protocol is."""
+        """The walk that follows a trace of the protocol."""
         walk = cls(protocol, len(trace.start.sessions))
         for step in trace.steps:
             walk.take(next(c for c in walk.possible if (c.call, c.after) == (step.call, step.after)))
@@ -25,26 +25,26 @@ class Walk:
 
     @property
     def servers(self) -> list[Server]:
-        """The states of the walk, from the start on."""
+        """The states of the walk, starting with the first."""
         return [self.start, *(change.after for change in self.taken[:self.at])]
 
     @property
     def server(self) -> Server:
-        """The state that the walk is in."""
+        """The current state."""
         return self.servers[-1]
 
     @property
     def possible(self) -> list[Change]:
-        """Everything that can happen next."""
+        """Every possible next step."""
         return list(changes(self.protocol, self.server))
 
     def take(self, change: Change) -> None:
-        """Takes one of the possible steps. Steps that were undone are forgotten."""
+        """Take one of the possible steps. Undone steps are discarded."""
         self.taken[self.at:] = [change]
         self.at += 1
 
     def jump(self, to: int) -> None:
-        """Undoes or redoes steps until `to` of them are in force."""
+        """Undo or redo steps until `to` of them are in force."""
         self.at = max(0, min(to, len(self.taken)))
 
     @property
@@ -53,7 +53,7 @@ class Walk:
 
     @property
     def broken(self) -> dict[str, int]:
-        """The properties that are broken, each with the number of the step that broke it first."""
+        """The violated properties, each with the number of the first step that violated it."""
         properties = properties_of(self.protocol)
         found: dict[str, int] = {}
         for number, (before, change) in enumerate(zip(self.servers, self.taken[:self.at]), 1):

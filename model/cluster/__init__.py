@@ -1,1 +1,1 @@
-"""Several servers on one database: nodes compute steps with the protocol's own actions, the database compares them"""
+"""A model of several servers on one database: nodes compute steps with the protocol's actions, the database compares"""

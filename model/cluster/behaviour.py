@@ -1,4 +1,4 @@
-"""What can happen in a cluster: clients call any node, the owner steps, everybody looks, and faults happen"""
+"""The behaviour of a cluster: clients call any node, the owner takes steps, all nodes poll, and faults happen"""
 
 from collections.abc import Iterator
 
@@ -6,18 +6,18 @@ from ..actions import Variant
 from ..lifecycle import Outcome
 from ..protocol import Move
 from ..session import label
-from .database import ADOPT, RECOVER, RELEASE, Answer
-from .sending import OF_TURN, Edge, Sending, Way
-from .state import Cluster, Hold, Id, Intent, Message, Node, Status, Write, has_work, name_node
+from .database import ADOPT, RECOVER, RELEASE, Response
+from .sending import OF_TURN, Edge, Sending, Transition
+from .state import Cluster, Hold, Id, Intent, NodeState, PendingMessage, Status, Write, has_work, name_node
 
 OWNERS = ("enter", "fail", "settle", "step", "requeue", "finish")
 
 
 class ClusterBehaviour(Sending):
-    """A cluster with these rules, of which callers and faults get so much."""
+    """A cluster with these rules, in which callers and faults act within the budget."""
 
-    def onward(self, cluster: Cluster) -> Iterator[Way]:
-        """Everything that can happen next. States that `normalize` makes equal behave alike."""
+    def onward(self, cluster: Cluster) -> Iterator[Transition]:
+        """Every possible next step. States with the same canonical form behave in the same way."""
         for i, node in enumerate(cluster.nodes):
             if node.status is Status.UP:
                 if node.doubt:
@@ -33,10 +33,10 @@ class ClusterBehaviour(Sending):
         yield from self.arrive(cluster)
         yield from self.expire_old(cluster)
 
-    # --- clients' calls, at any node
+    # --- client calls, on any node
 
-    def call(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """Any node takes any call: it reads, computes and sends (C1a)."""
+    def call(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """Any node accepts any call: it reads the row, computes the step and sends it (C1a)."""
         if cluster.nodes[i].draining:
             return
         row = cluster.row
@@ -60,8 +60,8 @@ class ClusterBehaviour(Sending):
         if (paid := self.spend(cluster, "reposts")) is not None:
             yield from self.repost(paid, i)
 
-    def repost(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """A client whose node has died posts its prompt again, under the same run id."""
+    def repost(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """A client whose node has died retries its prompt under the same run id."""
         row = cluster.row
         for id in cluster.orphans:
             intent = Intent("accept", None, True)
@@ -72,12 +72,12 @@ class ClusterBehaviour(Sending):
                 write = write._replace(words="accept")
             answered = cluster._replace(orphans=tuple(o for o in cluster.orphans if o != id))
             for edge, after in self.send(answered, i, write):
-                yield edge._replace(what=f"{edge.what}, posted again"), after
+                yield edge._replace(what=f"{edge.what}, reposted"), after
 
     # --- the owner
 
-    def own(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """The owner steps: it takes in, settles, and carries out what its turn comes to."""
+    def own(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """The owner's steps: it enters and settles prompts, and writes the results of its turns."""
         node = cluster.nodes[i]
         hold = node.hold
         if hold is None:
@@ -100,16 +100,16 @@ class ClusterBehaviour(Sending):
                     if paid and moves is not None:
                         yield from self.send(paid, i, self.owners_write(cluster, i, hold, intent, moves))
 
-    def enter_own(self, cluster: Cluster, i: int, node: Node) -> Iterator[Way]:
-        """Only where the owner does not: whoever has accepted a prompt takes it in."""
+    def enter_own(self, cluster: Cluster, i: int, node: NodeState) -> Iterator[Transition]:
+        """Only without `owner_enters`: the node that accepted a prompt enters it."""
         row = cluster.row
         for seq in node.entering:
             moves = self.compute(row.session, Intent("enter", seq), row.latest)
             if moves:
                 yield from self.send(cluster, i, self.write(cluster, i, Intent("enter", seq), moves))
 
-    def steps_now(self, cluster: Cluster, node: Node, hold: Hold, intent: Intent) -> bool:
-        """Whether the owner means to take this step now."""
+    def steps_now(self, cluster: Cluster, node: NodeState, hold: Hold, intent: Intent) -> bool:
+        """Whether the owner takes this step now."""
         name, seq, variant = intent
         if name in OF_TURN and (hold.turn is None or hold.turn.seq != seq):
             return False
@@ -125,8 +125,8 @@ class ClusterBehaviour(Sending):
         write = self.write(cluster, i, intent, moves)._replace(fence=hold.epoch)
         return write if self.rules.steps_from_rows else write._replace(version=hold.version, before=hold.read)
 
-    def run_turn(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """A running turn writes a message, or has an effect outside."""
+    def run_turn(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """A running turn writes a message, or its tool acts."""
         hold = cluster.nodes[i].hold
         if hold is None or hold.turn is None:
             return
@@ -138,27 +138,28 @@ class ClusterBehaviour(Sending):
                 if self.rules.locks_messages:
                     yield Edge(i, what, turn=turn, fair=False), paid
                 else:
-                    yield Edge(i, what, "compared", fair=False), paid._replace(flight=(*paid.flight, Message(me, turn)))
+                    pending = paid._replace(flight=(*paid.flight, PendingMessage(me, turn)))
+                    yield Edge(i, what, "compared", fair=False), pending
             else:
                 after, began = self.read_row(paid, i)
-                yield Edge(i, what, Answer.LOST.value, fair=False, began=began), after
+                yield Edge(i, what, Response.LOST.value, fair=False, began=began), after
         if (paid := self.spend(cluster, "tools")) is not None:
             yield Edge(i, f"tool of {label(turn.seq)} acts", to_database=False, fair=False, tool=turn), paid
 
-    def look(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """A node that polls, or was woken, reads the row."""
+    def look(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """A node that polls, or was notified, reads the row."""
         node = cluster.nodes[i]
         if node.doubt or not (node.hold or cluster.row.owner == cluster.id_of(i)):
             return
         if self.rules.polls or node.woken:
             after, began = self.read_row(cluster, i)
             if after != cluster:
-                yield Edge(i, "look", began=began), after
+                yield Edge(i, "poll", began=began), after
 
-    # --- owners change
+    # --- ownership
 
-    def claim(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """A node claims a session that needs an owner and has none, or a dead one."""
+    def claim(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """A node claims a session that needs an owner and has none, or whose owner is dead."""
         row, node = cluster.row, cluster.nodes[i]
         if node.hold or node.draining:
             return
@@ -173,23 +174,23 @@ class ClusterBehaviour(Sending):
         assert moves is not None
         return self.write(cluster, i, Intent(action), moves)
 
-    def beat(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """A node that is dead learns it: it drops its turns, and goes on under a new id."""
+    def beat(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """A node declared dead learns it: it drops its turns, and continues under a new id."""
         me, node = cluster.id_of(i), cluster.nodes[i]
         if me not in cluster.row.dead or (node.hold and not self.rules.renews_own_lease):
             return
         if self.rules.takes_back and node.hold:
-            yield (Edge(i, "beat", "takes the session back"),
+            yield (Edge(i, "heartbeat", "takes the session back"),
                    cluster._replace(row=cluster.row._replace(owner=me, dead=cluster.row.dead - {me})))
             return
         doubt = node.doubt if node.doubt and node.doubt.write.fence is None else None
-        yield (Edge(i, "beat", "is dead, and goes on under a new id"),
+        yield (Edge(i, "heartbeat", "is dead; continues under a new id"),
                cluster.with_node(i, life=node.life + 1, hold=None, doubt=doubt, woken=False, draining=False))
 
     # --- faults
 
-    def fail_node(self, cluster: Cluster, i: int) -> Iterator[Way]:
-        """What happens to a node: it is killed, starts again, hangs, comes back, loses its lease, is asked to leave."""
+    def fail_node(self, cluster: Cluster, i: int) -> Iterator[Transition]:
+        """Faults of a node: it is killed, restarts, hangs, resumes, loses its lease, or has to leave."""
         node, name = cluster.nodes[i], name_node(i)
         down = {"status": Status.DOWN, "hold": None, "doubt": None, "woken": False, "draining": False, "entering": (),
                 "closing": False}
@@ -205,40 +206,40 @@ class ClusterBehaviour(Sending):
                 yield (Edge(None, f"{name} hangs", to_database=False, fault=True, fair=False),
                        paid.with_node(i, status=Status.PAUSED))
             if not node.draining and (paid := self.spend(cluster, "drains")) is not None:
-                yield (Edge(None, f"{name} is asked to leave", to_database=False, fault=True, fair=False),
+                yield (Edge(None, f"{name} is told to leave", to_database=False, fault=True, fair=False),
                        paid.with_node(i, draining=True))
             if node.draining and node.hold is None and node.doubt is None:
                 yield Edge(i, "leave", to_database=False), cluster.with_node(i, **down)
         if node.status is Status.PAUSED:
-            yield (Edge(None, f"{name} comes back", to_database=False, fault=True, fair=not others_up),
+            yield (Edge(None, f"{name} resumes", to_database=False, fault=True, fair=not others_up),
                    cluster.with_node(i, status=Status.UP))
         if node.status is Status.DOWN:
             paid = cluster if not cluster.up else self.spend(cluster, "restarts")
             if paid is not None:
                 life = node.life + 1 if self.rules.id_per_life else node.life
                 after, began = self.read_row(paid.with_node(i, status=Status.UP, life=life), i)
-                yield Edge(None, f"{name} starts again", fault=True, fair=not cluster.up, began=began), after
+                yield Edge(None, f"{name} restarts", fault=True, fair=not cluster.up, began=began), after
         me = cluster.id_of(i)
         if me not in cluster.row.dead and (node.status is not Status.DOWN or self.may_own(cluster, me)):
             yield from self.expire(cluster, me, free=node.status is not Status.UP)
 
     def may_own(self, cluster: Cluster, id: Id) -> bool:
-        """Whether a node that is down owns the session, or a step of it that is on its way may claim it."""
+        """Whether a node that is down owns the session, or has a write in flight that may claim it."""
         return cluster.row.owner == id or any(late.by == id for late in cluster.flight)
 
-    def expire_old(self, cluster: Cluster) -> Iterator[Way]:
-        """The lease of an earlier life runs out."""
+    def expire_old(self, cluster: Cluster) -> Iterator[Transition]:
+        """The lease of a node's earlier life expires."""
         owner = cluster.row.owner
         if owner is not None and owner != cluster.id_of(owner.node) and owner not in cluster.row.dead:
             yield from self.expire(cluster, owner, free=True)
 
-    def expire(self, cluster: Cluster, id: Id, free: bool) -> Iterator[Way]:
+    def expire(self, cluster: Cluster, id: Id, free: bool) -> Iterator[Transition]:
         paid = cluster if free else self.spend(cluster, "expiries")
         node = cluster.nodes[id.node]
         if paid is None or (not self.rules.leases and node.status is Status.PAUSED):
             return
         if not self.rules.renews_own_lease and cluster.row.owner == id and any(
                 n.hold and n.status is Status.UP for j, n in enumerate(cluster.nodes) if j != id.node):
-            return  # somebody else keeps the owner's lease alive
-        yield (Edge(None, f"{id}'s lease runs out", fault=True, fair=free),
+            return  # another node keeps the owner's lease alive
+        yield (Edge(None, f"{id}'s lease expires", fault=True, fair=free),
                paid._replace(row=paid.row._replace(dead=paid.row.dead | {id})))

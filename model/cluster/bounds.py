@@ -1,4 +1,4 @@
-"""The bounds within which the cluster is searched, each with what its search visits"""
+"""The bounds within which the cluster is explored, each with the number of states it visits"""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from .log import LogBudget
 
 @dataclass(frozen=True)
 class Bound:
-    """One search of the design that holds: what may happen, and how many states there are."""
+    """One search of the design, in which every property holds: its budget and its number of states."""
 
     budget: Budget
     states: int
@@ -23,7 +23,7 @@ BOUNDS: tuple[Bound, ...] = (
     Bound(Budget(2, cancels=1, kills=1, wakeups=1), 1218),
     Bound(Budget(2, cancels=1, fails=1, kills=1), 964),
     Bound(Budget(1, cancels=1, doubts=1, kills=1), 895),
-    # The other calls of clients, each with an answer lost or late, and a node killed.
+    # The other client calls, each with a lost or late response, and a killed node.
     Bound(Budget(2, clears=1, kills=1, doubts=1), 6293),
     Bound(Budget(1, closes=1, kills=1, doubts=1), 698),
     Bound(Budget(1, revokes=1, kills=1, doubts=1), 629, FAMILY),
@@ -36,14 +36,14 @@ BOUNDS: tuple[Bound, ...] = (
     Bound(Budget(2, modes=1, kills=1), 465, FAMILY),
     Bound(Budget(2, modes=1, expiries=1), 1221, FAMILY),
     Bound(Budget(2, modes=1, doubts=1), 2046, FAMILY),
-    # Two steps in doubt at once, claims among them.
+    # Two unanswered steps at once, including claims.
     Bound(Budget(1, expiries=1, doubts=2), 1682),
     Bound(Budget(1, kills=1, restarts=1, doubts=2), 1306),
-    # Three nodes: one dies, and two want its session.
+    # Three nodes: one dies, and two compete for its session.
     Bound(Budget(1, cancels=1, kills=2, nodes=3), 269),
 )
 
-# These take minutes, all in all.
+# These take minutes in total.
 DEEP_BOUNDS: tuple[Bound, ...] = (
     Bound(Budget(2, holds=1, expiries=1, drains=1), 8_487, FAMILY),
     Bound(Budget(3, cancels=1, expiries=1), 12_840),

@@ -1,4 +1,4 @@
-"""How often callers, turns and faults may act in a cluster. What nodes do by themselves is unbounded."""
+"""How often callers, turns and faults may act in a cluster. The nodes' own steps are unbounded."""
 
 from dataclasses import dataclass, field, fields
 
@@ -10,7 +10,7 @@ def _bound(says: str, default: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Budget:
-    """The bounds of one search, and what its prompts are like."""
+    """The bounds of one search, and the kind of its prompts."""
 
     prompts: int = _bound("prompts accepted", 1)
     cancels: int = _bound("cancels")
@@ -19,21 +19,21 @@ class Budget:
     revokes: int = _bound("calls that cancel one prompt")
     stops: int = _bound("stops, each with and without a hold")
     holds: int = _bound("holds; a held session can always be resumed")
-    replaces: int = _bound("texts replaced")
+    replaces: int = _bound("prompt texts replaced")
     nexts: int = _bound("prompts moved to the front")
-    modes: int = _bound("prompts accepted that reject or interrupt, of all")
-    requeues: int = _bound("turns that go on after a summary")
+    modes: int = _bound("prompts sent with reject or interrupt")
+    requeues: int = _bound("turns that resume after compaction")
     fails: int = _bound("prompts that cannot start")
     messages: int = _bound("messages that turns write")
-    tools: int = _bound("effects of tools outside")
+    tools: int = _bound("external effects of tools")
     kills: int = _bound("nodes killed")
-    restarts: int = _bound("killed nodes started again (one is always, if none is up)")
-    pauses: int = _bound("nodes that hang, and may come back")
-    expiries: int = _bound("leases that run out though the node is up (of a killed or hanging node: always)")
-    doubts: int = _bound("commits whose answer is lost, or that arrive late")
-    wakeups: int = _bound("wake-ups lost")
-    drains: int = _bound("nodes asked to leave")
-    reposts: int = _bound("prompts posted again under their run id")
+    restarts: int = _bound("killed nodes restarted (if no node is up, one always restarts)")
+    pauses: int = _bound("nodes that hang, and may resume")
+    expiries: int = _bound("leases that expire although the node is up (those of killed or hanging nodes always can)")
+    doubts: int = _bound("commits whose response is lost, or that arrive late")
+    wakeups: int = _bound("notifications lost")
+    drains: int = _bound("nodes told to leave")
+    reposts: int = _bound("prompts retried under their run id")
     nodes: int = field(default=2, metadata={"says": "nodes"})
     run_ids: bool = field(default=False, metadata={"says": "prompts have run ids"})
     endless: bool = field(default=False, metadata={"says": "turns end only if they are stopped"})
@@ -44,5 +44,5 @@ class Budget:
         return " ".join([*said, *([f"nodes={self.nodes}"] if self.nodes != 2 else []), *flags])
 
 
-NAMES = tuple(f.name for f in fields(Budget) if f.name not in ("nodes", "run_ids", "endless"))  # what can be spent
+NAMES = tuple(f.name for f in fields(Budget) if f.name not in ("nodes", "run_ids", "endless"))  # those that get spent
 NOTHING_SPENT = (0,) * len(NAMES)

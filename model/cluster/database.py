@@ -1,4 +1,4 @@
-"""The database: it compares version, epoch, owner and step id, and writes. It knows nothing of the protocol."""
+"""The database: compares version, epoch, owner and step id, then writes. It knows nothing about the protocol."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -7,37 +7,37 @@ from ..actions import Reach
 from ..protocol import Move
 from ..session import DONE, AnySession, Prompt, Session
 from .rules import Rules
-from .state import Row, Write, has_work
+from .state import SessionRow, Write, has_work
 
 
-class Answer(Enum):
-    """What the database says to a step."""
+class Response(Enum):
+    """The database's response to a step."""
 
     OK = "ok"
-    DUP = "done before"
-    STALE = "stale"  # computed on what is no more
-    LOST = "fenced"  # the node is not the owner any more, or not in this epoch
+    DUP = "duplicate"
+    STALE = "stale"  # computed on an old version
+    LOST = "fenced"  # the node is no longer the owner, or the epoch is over
     REFUSED = "refused"
 
     __hash__ = object.__hash__
 
 
 class Written(NamedTuple):
-    """The row after a step, and the moves that it has made there."""
+    """The row after a step, and the moves as applied to it."""
 
-    answer: Answer
-    row: Row
+    answer: Response
+    row: SessionRow
     moves: tuple[tuple[Session, Move], ...] = ()
 
 
 class Database:
-    """The one function that changes a row, with the comparisons that the rules have."""
+    """The function that changes a row, with the comparisons that the rules require."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
 
-    def take_step(self, row: Row, write: Write) -> Written:
-        """All of it is one statement, under the row's lock."""
+    def take_step(self, row: SessionRow, write: Write) -> Written:
+        """Compare and write in a single statement, under the row's lock."""
         refusal = self.compare(row, write)
         if refusal is not None:
             return Written(refusal, row)
@@ -51,33 +51,33 @@ class Database:
         after = row._replace(session=session, version=row.version + 1, epoch=epoch, owner=owner, closing=closing)
         if not row.knows(write.id):
             after = after._replace(steps=(*row.steps, (write.id, after.latest)))
-        return Written(Answer.OK, after, moves)
+        return Written(Response.OK, after, moves)
 
-    def compare(self, row: Row, write: Write) -> Answer | None:
-        """Why the step is not written, if it is not."""
+    def compare(self, row: SessionRow, write: Write) -> Response | None:
+        """The reason to reject the step, or None to write it."""
         rules, action = self.rules, write.intent.action
         if not write.new and row.knows(write.id):
-            return Answer.DUP
+            return Response.DUP
         if write.fence is not None and (rules.compares_release if action == RELEASE else rules.compares_fence) \
                 and (write.fence != row.epoch or write.by != row.owner):
-            return Answer.LOST
+            return Response.LOST
         if action == RECOVER and rules.compares_death and row.owner not in row.dead:
-            return Answer.REFUSED
+            return Response.REFUSED
         if action == ADOPT and row.owner is not None:
-            return Answer.REFUSED
+            return Response.REFUSED
         if rules.compares_version and write.version != row.version and not (
                 (action == RECOVER and not rules.compares_death) or (action == RELEASE and not rules.compares_release)):
-            return Answer.STALE
+            return Response.STALE
         if action == "accept" and row.closing:
-            return Answer.REFUSED
+            return Response.REFUSED
         ended = {p.seq for p in row.session.prompts if p.state is DONE}
         moved = {p.seq for p, _ in changed_prompts(write.before, last_session(write))}
-        if rules.compares_fence and ended & moved:  # each move changes one row that is not done
-            return Answer.REFUSED
+        if rules.compares_fence and ended & moved:  # a move must not change a finished prompt
+            return Response.REFUSED
         return None
 
     def write_moves(self, session: Session, write: Write) -> tuple[Session, tuple[tuple[Session, Move], ...]]:
-        """Onto the row's session what the step has changed in the session that it was computed on."""
+        """Apply to the row's session the changes that the step made to the session it was computed on."""
         before: AnySession = write.before
         moves = []
         for move in write.moves:
@@ -99,13 +99,14 @@ def last_session(write: Write) -> AnySession:
 
 
 def changed_prompts(before: AnySession, after: AnySession) -> list[tuple[Prompt, Prompt | None]]:
-    """The prompts that are not as they were, each with what it was."""
+    """The prompts that changed, each with its previous value."""
     were = {p.seq: p for p in before.prompts}
     return [(p, were.get(p.seq)) for p in after.prompts if were.get(p.seq) != p]
 
 
 def put_changes(row: Session, before: AnySession, after: AnySession) -> Session:
-    """The row's session with what differs between the two others. Ends are counted, not overwritten."""
+    """The row's session with the changes between the two others applied. Terminal events are counted, not
+    overwritten."""
     there = {p.seq: p for p in row.prompts}
     for prompt, was in changed_prompts(before, after):
         here = there.get(prompt.seq)

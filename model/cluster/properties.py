@@ -1,8 +1,9 @@
-"""What must hold of a cluster, beside what must hold of a session: each with an id, one plain sentence, and a check.
+"""The properties of a cluster, in addition to those of a session: each has an id, one plain sentence, and a check.
 
-Every commit is a step of the session, and is judged by the properties of the protocol. These here speak of nodes.
-*Safety* is judged on every edge. *Liveness*: from every state one can get, by what happens of itself, to one where it
-is so. A node that hangs or is down need not come back while another is up.
+Every commit is a step of the session and is checked against the protocol's properties. The properties here are about
+nodes. *Safety* properties are checked on every edge. A *liveness* property requires that from every state, steps that
+happen on their own can reach a state in which it holds. A node that hangs or is down need not resume while another is
+up.
 """
 
 from collections.abc import Callable
@@ -33,12 +34,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class ClusterProperty:
-    """Something that must hold of a cluster."""
+    """A property of a cluster, with its check."""
 
     id: str
     sentence: str
     on_step: Callable[[Any], bool] | None = None
-    reached: Callable[[Any, bool], bool] | None = None  # (state, endless): whether it is so here
+    reached: Callable[[Any, bool], bool] | None = None  # (state, endless): whether it holds in this state
 
     @property
     def kind(self) -> Kind:
@@ -118,28 +119,31 @@ def released(cluster: Cluster, endless: bool) -> bool:
 
 
 CLUSTER_PROPERTIES: tuple[ClusterProperty, ...] = (
-    ClusterProperty("fenced", "Nothing of a fenced turn is ever seen: no message, no end, no fold.", fenced),
+    ClusterProperty("fenced", "A fenced turn leaves no visible results: no message, no terminal event, no fold.",
+                    fenced),
     ClusterProperty("one-turn", "No two turns run in the session's current epoch.", one_turn),
-    ClusterProperty("runs-once", "No prompt's turn begins twice, unless it goes on after a summary.", runs_once),
-    ClusterProperty("one-end", "Subscribers see exactly one end of a prompt: the one that is committed.", one_end),
+    ClusterProperty("runs-once", "No prompt's turn starts twice, except to resume after compaction.", runs_once),
+    ClusterProperty("one-end", "Subscribers see exactly one terminal event of a prompt: the committed one.", one_end),
     ClusterProperty("living-owner",
-                    "A session is taken from its owner only if the owner is dead, and given up by the owner alone, "
-                    "or when there is nothing to do.",
+                    "A session is taken from its owner only if the owner is dead. Otherwise only the owner releases "
+                    "it, or it has no work left.",
                     living_owner),
-    ClusterProperty("once", "A call is done once, however often it is sent and at whatever node.", once),
+    ClusterProperty("once", "A call takes effect once, however often it is sent and to whichever nodes.", once),
     ClusterProperty("no-echo",
-                    "A call that is sent again reaches no prompt that was accepted since it was done.",
+                    "A retried call affects no prompt that was accepted after the call first took effect.",
                     no_echo),
     ClusterProperty("answered", "A client is told that its call is done if and only if it is committed.", answered),
     ClusterProperty("above-mark", "Every prompt is accepted above the mark of its session.", above_mark),
-    ClusterProperty("cluster-closed", "Once a workspace is closed at one node, nothing is accepted at any.", closed),
+    ClusterProperty("cluster-closed", "Once a workspace is closed on one node, no node accepts prompts for it.",
+                    closed),
     ClusterProperty("all-ends",
-                    "Every prompt that nobody holds can come to its end, and every client to its answer.",
+                    "Every prompt that is not held eventually finishes, and every client eventually gets a response.",
                     reached=all_done),
-    ClusterProperty("stop-reaches", "A cancel reaches a running turn at whatever node.", reached=stop_reaches),
-    ClusterProperty("replaced", "An owner that is gone is replaced.", reached=replaced),
+    ClusterProperty("stop-reaches", "A cancel eventually stops a running turn, whichever node runs it.",
+                    reached=stop_reaches),
+    ClusterProperty("replaced", "A failed owner is eventually replaced.", reached=replaced),
     ClusterProperty("released",
-                    "A session with nothing to do has no owner in the end: also a held one with nothing active.",
+                    "A session without work eventually has no owner, even a held session without an active prompt.",
                     reached=released),
 )
 
@@ -148,5 +152,5 @@ TOOL = ClusterProperty("tool-fenced", "No tool of a fenced turn acts.",
 
 
 def session_properties(protocol: Protocol) -> list[Property]:
-    """The protocol's own, judged on every commit."""
+    """The protocol's own properties, which are checked on every commit."""
     return [p for p in properties_for(protocol) if p.on_session]

@@ -1,4 +1,4 @@
-"""Searching a cluster: every state within a budget, each edge judged, and from each state a way to the end."""
+"""The model checker for clusters: explores every state within a budget, and checks every edge and all liveness."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ from .properties import CLUSTER_PROPERTIES, ClusterProperty, ClusterStep, sessio
 from .rules import DESIGN, Rules
 from .sending import Edge
 
-PAUSE = 1023  # how often a search looks up from its work, in states
+PAUSE = 1023  # a search checks its limits every 1,024 states
 
 
 class Graph(Interface):
-    """What is searched: a cluster, or a log."""
+    """A state space to search: a cluster's or a log's."""
 
     @property
     def start(self) -> Any: ...
@@ -34,7 +34,7 @@ class Graph(Interface):
 
 
 class Path(NamedTuple):
-    """A shortest history: its edges, and the state after each."""
+    """A shortest history: its edges, and the state after each edge."""
 
     start: Any
     steps: tuple[tuple[Edge, Any], ...]
@@ -49,7 +49,7 @@ class Path(NamedTuple):
 
 @dataclass
 class ClusterResult:
-    """What a search found."""
+    """The result of a search."""
 
     budget: Budget | LogBudget
     states: int = 0
@@ -69,7 +69,7 @@ class ClusterResult:
 
 
 class ClusterSearch:
-    """One search. States are numbered; an edge is its position among those of its state."""
+    """One search. States are numbered; an edge is identified by its index among the edges of its state."""
 
     def __init__(
         self, graph: Graph, budget: Budget | LogBudget, properties: Sequence[ClusterProperty],
@@ -78,10 +78,10 @@ class ClusterSearch:
         self.behaviour, self.of_session = graph, of_session
         self.safety = [p for p in properties if p.on_step]
         self.liveness = [p for p in properties if p.reached]
-        self.until = until  # the property that the caller looks for: once it is broken the search is over
+        self.until = until  # the search stops as soon as this property is violated
         self.states: list[Any] = []
         self.numbers: dict[Any, int] = {}
-        self.before: list[list[int]] = []  # by state: those that lead here by themselves
+        self.before: list[list[int]] = []  # by state: its predecessors by fair edges
         self.result = ClusterResult(budget)
         self.graph: Search[int, int] = Search([self.number(self.behaviour.start)], self.onward)
         self.broken_moves = lru_cache(maxsize=None)(self._broken_moves)
@@ -116,7 +116,7 @@ class ClusterSearch:
         return number
 
     def onward(self, number: int) -> list[tuple[int, int]]:
-        """The ways on from a state, judged as they are met."""
+        """The edges of a state, checked as they are discovered."""
         here = self.states[number]
         ways = []
         for position, (edge, after) in enumerate(self.behaviour.onward(here)):
@@ -130,7 +130,7 @@ class ClusterSearch:
             ways.append((position, target))
         return ways
 
-    # --- judging
+    # --- checking properties
 
     def broken(self, step: ClusterStep) -> list[str]:
         found = [p.id for p in self.safety if p.on_step and not p.on_step(step)]
@@ -143,7 +143,7 @@ class ClusterSearch:
         return [p.id for p in self.of_session if p.on_session and not p.on_session(step)]
 
     def judge_liveness(self) -> None:
-        """From every state one must be able to get where it is so, by what happens of itself."""
+        """Check that from every state, fair edges can reach a state in which each liveness property holds."""
         endless = self.behaviour.endless
         for p in self.liveness:
             if p.id not in self.result.violations and p.reached:
@@ -159,7 +159,7 @@ class ClusterSearch:
                    key=lambda n: (self.graph.depths[n], n), default=None)
 
     def path(self, number: int, last: int | None = None) -> Path:
-        """A shortest history to a state, and one edge more if one is given."""
+        """A shortest history to a state, plus the edge `last` if given."""
         positions = [*self.graph.path(number), *([] if last is None else [last])]
         cluster, steps = self.behaviour.start, []
         for position in positions:
@@ -174,11 +174,11 @@ def search_cluster(
     max_states: int | None = None, watch: Watch | None = None,
     properties: Sequence[ClusterProperty] = CLUSTER_PROPERTIES,
 ) -> ClusterResult:
-    """Searches a cluster. With `until`, no further than to the first history that breaks this property."""
+    """Search a cluster. With `until`, stop at the first history that violates that property."""
     graph = ClusterBehaviour(budget, rules, protocol)
     return ClusterSearch(graph, budget, properties, session_properties(protocol), until).search(max_states, watch)
 
 
 def search_log(budget: LogBudget, rules: LogRules = LOG_DESIGN, until: str | None = None) -> ClusterResult:
-    """Searches a log."""
+    """Search a log."""
     return ClusterSearch(LogBehaviour(budget, rules), budget, LOG_PROPERTIES, until=until).search()

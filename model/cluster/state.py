@@ -1,4 +1,4 @@
-"""The state of a cluster, as immutable values: one session's row in the database, the nodes, and what is on its way."""
+"""The state of a cluster, as immutable values: one session's row in the database, the nodes, and writes in flight."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from .budget import NOTHING_SPENT
 
 
 class Id(NamedTuple):
-    """A node in one of its lives: `a`, and after a restart `a2`."""
+    """The id of a node in one of its lives: `a`, and after a restart `a2`."""
 
     node: int
     life: int = 1
@@ -24,22 +24,22 @@ def name_node(node: int) -> str:
     return chr(ord("a") + node)
 
 
-class Row(NamedTuple):
-    """What the database has of the session. Versions and epochs count from the current one back: only whether two are
-    the same is ever asked."""
+class SessionRow(NamedTuple):
+    """The session's row in the database. Versions and epochs are relative to the current one, because they are only
+    ever compared for equality."""
 
     session: Session = Session()
     version: int = 0
     epoch: int = 0
     owner: Id | None = None
     closing: bool = False
-    steps: tuple[tuple[int, int], ...] = ()  # ids of committed calls that somebody may send again, each with the
-    # latest seq of then
+    # The ids of committed calls that a node or client may retry, each with the latest seq at its commit.
+    steps: tuple[tuple[int, int], ...] = ()
     dead: frozenset[Id] = frozenset()
 
     @property
     def latest(self) -> int:
-        """The latest seq given out."""
+        """The latest seq that was assigned."""
         return max((p.seq for p in self.session.prompts), default=0)
 
     def knows(self, id: int) -> bool:
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """What a step is to do, whatever it finds."""
+    """The purpose of a step, independent of the state that it is applied to."""
 
     action: str
     seq: int | None = None
@@ -55,47 +55,47 @@ class Intent(NamedTuple):
 
 
 class Write(NamedTuple):
-    """A step as a node sends it: computed on what the node has read, with what the database is to compare."""
+    """A step as a node sends it: computed on the state that the node has read, with the values to compare."""
 
     id: int
     by: Id
     intent: Intent
-    fence: int | None  # the owner's epoch; None: a client's call, which any node takes
+    fence: int | None  # the owner's epoch; None: a client's call, which any node accepts
     version: int
-    before: Session  # what it was computed on
+    before: Session  # the state that it was computed on
     moves: tuple[Move, ...]
     words: str
-    new: bool = False  # sent as a call of its own, though it was sent before
+    new: bool = False  # sent as a new call, although it was sent before
 
 
-class Message(NamedTuple):
-    """A message that was compared and is not yet written: only without a lock."""
+class PendingMessage(NamedTuple):
+    """A turn's message that was checked and is not yet written. Exists only if messages are written without a lock."""
 
     by: Id
-    turn: "Turn"
+    turn: "NodeTurn"
 
 
-class Turn(NamedTuple):
-    """A turn that runs at a node."""
+class NodeTurn(NamedTuple):
+    """A turn running on a node."""
 
     seq: int
     epoch: int
 
 
 class Hold(NamedTuple):
-    """What a node knows of a session that it takes for its own."""
+    """A node's copy of a session that it believes it owns."""
 
     epoch: int
     version: int
     read: Session
-    turn: Turn | None = None
+    turn: NodeTurn | None = None
 
 
 class Doubt(NamedTuple):
-    """A call that the database has not answered."""
+    """A call that the database has not answered yet."""
 
     write: Write
-    looked: bool = False  # the node has looked, and has not found it
+    looked: bool = False  # the node has looked it up and has not found it
 
 
 class Status(Enum):
@@ -106,7 +106,7 @@ class Status(Enum):
     __hash__ = object.__hash__
 
 
-class Node(NamedTuple):
+class NodeState(NamedTuple):
     """One server."""
 
     life: int = 1
@@ -115,20 +115,20 @@ class Node(NamedTuple):
     woken: bool = False
     hold: Hold | None = None
     doubt: Doubt | None = None
-    entering: tuple[int, ...] = ()  # prompts that it has accepted and means to take in: only if the owner does not
-    closing: bool = False  # it has closed the workspace: only if the row does not say so
-    stock: int = 0  # seqs that it has used of its stock: only if it has one
+    entering: tuple[int, ...] = ()  # prompts that it has accepted and will enter: only without `owner_enters`
+    closing: bool = False  # it has closed the workspace: only without `closing_in_database`
+    stock: int = 0  # how many preallocated seqs it has used: only without `seqs_one_by_one`
 
 
 class Cluster(NamedTuple):
-    """Everything."""
+    """The whole state."""
 
-    row: Row = Row()
-    nodes: tuple[Node, ...] = (Node(), Node())
-    flight: tuple[Write | Message, ...] = ()  # sent, and not yet at the database
-    orphans: tuple[int, ...] = ()  # calls whose node died before it answered
-    begun: frozenset[int] = frozenset()  # history: prompts of which a turn has run
-    closed: bool = False  # history: somebody has closed the workspace
+    row: SessionRow = SessionRow()
+    nodes: tuple[NodeState, ...] = (NodeState(), NodeState())
+    flight: tuple[Write | PendingMessage, ...] = ()  # sent, but not yet at the database
+    orphans: tuple[int, ...] = ()  # calls whose node died before it responded
+    begun: frozenset[int] = frozenset()  # history: prompts whose turn has started
+    closed: bool = False  # history: the workspace has been closed
     spent: tuple[int, ...] = NOTHING_SPENT
 
     def id_of(self, node: int) -> Id:
@@ -139,8 +139,8 @@ class Cluster(NamedTuple):
         return self._replace(nodes=(*self.nodes[:node], changed, *self.nodes[node + 1:]))
 
     @property
-    def turns(self) -> list[Turn]:
-        """The turns that run somewhere."""
+    def turns(self) -> list[NodeTurn]:
+        """The turns running on any node."""
         return [n.hold.turn for n in self.nodes if n.status is not Status.DOWN and n.hold and n.hold.turn]
 
     def is_up(self, node: int) -> bool:
@@ -152,21 +152,21 @@ class Cluster(NamedTuple):
 
 
 def has_work(session: Session) -> bool:
-    """Whether the session needs an owner: a held session with nothing active does not."""
+    """Whether the session needs an owner. A held session without an active prompt does not."""
     return any(p.state in (ACCEPTED, ACTIVE, CANCELED_ON_ENTRY) or (p.state is not DONE and not session.held)
                for p in session.prompts)
 
 
 def forget_ended(session: Session) -> Session:
-    """The session with finished prompts that differ in nothing but their seq and their number of ends."""
-    return session.holding([
+    """The session with its finished prompts reduced to their seq and their number of terminal events."""
+    return session.with_sorted_prompts([
         Prompt(p.seq, False, DONE, Outcome.END_TURN, Reach.NOTHING, p.ends) if p.state is DONE else p
         for p in session.prompts])
 
 
 def normalize(cluster: Cluster, refuses_stale: bool = True) -> Cluster:
-    """The same state with versions and epochs counted back from the row's, and without what nobody can ask for: not
-    even what a step would write that can only be refused."""
+    """A canonical form of the state: versions and epochs are relative to the row's, and unobservable data is removed,
+    including the contents of writes that can only be refused."""
     row = cluster.row
 
     def age(hold: Hold) -> Hold:
@@ -181,7 +181,7 @@ def normalize(cluster: Cluster, refuses_stale: bool = True) -> Cluster:
             write = write._replace(before=Session(), moves=())
         return write._replace(fence=fence, version=version)
 
-    def age_node(node: Node) -> Node:
+    def age_node(node: NodeState) -> NodeState:
         return node._replace(hold=node.hold and age(node.hold),
                              doubt=node.doubt and node.doubt._replace(write=age_write(node.doubt.write)))
 
@@ -200,5 +200,5 @@ def normalize(cluster: Cluster, refuses_stale: bool = True) -> Cluster:
         begun=cluster.begun & live)
 
 
-def _order(late: Write | Message) -> tuple[object, ...]:
+def _order(late: Write | PendingMessage) -> tuple[object, ...]:
     return (late.id, late.by, late.intent.action, late.version) if isinstance(late, Write) else (0, late.by, "", 0)

@@ -1,19 +1,18 @@
-"""A proof without a bound: the guarantees hold for any number of prompts, cancels, sessions and crashes.
+"""An unbounded proof: the guarantees hold for any number of prompts, cancels, sessions and crashes.
 
-The explorer sees every state within bounds. Here nothing is enumerated. A state is a handful of functions of an
-*uninterpreted* set of prompts; an invariant is a list of named sentences about such a state; and a solver shows that
-the invariant holds at the start (initiation), that every action leads from a state in which it holds to one in which
-it holds (consecution), and that each guarantee follows. This is the third statement of the protocol, written from
-specs/protocol.md like the Promela model, and it shares no code with the other two.
+The explorer visits every state within bounds. The proof enumerates no states. A state is a set of functions over an
+*uninterpreted* sort of prompts, and an invariant is a list of named formulas (conjuncts) about a state. An SMT solver
+shows that the invariant holds initially (initiation), that every action preserves it (consecution), and that each
+guarantee follows from it. This is the third formulation of the protocol. Like the Promela model it is written from
+specs/protocol.md, and it shares no code with the other two.
 
-- `logic`           the universe of prompts and sessions, and a state over it
-- `actions`         what can happen
-- `invariant`       what always holds, and which guarantees that amounts to
-- `steps`           what each step must respect
-- `instances`       from questions about any number of prompts to questions without a quantifier
-- `prover`          the obligations and their verdicts
-- `counterexample`  what a broken obligation looks like
-- `fence`           several servers: at most one turn counts, for any number of nodes
+- `logic`           the universe of prompts and sessions, and states over it
+- `actions`         the actions of the protocol
+- `invariant`       the invariant, and the claims that make up each guarantee
+- `steps`           the properties of each step
+- `instances`       reduction of questions about any number of prompts to quantifier-free questions
+- `prover`          the proof obligations and their verdicts
+- `counterexample`  display of a violated obligation
 
 Needs z3-solver: the extra `prove`.
 """

@@ -1,7 +1,7 @@
-"""What can happen, by the rules of specs/protocol.md: each action with its guard, the state after it, and what it asks.
+"""The actions, written from the rules of specs/protocol.md: guard, state after the step, and effects.
 
-The state after a step is written as terms over the state before it, so nothing has to be said about what stays as it
-is. Where a rule speaks of the first in the queue, the action is told who that is, and its guard checks it.
+The state after a step consists of terms over the state before it, so no frame axioms are needed. If a rule refers to
+the first prompt in the queue, the action gets that prompt as a parameter, and its guard checks it.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,33 +42,33 @@ from .logic import (
 
 
 class Step(NamedTuple):
-    """One step: the state before, the state after, what the world is asked to do, and when all this can be."""
+    """One step: the state before and after, the effects, and the guard under which the step is possible."""
 
     universe: Universe
     action: str
-    where: Term | None  # the session it takes place in; None: in all of them
+    where: Term | None  # the session it applies to; None: all sessions
     guard: Term
     before: View
     after: View
     seen: Seen
-    arguments: Mapping[str, Term] = {}  # what the action was told
+    arguments: Mapping[str, Term] = {}  # the arguments of the action
 
 
 @dataclass(frozen=True)
 class Action:
-    """An action and what it is told: the names of its parameters, and of which kind they are."""
+    """An action with its parameters, by name, and the sort of each."""
 
     name: str
     rule: str
     parameters: Mapping[str, str]
     take: Callable[..., tuple[Term | None, Term, View, Seen]]  # where, guard, after, seen
-    system: bool = False  # the system takes it by itself, without a caller, a fault or a turn that wants to go on
-    up: bool = True  # whether it is taken by a server that is up, or by one that is down
+    system: bool = False  # the system performs it unprompted: no caller, no fault, and no turn that asks to be requeued
+    up: bool = True  # whether the server must be up, or down
 
     def step(self, universe: Universe, before: View, arguments: Mapping[str, Term]) -> Step:
         where, guard, after, seen = self.take(universe, before, **arguments)
         after_ran, after_heard = after.ran, after.heard
-        # The observer: it counts the terminal events, and the protocol never reads what it wrote.
+        # History: the number of terminal events. The protocol never reads it.
         after = replace(
             after, ends=lambda p: _at_most_two(before.ends(p) + seen.published(p)),
             ran=lambda p: z3.Or(after_ran(p), seen.started(p)),
@@ -92,7 +92,7 @@ def _at_most_two(n: Term) -> Term:
 
 
 def only(prompt: Term, when: Term = True) -> OfOne:
-    """True of that prompt alone, if at all."""
+    """A predicate that is true of at most that one prompt."""
     return lambda p: z3.And(p == prompt, when)
 
 
@@ -100,13 +100,13 @@ def count(says: OfOne) -> OfOne:
     return lambda p: z3.If(says(p), 1, 0)
 
 
-# --- the life of one prompt
+# --- the lifecycle of a prompt
 
 def accept(
     u: Universe, v: View, p: Term, session: Term, named: Term, mode: Term, leader: Term,
 ) -> tuple[Term, Term, View, Seen]:
-    """R1: the next seq, in a server that is not closing. R35: with reject only if everything is done; with interrupt
-    to the front, past the leader of those that are not done."""
+    """R1: the next seq, if the server is not closing. R35: with reject, only if every prompt is done; with interrupt,
+    to the front, ahead of the first of the unfinished prompts."""
     new = v.put(p, state=ACCEPTED, outcome=NONE, seq=v.latest + 1, home=session, run_id=named, reach=NOTHING,
                 revoked=NO, front=z3.IntVal(0), version=z3.IntVal(0), begun=NO, urgent=mode == INTERRUPT,
                 place=z3.IntVal(0), wanted=z3.IntVal(0), ran=NO, heard=z3.IntVal(0))
@@ -122,13 +122,14 @@ def accept(
 
 
 def is_leader(u: Universe, v: View, session: Term, leader: Term) -> Term:
-    """Nothing there that is not done has a higher front."""
+    """No unfinished prompt of the session has a higher front."""
     return z3.And(v.live(leader), v.home(leader) == session, u.every_prompt(lambda q: z3.Implies(
         z3.And(v.live(q), v.home(q) == session), v.front(q) <= v.front(leader))))
 
 
 def enter(u: Universe, v: View, p: Term, busy: Term) -> tuple[Term, Term, View, Seen]:
-    """R3 to R6: the mark before the busy question. R35: an interrupt that can follow stops what was accepted before."""
+    """R3 to R6: the mark is checked before busy. R35: an interrupt that is neither canceled nor held stops the active
+    prompt, if that was accepted earlier."""
     def stops(q: Term) -> Term:
         return z3.And(v.urgent(p), z3.Not(v.covered(p)), z3.Not(v.held(v.home(p))), v.is_in(q, v.home(p), ACTIVE),
                       v.seq(q) < v.seq(p), z3.Not(v.covered(q)))
@@ -143,7 +144,7 @@ def enter(u: Universe, v: View, p: Term, busy: Term) -> tuple[Term, Term, View, 
 
 
 def interrupts(v: View, p: Term, q: Term) -> Term:
-    """By the calls alone: p is an interrupt that can follow, and q the turn that it is to stop."""
+    """Derived from the calls only: p is an interrupt that is neither canceled nor held, and q the turn it must stop."""
     return z3.And(v.urgent(p), v.reach(p) == NOTHING, z3.Not(v.told(v.home(p))), v.is_in(q, v.home(p), ACTIVE),
                   v.seq(q) < v.seq(p))
 
@@ -153,7 +154,7 @@ def has_begun(v: View, p: Term, starts: Term = True) -> Term:
 
 
 def fail(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
-    """R8: an error, unless a cancel came first."""
+    """R8: ends with an error, unless a cancel came first."""
     after = v.put(p, state=z3.If(v.covered(p), CANCELED_ON_ENTRY, DONE), outcome=z3.If(v.covered(p), NONE, ERROR))
     return v.home(p), v.state(p) == ACCEPTED, after, Seen(published=count(only(p, z3.Not(v.covered(p)))))
 
@@ -167,7 +168,7 @@ def settle(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
 # --- the turn
 
 def take_in(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
-    """R9: what is queued without a run id folds. A step that finds nothing to take in is no step of the protocol."""
+    """R9: queued prompts without a run id fold. A step is not enabled if there is no such prompt."""
     def folds(q: Term) -> Term:
         return z3.And(v.is_in(q, v.home(p), QUEUED), z3.Not(v.run_id(q)))
 
@@ -180,8 +181,8 @@ def take_in(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
 
 
 def requeue(u: Universe, v: View, p: Term, first: Term) -> tuple[Term, Term, View, Seen]:
-    """R10: back to the queue at its own place, and the first in the queue becomes active. R32: while the session is
-    held, the turn goes on at once."""
+    """R10: back to the queue at its own position, and the first queued prompt starts. R32: in a held session, the turn
+    resumes immediately instead."""
     held = v.held(v.home(p))
     waiting = v.put(p, state=z3.If(held, ACTIVE, QUEUED))
     guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)),
@@ -190,7 +191,7 @@ def requeue(u: Universe, v: View, p: Term, first: Term) -> tuple[Term, Term, Vie
 
 
 def finish(u: Universe, v: View, p: Term, how: Term, hands_off: Term, first: Term) -> tuple[Term, Term, View, Seen]:
-    """R11 and R12: done, and in the same step the first in the queue becomes active, if there is any."""
+    """R11 and R12: the prompt is done, and in the same step the first queued prompt starts, if there is one."""
     guard = z3.And(
         v.state(p) == ACTIVE, one_of(how, END_TURN, ERROR, CANCELED), z3.Implies(how == CANCELED, v.covered(p)),
         may_hand_off(u, v, v.home(p), hands_off, first))
@@ -200,7 +201,7 @@ def finish(u: Universe, v: View, p: Term, how: Term, hands_off: Term, first: Ter
 
 
 def may_hand_off(u: Universe, v: View, session: Term, hands_off: Term, first: Term) -> Term:
-    """Whether there is a handoff, and to whom. R32: not while the session is held."""
+    """Whether there is a handoff, and to which prompt. R32: not in a held session."""
     return z3.If(hands_off, z3.And(z3.Not(v.held(session)), is_first(u, v, session, first)),
                  z3.Or(v.held(session), u.every_prompt(lambda q: z3.Not(v.is_in(q, session, QUEUED)))))
 
@@ -228,7 +229,7 @@ def cancel(u: Universe, v: View, session: Term) -> tuple[Term, Term, View, Seen]
 
 
 def canceled(v: View, where: OfOne) -> tuple[View, Seen]:
-    """The mark rises to the latest seq, the queue is dropped, the active prompt is asked to stop."""
+    """Raises the mark to the latest seq, drops the queue, and asks the active prompt to stop."""
     dropped, seen = cleared(v, where)
     after = replace(
         dropped, mark=lambda s: z3.If(where(s), v.latest, v.mark(s)),
@@ -259,7 +260,7 @@ def revoke(u: Universe, v: View, p: Term) -> tuple[Term, Term, View, Seen]:
 
 
 def revoked(v: View, p: Term, when: Term) -> tuple[View, Seen]:
-    """Dropped if it is queued, asked to stop if it is active, to be canceled if it is still to enter."""
+    """Drops the prompt if it is queued, asks it to stop if it is active, and otherwise lets it be canceled on entry."""
     drops = z3.And(when, v.state(p) == QUEUED)
     marks = z3.And(when, one_of(v.state(p), ACCEPTED, ACTIVE), z3.Not(v.covered(p)))
     after = ended(v, only(p, drops), CANCELED)
@@ -270,7 +271,8 @@ def revoked(v: View, p: Term, when: Term) -> tuple[View, Seen]:
 def stop(
     u: Universe, v: View, session: Term, holds: Term, finds: Term, whom: Term, means: Term, meant: Term,
 ) -> tuple[Term, Term, View, Seen]:
-    """R31: revoke the one in front, and perhaps hold. Who that is by the calls alone, is whom the stop has reached."""
+    """R31: revokes the prompt in front, and can hold the session. The history's `reach` is derived from the calls
+    only."""
     before = replace(v, held=put(v.held, session, z3.Or(v.held(session), holds)),
                      told=put(v.told, session, z3.Or(v.told(session), holds)))
     guard = z3.And(
@@ -284,7 +286,7 @@ def stop(
 def _one_in_front(
     u: Universe, v: View, session: Term, some: Term, whom: Term, held: OfOne, ahead: Callable[[Term, Term], Term],
 ) -> Term:
-    """Whether there is somebody in front, and who."""
+    """Whether there is a prompt in front, and which."""
     return z3.If(some, in_front(u, v, session, whom, held, ahead), z3.And(
         u.every_prompt(lambda q: z3.And(
             z3.Not(v.is_in(q, session, ACTIVE)), z3.Or(held(session), z3.Not(v.is_in(q, session, ACCEPTED)))))))
@@ -293,7 +295,7 @@ def _one_in_front(
 def in_front(
     u: Universe, v: View, session: Term, p: Term, held: OfOne, ahead: Callable[[Term, Term], Term],
 ) -> Term:
-    """R31: the active prompt; if none is and the session is not held, the first that is still to enter."""
+    """R31: the active prompt or, if there is none and the session is not held, the first one that has not entered."""
     return z3.Or(v.is_in(p, session, ACTIVE), z3.And(
         v.is_in(p, session, ACCEPTED), z3.Not(held(session)), u.every_prompt(lambda q: z3.And(
             z3.Not(v.is_in(q, session, ACTIVE)),
@@ -307,7 +309,7 @@ def hold(u: Universe, v: View, session: Term) -> tuple[Term, Term, View, Seen]:
 
 
 def resume(u: Universe, v: View, session: Term, hands_off: Term, first: Term) -> tuple[Term, Term, View, Seen]:
-    """R32: and if nothing is active, the handoff."""
+    """R32: ends the hold and, if no prompt is active, hands off."""
     open_ = replace(v, held=put(v.held, session, NO), told=put(v.told, session, NO))
     runs = u.some_prompt(lambda q: v.is_in(q, session, ACTIVE))
     guard = z3.And(FEATURES.hold, z3.Or(
@@ -326,7 +328,7 @@ def waits(v: View, p: Term) -> Term:
 
 
 def move_to_front(u: Universe, v: View, p: Term, moves: Term, leader: Term) -> tuple[Term, Term, View, Seen]:
-    """R34: past the leader of those that are not done, unless it is ahead of them all already."""
+    """R34: moves ahead of the first of the unfinished prompts, unless it already is the first."""
     def behind(q: Term) -> Term:
         return z3.And(q != p, v.live(q), v.home(q) == v.home(p), v.ahead(q, p))
 
@@ -337,7 +339,7 @@ def move_to_front(u: Universe, v: View, p: Term, moves: Term, leader: Term) -> t
 
 
 def close(u: Universe, v: View) -> tuple[None, Term, View, Seen]:
-    """R15: nothing is accepted from here on, and every session is canceled."""
+    """R15: stops accepting prompts, and cancels every session."""
     after, seen = canceled(v, lambda _: z3.BoolVal(True))
     return None, z3.Not(v.closing), replace(after, closing=z3.BoolVal(True)), seen
 
@@ -350,7 +352,7 @@ def crash(u: Universe, v: View) -> tuple[None, Term, View, Seen]:
 
 
 def recover(u: Universe, v: View, first: OfOne) -> tuple[None, Term, View, Seen]:
-    """R17: what was active ends, what is covered is canceled on entry, everything else goes on in order."""
+    """R17: active prompts end, covered prompts are canceled on entry, and all others resume in order."""
     def goes_on(p: Term) -> Term:
         return z3.Or(v.state(p) == QUEUED, z3.And(v.state(p) == ACCEPTED, z3.Not(v.covered(p))))
 
@@ -395,7 +397,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("next", "R34", {"p": "prompt", "moves": "yes", "leader": "prompt"}, move_to_front),
 )
 
-# Every way in which a step can move a prompt: from, to, and the outcome it gets. Nothing else happens to a prompt.
+# Every state change that each action can make to a prompt: from, to, and the outcome. There are no others.
 MOVES: Mapping[str, tuple[tuple[Term, Term, Term], ...]] = {
     "accept": ((ABSENT, ACCEPTED, NONE),),
     "enter": ((ACCEPTED, CANCELED_ON_ENTRY, NONE), (ACCEPTED, QUEUED, NONE), (ACCEPTED, ACTIVE, NONE)),

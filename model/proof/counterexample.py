@@ -1,7 +1,7 @@
-"""A counterexample to induction as people read it: a few prompts, before and after, the action, and what it breaks.
+"""A counterexample to induction for display: a few prompts before and after an action, and the violated claim.
 
-It is a state that the invariant allows and a step that leads out of it, or that does what no step may. The state need
-not be one that the protocol can reach: then it is the invariant that says too little.
+It is a state that the invariant allows, with a step that leaves the invariant or violates a step claim. The protocol
+need not be able to reach the state. If it cannot, the invariant is too weak.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +28,8 @@ from .logic import (
 )
 
 
-class Prompt(NamedTuple):
-    """One prompt in a picture."""
+class PromptValues(NamedTuple):
+    """One prompt of a counterexample."""
 
     name: str
     session: str
@@ -41,9 +41,9 @@ class Prompt(NamedTuple):
     ends: int
     revoked: bool
     front: int
-    place: int  # by the calls alone
+    place: int  # as the calls require
     version: int
-    wanted: int  # by the calls alone
+    wanted: int  # as the calls require
     urgent: bool
     ran: bool
 
@@ -58,19 +58,19 @@ class Prompt(NamedTuple):
         if self.state != "done":
             words += [word for word, said in (
                 ("revoked", self.revoked), (f"front {self.front}", self.front),
-                (f"called to place {self.place}", self.place != self.front), (f"text {self.version}", self.version),
-                (f"called text {self.wanted}", self.wanted != self.version),
+                (f"requested front {self.place}", self.place != self.front), (f"text {self.version}", self.version),
+                (f"requested text {self.wanted}", self.wanted != self.version),
                 ("has run", self.ran and self.state != "active")) if said]
         return ", ".join(words)
 
 
 class Picture(NamedTuple):
-    """A state with every value filled in."""
+    """A state with concrete values."""
 
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[PromptValues, ...]
     marks: Mapping[str, int]  # by session
     held: Mapping[str, bool]
-    told_to_hold: Mapping[str, bool]  # by the calls alone
+    told_to_hold: Mapping[str, bool]  # as the calls require
     latest: int
     closing: bool
     down: bool
@@ -80,17 +80,17 @@ class Picture(NamedTuple):
 class Counterexample:
     claim: str
     sentence: str
-    action: str  # with its arguments; empty: no action, the state itself is the counterexample
+    action: str  # with its arguments; empty if the state itself is the counterexample
     before: Picture
     after: Picture
-    asked: tuple[str, ...]  # what the action asks the world to do
-    features: tuple[str, ...] = ()  # of the protocol, as far as they matter
+    asked: tuple[str, ...]  # the effects of the action
+    features: tuple[str, ...] = ()  # the relevant features of the protocol
 
     @property
     def text(self) -> str:
-        """A table: one line a prompt, in order of seq."""
+        """A table with one line per prompt, in seq order."""
         several = len(self.before.marks) > 1
-        rows = [("", "before", f"after {self.action}" if self.action else "the same")]
+        rows = [("", "before", f"after {self.action}" if self.action else "after (no action)")]
         afters = {p.name: p for p in self.after.prompts}
         for p in sorted(self.before.prompts, key=lambda p: (p.state == "absent", afters[p.name].seq)):
             now = afters[p.name]
@@ -111,7 +111,7 @@ class Counterexample:
             if before or after:
                 rows.append((name, yes_or_no(before), yes_or_no(after)))
         if self.asked:
-            rows.append(("asked for", "", ", ".join(self.asked)))
+            rows.append(("effects", "", ", ".join(self.asked)))
         if self.features:
             rows.append(("features", ", ".join(self.features), ""))
         widths = [max(len(row[i]) for row in rows) for i in (0, 1)]
@@ -124,8 +124,8 @@ def yes_or_no(flag: bool) -> str:
 
 
 def wishes(step: Step) -> Iterator[Term]:
-    """What makes a counterexample plain, most wanted first: low numbers, names in order of seq, nothing that happened
-    before and does not matter. The rest leaves the solver no choice, so that the same bug always looks the same."""
+    """Constraints that simplify a counterexample, the most useful first: low numbers, names in seq order, no irrelevant
+    history. The last ones fix the remaining choices, so that the same bug always gives the same counterexample."""
     universe, before = step.universe, step.before
     yield from map(z3.Not, FEATURES)
     yield before.latest <= len(universe.prompts)
@@ -171,14 +171,15 @@ def picture(claim: str, sentence: str, step: Step, action: Action | None, model:
 
 
 def _asked(step: Step, value: Callable[[Term], str]) -> Iterator[str]:
-    asks = {"started": "{} starts", "stopped": "{} is to stop", "folded": "{} is folded", "recorded": "{}'s record"}
+    asks = {"started": "{} starts", "stopped": "{} is asked to stop", "folded": "{} is folded",
+            "recorded": "{}'s messages are written"}
     for p in step.universe.prompts:
         yield from (words.format(p) for field, words in asks.items() if value(getattr(step.seen, field)(p)) == "True")
         if value(step.seen.published(p)) != "0":
             text = value(step.seen.carries(p))
             yield f"{p}'s terminal event" + ("" if text == str(p) else f" with the text of {text}")
     if value(step.seen.late) == "True":
-        yield "an event only after a start"
+        yield "a terminal event is published after a start"
 
 
 def _pictured(universe: Universe, view: View, value: Callable[[Term], str]) -> Picture:
@@ -189,7 +190,7 @@ def _pictured(universe: Universe, view: View, value: Callable[[Term], str]) -> P
         return int(value(term))
 
     prompts = tuple(
-        Prompt(str(p), value(view.home(p)), number(view.seq(p)), flag(view.run_id(p)), value(view.state(p)),
+        PromptValues(str(p), value(view.home(p)), number(view.seq(p)), flag(view.run_id(p)), value(view.state(p)),
                value(view.outcome(p)), value(view.reach(p)), number(view.ends(p)), flag(view.revoked(p)),
                number(view.front(p)), number(view.place(p)), number(view.version(p)), number(view.wanted(p)),
                flag(view.urgent(p)), flag(view.ran(p)))

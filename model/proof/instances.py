@@ -1,9 +1,9 @@
-"""From quantifiers to instances: how a question about any number of prompts becomes one that a solver always answers.
+"""Quantifier instantiation: turns a question about any number of prompts into one that a solver always decides.
 
-A question is a set of premises that are to contradict each other. Existential ones are given a name (Skolem), and
-universal ones are applied to the prompts and sessions that the question names, then to those that this names in turn,
-for so many rounds. What is left has no quantifier. Instances follow from their premises: if the instances contradict
-each other, so do the premises, and the claim is shown for every number of prompts. If they do not, nothing is shown.
+A question is a set of premises that should be contradictory. Existential premises are Skolemized. Universal premises
+are instantiated with the prompts and sessions that the question names, then with those that the instances name in turn,
+for a limited number of rounds. The result is quantifier-free. Instances follow from their premises, so if the instances
+are contradictory, the premises are too, and the claim is proved for any number of prompts. Otherwise nothing is proved.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from .logic import Term, Universe
 
 
 def instances(universe: Universe, question: Term, rounds: int) -> Iterator[Term]:
-    """The question with every universal premise replaced by its instances: after each round, as long as it names
-    something new."""
+    """The question with every universal premise replaced by its instances. Yields the result of each round, as long as
+    a round names new terms."""
     skolemized = result = z3.Tactic("snf")(question).as_expr()
     before: set[int] = set()
     for _ in range(rounds):
@@ -29,14 +29,14 @@ def instances(universe: Universe, question: Term, rounds: int) -> Iterator[Term]
 
 
 def named(universe: Universe, term: Term) -> dict[int, Term]:
-    """The prompts and sessions that a term names: its subterms of those sorts in which no variable occurs."""
+    """The prompts and sessions that a term names: its ground subterms of those sorts."""
     found: dict[int, Term] = {}
     _is_open(term, (universe.prompt, universe.session), found, {})
     return found
 
 
 def _is_open(term: Term, sorts: tuple[Term, ...], found: dict[int, Term], known: dict[int, bool]) -> bool:
-    """Whether a variable occurs in the term. Terms of these sorts in which none does are put into `found`."""
+    """Whether the term contains a variable. Ground terms of these sorts are added to `found`."""
     key = term.get_id()
     if key not in known:
         parts = [term.body()] if z3.is_quantifier(term) else term.children()
@@ -48,13 +48,13 @@ def _is_open(term: Term, sorts: tuple[Term, ...], found: dict[int, Term], known:
 
 
 def applied(term: Term, terms: list[Term]) -> Term:
-    """The term with each universal quantifier replaced by its instances for these terms."""
+    """The term with each universal quantifier replaced by its instances for `terms`."""
     return _applied(term, terms, {})
 
 
-# What is done, by id; the term is kept with it, because an id is a term's own only as long as there is the term.
-# No function here is a closure that knows itself: that would be a cycle, which Python frees when and in which thread it
-# likes, and z3 must not be called from two.
+# A cache by term id. It keeps the term alive too, because z3 reuses the id of a freed term.
+# No function here is a recursive closure. That would be a reference cycle, which Python can free at any time and in any
+# thread, and z3 must not be called from two threads.
 Done = dict[int, tuple[Term, Term]]
 
 

@@ -1,11 +1,11 @@
-"""What always holds, and which guarantees of specs/protocol.md that amounts to, with what every step respects.
+"""The inductive invariant, and the claims that make up each guarantee of specs/protocol.md.
 
-Three kinds of claims:
+There are three kinds of claims:
 
-- a *conjunct* of the invariant, about a state. All of them together are inductive: they hold at the start, and no
-  action leads out of them. Each is a guarantee itself, or some other claim cannot be shown without it.
-- a *step claim*, about one step from a state in which the invariant holds: `steps`.
-- a *consequence*, about a state: it follows from the invariant.
+- a *conjunct* of the invariant is about a state. The conjuncts together are inductive: they hold initially, and every
+  action preserves them. Each is a guarantee itself, or is needed to prove another claim.
+- a *step claim* is about one step from a state in which the invariant holds (see `steps`).
+- a *consequence* is about a state, and follows from the invariant.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +43,7 @@ class Claim(ABC):
 
     @abstractmethod
     def of(self, step: Step) -> Term:
-        """That the claim holds of this step."""
+        """The formula that the claim holds for this step."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class StepClaim(Claim):
 
 
 def of_each(says: Callable[[View, Term], Term]) -> Callable[[Universe, View], Term]:
-    """A claim about every prompt by itself."""
+    """A claim about each prompt separately."""
     return lambda u, v: u.every_prompt(lambda p: says(v, p))
 
 
@@ -72,7 +72,7 @@ def iff(a: Term, b: Term) -> Term:
 
 
 def initial(u: Universe, v: View) -> Term:
-    """The start: no prompt, no mark, no hold, and a server that is up and open."""
+    """The initial state: no prompt, no mark, no hold, and a server that is up and not closing."""
     return z3.And(
         v.latest == 0, v.wishes == 0, z3.Not(v.closing), z3.Not(v.down),
         u.every_session(lambda s: z3.And(v.mark(s) == 0, z3.Not(v.held(s)), z3.Not(v.told(s)))),
@@ -84,33 +84,33 @@ def initial(u: Universe, v: View) -> Term:
 
 INVARIANT: tuple[StateClaim, ...] = (
     StateClaim(
-        "seq-given", "A prompt's seq is one that has been given out.",
+        "seq-given", "Every prompt's seq has been assigned.",
         of_each(lambda v, p: z3.Implies(v.state(p) != ABSENT, z3.And(v.seq(p) >= 1, v.seq(p) <= v.latest)))),
     StateClaim(
         "seq-unique", "No two prompts have the same seq.",
         lambda u, v: u.every_pair(lambda p, q: z3.Implies(
             z3.And(v.state(p) != ABSENT, v.state(q) != ABSENT, v.seq(p) == v.seq(q)), p == q))),
     StateClaim(
-        "mark-given", "A mark is 0 or a seq that has been given out, so it covers nobody who is accepted later.",
+        "mark-given", "A mark is 0 or an assigned seq, so it covers no prompt that is accepted later.",
         lambda u, v: z3.And(v.latest >= 0, u.every_session(lambda s: z3.And(v.mark(s) >= 0, v.mark(s) <= v.latest)))),
     StateClaim(
-        "covered-is-reached", "An unfinished prompt is covered if and only if a call that cancels has reached it.",
+        "covered-is-reached", "An unfinished prompt is covered if and only if a canceling call has targeted it.",
         of_each(lambda v, p: z3.Implies(v.live(p), iff(v.covered(p), v.reach(p) == CANCEL)))),
     StateClaim(
-        "clear-is-final", "What clear_queue has reached is done, and canceled.",
+        "clear-is-final", "Every prompt that clear_queue has targeted is done with outcome canceled.",
         of_each(lambda v, p: z3.Implies(v.reach(p) == CLEAR,
                                         z3.And(v.state(p) == DONE, v.outcome(p) == CANCELED)))),
     StateClaim(
         "queue-is-uncovered", "No queued prompt is covered.",
         of_each(lambda v, p: z3.Implies(v.state(p) == QUEUED, z3.Not(v.covered(p))))),
     StateClaim(
-        "entry-is-covered", "Every prompt that is canceled on entry is covered.",
+        "entry-is-covered", "Every prompt in state canceled on entry is covered.",
         of_each(lambda v, p: z3.Implies(v.state(p) == CANCELED_ON_ENTRY, v.covered(p)))),
     StateClaim(
-        "canceled-is-reached", "A prompt that ended canceled was reached by a call that cancels, or by clear_queue.",
+        "canceled-is-reached", "A prompt that ended canceled was targeted by a canceling call or by clear_queue.",
         of_each(lambda v, p: z3.Implies(v.outcome(p) == CANCELED, v.reach(p) != NOTHING))),
     StateClaim(
-        "one-end", "A prompt that is done has one outcome and one terminal event; any other has neither.",
+        "one-end", "A finished prompt has one outcome and one terminal event; an unfinished prompt has neither.",
         of_each(lambda v, p: z3.And(iff(v.state(p) == DONE, v.outcome(p) != NONE),
                                     v.ends(p) == z3.If(v.state(p) == DONE, 1, 0)))),
     StateClaim(
@@ -118,36 +118,37 @@ INVARIANT: tuple[StateClaim, ...] = (
         lambda u, v: u.every_pair(lambda p, q: z3.Implies(
             z3.And(v.state(p) == ACTIVE, v.state(q) == ACTIVE, v.home(p) == v.home(q)), p == q))),
     StateClaim(
-        "folded-has-no-id", "No prompt with a caller's run id has been folded.",
+        "folded-has-no-id", "No folded prompt has a run id.",
         of_each(lambda v, p: z3.Implies(v.outcome(p) == FOLDED, z3.Not(v.run_id(p))))),
     StateClaim(
-        "queue-has-a-turn", "Where a prompt is queued, another is active, or the session is held.",
+        "queue-has-a-turn", "If a prompt is queued, its session has an active prompt or is held.",
         lambda u, v: u.every_prompt(lambda p: z3.Implies(v.state(p) == QUEUED, z3.Or(
             v.held(v.home(p)), u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE)))))),
     StateClaim(
-        "places-given", "A place is 0 or higher, and no call that sends to the front is older than one still to come.",
+        "places-given", "The number of a prompt's last move to the front is not negative and has been assigned.",
         lambda u, v: z3.And(v.wishes >= 0, u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, z3.And(
             v.front(p) >= 0, v.place(p) >= 0, v.place(p) <= v.wishes))))),
     StateClaim(
-        "order-as-called", "What is not done is in the order of the calls: the last sent to the front, then by seq.",
+        "order-as-called", "Unfinished prompts are ordered as the calls require: the prompt most recently moved to the "
+        "front first, then by seq.",
         lambda u, v: u.every_pair(lambda p, q: z3.Implies(
             z3.And(v.live(p), v.live(q), v.home(p) == v.home(q)), iff(v.ahead(p, q), v.wished_ahead(p, q))))),
     StateClaim(
-        "held-as-called", "A session is held if and only if a hold came after the last resume.",
+        "held-as-called", "A session is held if and only if a hold followed the last resume.",
         lambda u, v: u.every_session(lambda s: iff(v.held(s), v.told(s)))),
     StateClaim(
-        "text-as-called", "What is not done has the latest text that a caller was told is taken.",
+        "text-as-called", "Every unfinished prompt has the last text that the server accepted for it.",
         of_each(lambda v, p: z3.Implies(v.live(p), v.version(p) == v.wanted(p)))),
     StateClaim(
-        "begun-is-known", "Where texts can be replaced, the server knows which unfinished prompts have begun.",
+        "begun-is-known", "If texts can be replaced, the server knows which unfinished prompts have started.",
         of_each(lambda v, p: z3.Implies(z3.And(FEATURES.replace, v.live(p)), iff(v.begun(p), v.ran(p))))),
     StateClaim(
-        "interrupt-is-news", "Since an interrupt that is still to enter was accepted, no turn there took anybody in.",
+        "interrupt-is-news", "No turn has folded a prompt since a still pending interrupt of its session was accepted.",
         lambda u, v: u.every_pair(lambda p, q: z3.And(
             z3.Implies(v.state(p) != ABSENT, v.heard(p) <= v.latest),
             z3.Implies(z3.And(v.live(p), v.live(q), v.home(p) == v.home(q), v.urgent(q), v.state(q) == ACCEPTED,
                               v.reach(q) == NOTHING), v.heard(p) < v.seq(q))))),
-    StateClaim("unused-is-unset", "What belongs to a feature that a protocol does not have is as it was at the start.",
+    StateClaim("unused-is-unset", "The state of a feature that the protocol does not have keeps its initial value.",
                lambda u, v: z3.And(u.every_session(lambda s: z3.Implies(v.held(s), FEATURES.hold)),
                                    u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))))),
 )
@@ -164,7 +165,7 @@ def _unset(v: View, p: Term) -> Term:
 # --- consequences
 
 def at_rest(u: Universe, v: View) -> Term:
-    """Nothing is left that the system does by itself: enter, fail, settle, step, finish or recover."""
+    """The system is quiescent: none of its own actions (enter, fail, settle, step, finish, recover) is enabled."""
     return z3.And(z3.Not(v.down), u.every_prompt(
         lambda p: z3.Not(one_of(v.state(p), ACCEPTED, CANCELED_ON_ENTRY, ACTIVE))))
 
@@ -175,19 +176,19 @@ def _is_parked(v: View, p: Term) -> Term:
 
 CONSEQUENCES: tuple[StateClaim, ...] = (
     StateClaim(
-        "on-entry-is-reached", "A prompt that is canceled on entry was reached by a call that cancels.",
+        "on-entry-is-reached", "Every prompt in state canceled on entry was targeted by a canceling call.",
         of_each(lambda v, p: z3.Implies(v.state(p) == CANCELED_ON_ENTRY, v.reach(p) == CANCEL))),
     StateClaim(
-        "rest-is-done", "At rest every prompt is done, or is queued in a session that is held.",
+        "rest-is-done", "At quiescence every prompt is done or is queued in a held session.",
         lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(lambda p: z3.Or(
             one_of(v.state(p), ABSENT, DONE), _is_parked(v, p))))),
     StateClaim(
-        "rest-is-told", "At rest every prompt that is not queued in a held session has its terminal event.",
+        "rest-is-told", "At quiescence every prompt has its terminal event or is queued in a held session.",
         lambda u, v: z3.Implies(at_rest(u, v), u.every_prompt(lambda p: z3.Implies(
             v.state(p) != ABSENT, z3.Or(v.ends(p) == 1, _is_parked(v, p)))))),
 )
 
-# By the id of a property of specs/protocol.md: the claims that it amounts to, once the whole invariant is shown.
+# By property id: the claims that together make up the property, once the whole invariant is proved.
 GUARANTEES: Mapping[str, tuple[str, ...]] = {
     "no-poisoning": ("canceled-is-reached", "on-entry-is-reached", "interrupt-stops-no-later"),
     "no-late-fold": ("stopping-folds-nobody", "nobody-folds-past"),
@@ -217,18 +218,19 @@ GUARANTEES: Mapping[str, tuple[str, ...]] = {
     "reject": ("reject-finds-nobody",),
 }
 
-# What a guarantee needs beyond its claims, and what no solver was asked.
+# What a guarantee needs beyond its claims, and what the solver does not show.
 REMARKS: Mapping[str, str] = {
-    "attribution": "An event here names the prompt whose text it carries. What the text is, only a runtime knows.",
-    "all-done": "At rest: the server is up, and no prompt is accepted, canceled on entry or active. That just then the "
-                "system has no action left is tested in small universes.",
-    "progress": "The ranks of all prompts, and 1 for a server that is down, add up to a number that falls with every "
-                "step that the system takes by itself, and it cannot fall for ever. That the prompts are finitely many "
-                "is an argument beside the logic.",
+    "attribution": "In the proof, an event names the prompt whose text it carries. The text itself exists only in the "
+                   "runtime.",
+    "all-done": "At quiescence the server is up, and no prompt is accepted, canceled on entry or active. Tests in "
+                "small universes check that these are exactly the states in which the system has no action left.",
+    "progress": "The sum of the ranks of all prompts, plus 1 if the server is down, decreases with every step that the "
+                "system takes on its own, and it cannot decrease forever. That there are finitely many prompts is "
+                "argued outside the logic.",
 }
 
-# What is not proved here, and why.
+# What is not proved, and why.
 UNPROVED: Mapping[str, str] = {
-    "delivery": "it speaks of subscribers and the log, which this model does not have; `cancelmark revisions` searches "
-                "a small model of its own, within bounds",
+    "delivery": "it is about subscribers and the log, which this model leaves out; `cancelmark revisions` explores a "
+                "separate small model of delivery, within bounds",
 }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import z3
 
-Term: TypeAlias = Any  # of z3; which kind of term is said by the names
+Term: TypeAlias = Any  # a z3 term; names indicate its sort
 OfOne: TypeAlias = Callable[[Term], Term]  # a function of a prompt or of a session
 
 STATE, (ABSENT, ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE) = z3.EnumSort(
@@ -19,7 +19,7 @@ MODE, (QUEUE, REJECT, INTERRUPT) = z3.EnumSort("Mode", ["queue", "reject", "inte
 
 
 class Features(NamedTuple):
-    """What a protocol of the family has. Constants of which nothing is known: what is shown holds for every choice."""
+    """The features of a protocol, as unconstrained constants: a proof holds for every choice of features."""
 
     revoke: Term
     stop: Term
@@ -46,9 +46,9 @@ def _sort(name: str, size: int | None, names: str) -> tuple[Term, tuple[Term, ..
 
 
 class Universe:
-    """All the prompts and sessions there are: any number of them, or just so many.
+    """All prompts and sessions: any number of them, or a fixed number.
 
-    In a universe of a known size every quantifier is written out, so that the solver needs none.
+    In a universe of fixed size every quantifier is expanded, so the formulas are quantifier-free.
     """
 
     def __init__(self, prompts: int | None = None, sessions: int | None = None) -> None:
@@ -76,30 +76,30 @@ class Universe:
 
 @dataclass(frozen=True)
 class View:
-    """A state of the server. Each field is a function of a prompt, of a session, or a term: free symbols for a state of
-    which nothing is known, and terms over those for the state after a step."""
+    """A state of the server. Each field is a function of a prompt or of a session, or a term. An arbitrary state has
+    free symbols; the state after a step has terms over them."""
 
     state: OfOne
     outcome: OfOne
     seq: OfOne
     home: OfOne  # the prompt's session
     run_id: OfOne
-    reach: OfOne  # history: the strongest call that reached the prompt between its acceptance and its end
-    ends: OfOne  # history: its terminal events; counting stops at 2
+    reach: OfOne  # history: the strongest call that targeted the prompt between its acceptance and its end
+    ends: OfOne  # history: the number of its terminal events; the count stops at 2
     revoked: OfOne
-    front: OfOne  # a prompt with a higher one is ahead
+    front: OfOne  # a prompt with a higher front is ahead
     version: OfOne  # of its text
-    begun: OfOne  # it has been active; kept if texts can be replaced
-    urgent: OfOne  # accepted with interrupt
-    place: OfOne  # history: the number of the last call that sent it to the front; 0: none did
-    wanted: OfOne  # history: the version that callers were told last
-    ran: OfOne  # history: a turn of it was started
-    heard: OfOne  # history: the latest seq when its turn took somebody in last
+    begun: OfOne  # it has been active; tracked only if texts can be replaced
+    urgent: OfOne  # it is an interrupt
+    place: OfOne  # history: the number of the last call that moved it to the front; 0: none
+    wanted: OfOne  # history: the version of the last accepted text
+    ran: OfOne  # history: its turn has started
+    heard: OfOne  # history: the latest seq when its turn last folded a prompt
     mark: OfOne  # of a session
     held: OfOne  # of a session
     told: OfOne  # history: whether the last call to hold or resume the session was a hold
-    latest: Term  # the latest seq given out
-    wishes: Term  # history: how many calls sent somebody to the front
+    latest: Term  # the latest seq that was assigned
+    wishes: Term  # history: how many calls moved a prompt to the front
     closing: Term
     down: Term  # crashed and not yet recovered
 
@@ -128,7 +128,7 @@ class View:
         """The same state with these fields of one prompt changed."""
         return replace(self, **{field: put(getattr(self, field), prompt, value) for field, value in values.items()})
 
-    # --- questions
+    # --- predicates
 
     def is_in(self, p: Term, session: Term, *states: Term) -> Term:
         return z3.And(self.home(p) == session, one_of(self.state(p), *states))
@@ -140,15 +140,15 @@ class View:
         return z3.Or(self.seq(p) <= self.mark(self.home(p)), self.revoked(p))
 
     def ahead(self, p: Term, q: Term) -> Term:
-        """In the queue p comes before q."""
+        """Whether p is ahead of q in the queue."""
         return _before(self.front, self.seq, p, q)
 
     def wished_ahead(self, p: Term, q: Term) -> Term:
-        """By the calls alone, p comes before q."""
+        """Whether p should be ahead of q, derived from the calls only."""
         return _before(self.place, self.seq, p, q)
 
     def same_prompt(self, other: "View", p: Term) -> Term:
-        """Whether everything about the prompt is the same in both."""
+        """Whether the prompt is the same in both states."""
         return z3.And(*(getattr(self, f)(p) == getattr(other, f)(p) for f in OF_PROMPT))
 
 
@@ -166,20 +166,20 @@ def put(function: OfOne, argument: Term, value: Term) -> OfOne:
 NO = z3.BoolVal(False)
 
 
-def _nobody(_: Term) -> Term:
+def _none(_: Term) -> Term:
     return NO
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a step asks the world to do, as functions of a prompt."""
+    """The effects of a step, as functions of a prompt."""
 
-    started: OfOne = _nobody  # its turn begins
-    stopped: OfOne = _nobody  # its turn is asked to stop
-    folded: OfOne = _nobody  # its text is handed to the turn of another
-    takes_in: OfOne = _nobody  # its turn takes others in
-    recorded: OfOne = _nobody  # its user message and a canceled assistant message are written
-    published: OfOne = lambda _: z3.IntVal(0)  # so many terminal events
+    started: OfOne = _none  # its turn starts
+    stopped: OfOne = _none  # its turn is asked to stop
+    folded: OfOne = _none  # its text is passed to another prompt's turn
+    takes_in: OfOne = _none  # its turn folds other prompts
+    recorded: OfOne = _none  # its user message and a canceled assistant message are written
+    published: OfOne = lambda _: z3.IntVal(0)  # the number of terminal events published
     carries: OfOne = lambda p: p  # the prompt whose text and error its event carries
     said: OfOne = lambda _: z3.IntVal(0)  # the version of the text with which it starts or folds
     late: Term = NO  # an event is published after a turn was started

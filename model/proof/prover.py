@@ -1,4 +1,4 @@
-"""The obligations of the proof, their verdicts, and the checks that the proof is not empty."""
+"""The proof obligations, their verdicts, and the checks that the proof is not vacuous."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, Claim, StateClaim, i
 from .logic import Seen, Term, Universe, View
 from .steps import STEPS, moves
 
-ROUNDS = 3  # of instances, at most
+ROUNDS = 3  # maximum number of instantiation rounds
 SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2))  # prompts, sessions: smallest first
 
 
 class Verdict(Enum):
     PROVED = "proved"
     BROKEN = "broken"
-    UNPROVED = "unproved"  # it rests on an invariant of which something is not proved
-    UNKNOWN = "unknown"  # no answer in time
+    UNPROVED = "unproved"  # it relies on an invariant that is not fully proved
+    UNKNOWN = "unknown"  # the solver timed out
 
 
 class Obligation(NamedTuple):
-    """One thing to show: the claim holds after the action; or at the start; or wherever the invariant holds."""
+    """A claim to prove: after an action, at the start, or wherever the invariant holds."""
 
     claim: Claim
     action: Action | None = None
@@ -39,14 +39,14 @@ class Obligation(NamedTuple):
         return f"{self.claim.name} {'at the start' if self.start else 'wherever the invariant holds'}"
 
 
-class Judged(NamedTuple):
+class ObligationResult(NamedTuple):
     obligation: Obligation
     verdict: Verdict
     counterexample: Counterexample | None = None
 
 
 class Hollow(NamedTuple):
-    """Where the proof says nothing: broken if that is so, unknown if the solver could not tell."""
+    """A point at which the proof is vacuous (verdict broken) or may be (verdict unknown)."""
 
     what: str
     verdict: Verdict
@@ -54,34 +54,34 @@ class Hollow(NamedTuple):
 
 @dataclass(frozen=True)
 class Prover:
-    """A protocol and an invariant of it."""
+    """A protocol and its invariant."""
 
     actions: Sequence[Action] = ACTIONS
     invariant: Sequence[StateClaim] = INVARIANT
-    timeout: float = 20.0  # seconds for one question
+    timeout: float = 20.0  # seconds per question
 
     def obligations(self) -> list[Obligation]:
-        """Initiation, consecution for every action, and what must follow."""
+        """Initiation, consecution for every action, and the consequences."""
         return [
             *(Obligation(claim, start=True) for claim in self.invariant),
             *(Obligation(claim, action) for action in self.actions for claim in (*self.invariant, *STEPS)),
             *(Obligation(claim) for claim in CONSEQUENCES),
         ]
 
-    def judge(self, obligation: Obligation) -> Judged:
-        """Proved for any number of prompts; or broken, with the smallest counterexample; or unknown."""
+    def judge(self, obligation: Obligation) -> ObligationResult:
+        """Decide an obligation: proved for any number of prompts, broken with a smallest counterexample, or unknown."""
         universe = Universe()
         question, _ = self.question(universe, obligation)
         for made in instances(universe, question, ROUNDS):
             if self.solver(made).check() == z3.unsat:
-                return Judged(obligation, Verdict.PROVED)
+                return ObligationResult(obligation, Verdict.PROVED)
         for size in SIZES:
             if found := self.refute(Universe(*size), obligation):
-                return Judged(obligation, Verdict.BROKEN, found)
-        return Judged(obligation, Verdict.UNKNOWN)
+                return ObligationResult(obligation, Verdict.BROKEN, found)
+        return ObligationResult(obligation, Verdict.UNKNOWN)
 
     def refute(self, universe: Universe, obligation: Obligation) -> Counterexample | None:
-        """A counterexample in this universe, as plain as it can be."""
+        """A counterexample in this universe, as simple as possible."""
         question, step = self.question(universe, obligation)
         solver = self.solver(question)
         if solver.check() != z3.sat:
@@ -95,7 +95,7 @@ class Prover:
         return picture(obligation.claim.name, obligation.claim.sentence, step, obligation.action, solver.model())
 
     def question(self, universe: Universe, obligation: Obligation) -> tuple[Term, Step]:
-        """What would have to hold for the claim to fail."""
+        """The conditions under which the claim fails."""
         before = View.free(universe)
         allowed = [initial(universe, before)] if obligation.start else self.allowed(universe)
         if obligation.action:
@@ -105,12 +105,12 @@ class Prover:
         return z3.And(*allowed, step.guard, z3.Not(obligation.claim.of(step))), step
 
     def allowed(self, universe: Universe) -> list[Term]:
-        """The invariant in a state of which nothing else is known."""
+        """The invariant for an otherwise arbitrary state."""
         return self.unbounded if not universe.prompts else self._write_invariant(universe)
 
     @cached_property
     def unbounded(self) -> list[Term]:
-        """The invariant for any number of prompts, which most questions have."""
+        """The invariant for any number of prompts, cached because most questions use it."""
         return self._write_invariant(Universe())
 
     def _write_invariant(self, universe: Universe) -> list[Term]:
@@ -122,14 +122,13 @@ class Prover:
         solver.add(*facts)
         return solver
 
-    def complete(self, judged: Sequence[Judged]) -> list[Judged]:
-        """The same with every obligation that has no verdict: it is unknown."""
+    def complete(self, judged: Sequence[ObligationResult]) -> list[ObligationResult]:
+        """The verdicts, with unknown added for every obligation that has none."""
         known = {str(one.obligation) for one in judged}
-        return [*judged, *(Judged(o, Verdict.UNKNOWN) for o in self.obligations() if str(o) not in known)]
+        return [*judged, *(ObligationResult(o, Verdict.UNKNOWN) for o in self.obligations() if str(o) not in known)]
 
-    def guarantees(self, judged: Sequence[Judged]) -> Mapping[str, Verdict]:
-        """The verdict on each property, from those on all obligations: its own claims, and the whole invariant on
-        which they rest."""
+    def guarantees(self, judged: Sequence[ObligationResult]) -> Mapping[str, Verdict]:
+        """The verdict on each property, derived from its own claims and the whole invariant that they rely on."""
         by_claim: dict[str, set[Verdict]] = {}
         for one in self.complete(judged):
             by_claim.setdefault(one.obligation.claim.name, set()).add(one.verdict)
@@ -143,17 +142,17 @@ class Prover:
                 found[id] = next(v for v in (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.UNPROVED) if v in own)
         return found
 
-    # --- the proof is not empty
+    # --- the proof is not vacuous
 
     def hollows(self) -> Iterator[Hollow]:
-        """What would make the proof an empty one. There must be none."""
+        """The points at which the proof is vacuous. There must be none."""
         for move, verdict in self.impossible_moves():
             yield Hollow(f"never happens: {move}", verdict)
         for claim, verdict in self.irrefutable():
             yield Hollow(f"holds of anything: {claim}", verdict)
 
     def impossible_moves(self) -> Iterator[Hollow]:
-        """Actions that no state of the invariant allows, and moves of theirs that never happen."""
+        """Actions that no state of the invariant enables, and moves of actions that never happen."""
         universe = Universe(3, 2)
         before = View.free(universe)
         allowed = self.allowed(universe)
@@ -165,7 +164,7 @@ class Prover:
                 yield from self.hollow(f"{action.name}: {source} → {dest}", *allowed, step.guard, happens)
 
     def irrefutable(self) -> Iterator[Hollow]:
-        """Claims that hold of anything at all, whatever the protocol does."""
+        """Claims that hold for any step whatsoever, so that they say nothing about the protocol."""
         universe = Universe(2, 2)
         before, after, seen = View.free(universe), View.free(universe, "'"), Seen.free(universe)
         session = z3.Const("session", universe.session)
@@ -175,7 +174,7 @@ class Prover:
             yield from self.hollow(claim.name, z3.Not(z3.And(*map(claim.of, steps))))
 
     def hollow(self, what: str, *facts: Term) -> Iterator[Hollow]:
-        """Nothing, if there is something of which these facts hold."""
+        """Yield a `Hollow` unless these facts are satisfiable."""
         answer = self.solver(*facts).check()
         if answer != z3.sat:
             yield Hollow(what, Verdict.BROKEN if answer == z3.unsat else Verdict.UNKNOWN)

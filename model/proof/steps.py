@@ -1,4 +1,4 @@
-"""What every step respects, if the invariant holds before it."""
+"""The step claims: what every step satisfies, if the invariant holds before it."""
 
 from collections.abc import Callable
 
@@ -69,14 +69,14 @@ def _idle_cancel(step: Step) -> Term:
 
 
 def _untouched(step: Step, p: Term) -> Term:
-    """Nothing has happened to the prompt."""
+    """The step does not affect the prompt."""
     before, after = step.before, step.after
     return z3.And(after.same_prompt(before, p), step.seen.nothing(p),
                   z3.Implies(before.live(p), after.covered(p) == before.covered(p)))
 
 
 def _heard_of(step: Step, p: Term) -> Term:
-    """The prompt is done, or will be canceled, or is asked to stop."""
+    """The prompt is done, will be canceled on entry, or is asked to stop."""
     return z3.Or(step.after.state(p) == DONE, step.after.covered(p))
 
 
@@ -88,7 +88,7 @@ def _revoke_is_exact(step: Step) -> Term:
 
 
 def _is_in_front(step: Step, p: Term) -> Term:
-    """By the calls alone: whom a stop is for."""
+    """The prompt that a stop targets, derived from the calls only."""
     return in_front(step.universe, step.before, step.where, p, step.after.told, step.before.wished_ahead)
 
 
@@ -148,7 +148,7 @@ SYSTEM = ("enter", "fail", "settle", "step", "finish", "recover")
 
 
 def rank(v: View, p: Term) -> Term:
-    """How many steps a prompt is from its end, at most, if nobody requeues it."""
+    """The maximum number of steps until the prompt ends, if it is not requeued."""
     term = z3.IntVal(0)
     for state, n in RANK:
         term = z3.If(v.state(p) == state, n, term)
@@ -166,84 +166,87 @@ def _descends(step: Step) -> Term:
 
 STEPS: tuple[StepClaim, ...] = (
     StepClaim(
-        "stopping-folds-nobody", "A turn that a call has canceled takes nobody in.",
+        "stopping-folds-nobody", "A canceled turn folds no prompts.",
         _each(lambda s, p: z3.Implies(s.seen.takes_in(p), s.before.reach(p) != CANCEL))),
     StepClaim(
-        "nobody-folds-past", "No turn takes in a prompt that was accepted after an interrupt which is still to enter.",
+        "nobody-folds-past", "No turn folds a prompt that was accepted after a pending interrupt.",
         lambda s: s.universe.every_pair(lambda p, q: z3.Implies(
             z3.And(s.seen.folded(p), s.before.is_in(q, s.before.home(p), ACCEPTED), s.before.urgent(q),
                    s.before.reach(q) == NOTHING), s.before.seq(p) < s.before.seq(q)))),
     StepClaim(
-        "interrupt-stops-no-later", "A turn that an interrupt stops was accepted before; since then it took in nobody.",
+        "interrupt-stops-no-later", "An interrupt stops only a turn that was accepted before it and that has folded "
+        "no prompt since.",
         _of("enter", lambda s, q: z3.Implies(s.seen.stopped(q), z3.And(
             s.before.seq(q) < s.before.seq(s.arguments["p"]), s.before.heard(q) < s.before.seq(s.arguments["p"]))))),
     StepClaim(
-        "reached-never-starts", "No prompt starts or folds that a call has canceled, by this step or earlier.",
+        "reached-never-starts", "No prompt that was canceled, in this step or earlier, starts or folds.",
         _each(lambda s, p: z3.Implies(z3.Or(s.seen.started(p), s.seen.folded(p)), s.after.reach(p) != CANCEL))),
     StepClaim(
-        "reached-ends-canceled", "If a call has canceled a prompt that waits, it can only end canceled.",
+        "reached-ends-canceled", "A prompt that is canceled while it waits can only end canceled.",
         _each(lambda s, p: z3.Implies(z3.And(_waits(s.before, p), s.after.reach(p) == CANCEL),
                                       one_of(s.after.outcome(p), NONE, CANCELED)))),
     StepClaim(
-        "running-is-asked", "A turn that runs is asked to stop when a call cancels it, and by nothing else.",
+        "running-is-asked", "A running turn is asked to stop when a call cancels it, and only then.",
         _each(lambda s, p: z3.And(
             z3.Implies(z3.And(s.before.state(p) == ACTIVE, s.before.reach(p) != CANCEL, s.after.reach(p) == CANCEL),
                        s.seen.stopped(p)),
             z3.Implies(s.seen.stopped(p), s.after.reach(p) == CANCEL)))),
     StepClaim(
-        "queue-is-dropped", "What is queued when a call cancels it is done then, and canceled.",
+        "queue-is-dropped", "A call that cancels a queued prompt immediately ends it as canceled.",
         _each(lambda s, p: z3.Implies(
             z3.And(s.before.state(p) == QUEUED, s.before.reach(p) == NOTHING, s.after.reach(p) == CANCEL),
             z3.And(s.after.state(p) == DONE, s.after.outcome(p) == CANCELED)))),
     StepClaim(
-        "nobody-vanishes", "A prompt that was accepted stays, with its seq, session, run id and urgency.",
+        "nobody-vanishes", "An accepted prompt is never lost, and keeps its seq, session, run id and urgency.",
         _each(lambda s, p: z3.Implies(s.before.state(p) != ABSENT, z3.And(
             s.after.state(p) != ABSENT, s.after.seq(p) == s.before.seq(p), s.after.home(p) == s.before.home(p),
             s.after.run_id(p) == s.before.run_id(p), s.after.urgent(p) == s.before.urgent(p))))),
     StepClaim(
-        "an-end-is-final", "A prompt that is done stays as it is.",
+        "an-end-is-final", "A finished prompt does not change.",
         _each(lambda s, p: z3.Implies(s.before.state(p) == DONE, s.after.same_prompt(s.before, p)))),
     StepClaim(
-        "first-comes-first", "Nothing starts past a queued prompt that is ahead: by seq, unless a call moved one.",
+        "first-comes-first", "No prompt starts before a queued prompt ahead of it. The order is by seq, unless a call "
+        "moved a prompt.",
         lambda s: s.universe.every_pair(lambda p, q: _first(s, p, q))),
     StepClaim(
-        "ids-are-not-folded", "No step folds a prompt with a caller's run id.",
+        "ids-are-not-folded", "No step folds a prompt with a run id.",
         _each(lambda s, p: z3.Implies(s.seen.folded(p), z3.Not(s.before.run_id(p))))),
     StepClaim(
-        "own-text", "A terminal event carries its own prompt's text, and comes when the prompt is done.",
+        "own-text", "A terminal event carries its own prompt's text, and is published when the prompt is done.",
         _each(lambda s, p: z3.Implies(s.seen.published(p) > 0,
                                       z3.And(s.seen.carries(p) == p, s.after.state(p) == DONE)))),
-    StepClaim("idle-cancel", "A cancel, stop or clear_queue of an idle session changes no prompt and not the hold, and "
-              "asks for nothing.", _idle_cancel),
-    StepClaim("apart", "A step in one session changes no other.", _isolated),
-    StepClaim("closed-is-closed", "Nothing is accepted while the server closes, and only a restart opens it.", _closed),
+    StepClaim("idle-cancel", "A cancel, stop or clear_queue on an idle session changes neither prompts nor the hold, "
+              "and has no effects.", _idle_cancel),
+    StepClaim("apart", "A step in one session changes no other session.", _isolated),
+    StepClaim("closed-is-closed", "No prompt is accepted while the server is closing, and only a restart ends the "
+              "closing.", _closed),
     StepClaim(
-        "record-is-written", "A prompt canceled on entry is done only with its record.",
+        "record-is-written", "The step that ends a prompt canceled on entry also writes its messages.",
         _each(lambda s, p: z3.Implies(z3.And(s.before.state(p) == CANCELED_ON_ENTRY, s.after.state(p) == DONE),
                                       s.seen.recorded(p)))),
     StepClaim(
-        "end-before-start", "When a turn starts, everything that is done has its terminal event already.",
+        "end-before-start", "When a turn starts, every finished prompt already has its terminal event.",
         lambda s: z3.And(z3.Not(s.seen.late), s.universe.every_pair(lambda p, q: z3.Implies(
             z3.And(s.seen.started(p), s.after.state(q) == DONE), s.after.ends(q) >= 1)))),
-    StepClaim("along-rows", "A prompt moves along the rows of the protocol, and in no other way.", _along_rows),
+    StepClaim("along-rows", "A prompt's state changes only as the rows of the protocol allow.", _along_rows),
     StepClaim(
-        "mark-rises", "No mark ever falls.",
+        "mark-rises", "No mark ever decreases.",
         lambda s: s.universe.every_session(lambda x: s.after.mark(x) >= s.before.mark(x))),
     StepClaim(
         "system-descends",
-        "What the system does by itself brings a prompt nearer to its end, and none further away.", _descends),
-    StepClaim("revoke-is-exact", "A revoke reaches its prompt, and nothing happens to any other.", _revoke_is_exact),
-    StepClaim("stop-keeps-others", "A stop changes no prompt but the one in front.",
+        "Each of the system's own steps brings some prompt closer to its end, and moves none further away.", _descends),
+    StepClaim("revoke-is-exact", "A revoke cancels its prompt and affects no other prompt.", _revoke_is_exact),
+    StepClaim("stop-keeps-others", "A stop changes no prompt except the one in front.",
               _of("stop", lambda s, p: z3.Or(_is_in_front(s, p), _untouched(s, p)))),
-    StepClaim("stop-is-heard", "A stop reaches the prompt in front, whether it is active or still to enter.",
+    StepClaim("stop-is-heard", "A stop cancels the prompt in front, whether it is active or has not entered yet.",
               _of("stop", lambda s, p: z3.Implies(_is_in_front(s, p), _heard_of(s, p)))),
-    StepClaim("held-waits", "In a held session no prompt starts that was not active, none folds, and the running turn "
-              "is not parked.", _each(_holds)),
-    StepClaim("latest-text", "What starts or folds has the latest text that a caller was told is taken; none is taken "
-              "once the prompt has begun or is canceled.", _edited),
-    StepClaim("interrupt-is-heard", "An interrupt that enters, not canceled and not held, has the active prompt that "
-              "was accepted before it asked to stop.",
+    StepClaim("held-waits", "In a held session no waiting prompt starts or folds, and the running turn continues.",
+              _each(_holds)),
+    StepClaim("latest-text", "A prompt starts or folds with the last text that the server accepted for it. The server "
+              "accepts no new text once the prompt has started or is canceled.", _edited),
+    StepClaim("interrupt-is-heard", "An interrupt that enters an unheld session, and is not canceled itself, asks the "
+              "active prompt to stop if that prompt was accepted earlier.",
               _of("enter", lambda s, q: z3.Implies(interrupts(s.before, s.arguments["p"], q), s.after.covered(q)))),
-    StepClaim("reject-finds-nobody", "What is accepted with reject finds every prompt done, and the session not held.",
-              _rejects),
+    StepClaim("reject-finds-nobody", "A prompt sent with reject is accepted only if every other prompt is done and the "
+              "session is not held.", _rejects),
 )

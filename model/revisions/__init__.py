@@ -1,4 +1,4 @@
-"""The protocol as it was, commit by commit. Each revision is written as its difference from the one before."""
+"""Models of the original server, one per commit. Each revision is written as a subclass of the one before."""
 
 from .machine import Revision
 from .r0 import R0

@@ -1,18 +1,18 @@
-"""What every revision of the original is made of: goroutines, call frames, a queue, and one registration a session.
+"""The parts that all revisions of the original share: goroutines, call frames, a queue, one registration per session.
 
-This is machinery, not behaviour: how a frame is pushed, how an event is buffered, what a prompt's goroutine is. What
-is done under which lock, and in which order, is written in the modules of the revisions.
+This module has only mechanism: how a frame is pushed, how an event is buffered, what a prompt's goroutine is. The
+revisions' own modules define what happens under which lock, and in which order.
 
 How the Go code maps to the model:
 - A posted prompt gets a goroutine that runs `coordinator.run`, which calls `sessionAgent.Run`. A dequeued prompt gets
-  none: `Run` calls itself for it, so a goroutine is a stack of *frames*, and only the top one moves.
-- The frame that `coordinator.run` called has an `OnComplete` hook: its completion is buffered in the goroutine
-  (`latest`) and published when the whole stack has returned. Other frames publish at once.
-- `activeRequests` holds one cancel function a session: `registered` names the frame whose turn it would stop.
-- One step of the model is what the original does under one lock, or one access outside any lock.
+  no goroutine: `Run` calls itself for it. A goroutine is therefore a stack of *frames*, and only the top frame runs.
+- The frame called by `coordinator.run` has an `OnComplete` hook: its completion is buffered in the goroutine (`latest`)
+  and published when the whole stack has returned. Other frames publish at once.
+- `activeRequests` holds one cancel function per session: `registered` names the frame whose turn it would stop.
+- One step of the model is one critical section of the original, or one access outside any lock.
 
-A prompt's state is what an observer would say of it: accepted until it is queued or its turn is registered, active
-until its turn has ended, done from then on, whether or not its event has been published.
+A prompt's state is what an observer would report: accepted until it is queued or its turn is registered, active until
+its turn has ended, and done from then on, whether or not its event has been published.
 """
 
 from collections.abc import Iterable
@@ -36,21 +36,21 @@ class Frame(NamedTuple):
     """One activation of `sessionAgent.Run`."""
 
     seq: int  # its prompt
-    at: str  # the step it does next
-    accept_seq: int = 0  # of its accept handle; 0: in process, no handle
-    entry_seq: int = 0  # the `acceptSeq` its call carries from an earlier queueing
-    open: bool = False  # the handle still counts
+    at: str  # its position: the step it takes next
+    accept_seq: int = 0  # of its accept handle; 0: in-process, no handle
+    entry_seq: int = 0  # the `acceptSeq` that its call carries from an earlier queueing
+    open: bool = False  # the handle still counts as a reservation
     hook: int = 0  # the goroutine that buffers its completion; 0: publishes at once
     stop: bool = False  # its turn was asked to stop
     read: tuple[Entry, ...] = ()  # a copy of the queue that it read in an earlier step
 
 
 class Goroutine(NamedTuple):
-    """A stack of frames, and what `coordinator.run` knows of it."""
+    """A stack of frames, and the state that `coordinator.run` keeps for it."""
 
     head: int  # the prompt it was started for
     frames: tuple[Frame, ...]
-    latest: tuple[int, Outcome] | None = None  # the completion buffered by the hook
+    latest: tuple[int, Outcome] | None = None  # the completion that the hook has buffered
     error: int = 0  # the prompt whose error the last frame returned; 0: none, or canceled
 
     @property
@@ -59,7 +59,7 @@ class Goroutine(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """A call of cancel or clear_queue that takes more than one step."""
+    """A call in progress that takes more than one step: cancel, clear_queue or close."""
 
     name: str
     read: tuple[Entry, ...] = ()
@@ -70,7 +70,7 @@ class _Fields(NamedTuple):
     prompts: tuple[Prompt, ...] = ()
     queue_entries: tuple[Entry, ...] = ()
     registered: tuple[int, int] | None = None  # goroutine and frame
-    accepted: int = 0  # reservations that are open
+    accepted: int = 0  # open reservations
     accept_gen: int = 0  # the latest accept sequence
     mark: int = 0  # 0: none
     flag: bool = False
@@ -86,11 +86,11 @@ class Agent(_Fields, AnySession):
     __slots__ = ()
 
     def covered(self, prompt: Prompt) -> bool:
-        """Whether the prompt's turn has been asked to stop. The mark counts the original's own sequence, not ours."""
+        """Whether the prompt's turn has been asked to stop. The mark refers to the original's own sequence numbers."""
         return any(f.seq == prompt.seq and f.stop for g in self.goroutines for f in g.frames)
 
     def retire(self) -> "tuple[Agent, tuple[Prompt, ...]]":
-        """The session without the prompts that are done and that nothing refers to any more, and those."""
+        """Split off the finished prompts that nothing refers to: the session without them, and the prompts."""
         used = {e.seq for e in self.queue_entries}
         for g in self.goroutines:
             used.add(g.head)
@@ -104,7 +104,7 @@ class Agent(_Fields, AnySession):
 
 
 class World:
-    """A step in the making: the session as far as it has moved, and the effects so far."""
+    """One step being carried out: the session so far, and the effects."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -116,7 +116,7 @@ class World:
     # --- prompts
 
     def move(self, seq: int, state: State, outcome: Outcome | None = None) -> None:
-        """What an observer says of the prompt now. On a dead context no turn starts, though it registers."""
+        """Set the prompt's observable state. On a dead context a turn registers but does not start."""
         if state is State.ACTIVE and not self.agent.dead:
             self.effects.append(Start(seq))
         self.change(seq, state=state, outcome=outcome)
@@ -131,13 +131,13 @@ class World:
         self.change(seq, ends=min(2, self.agent.prompt(seq).ends + 1))
 
     def drop(self, entries: Iterable[Entry]) -> None:
-        """Prompts that leave the queue canceled."""
+        """End these prompts of the queue as canceled."""
         for entry in entries:
             if self.agent.prompt(entry.seq).state is State.QUEUED:
                 self.move(entry.seq, State.DONE, Outcome.CANCELED)
 
     def reach(self, seqs: Iterable[int], reach: Reach) -> None:
-        """History: a call has reached these prompts."""
+        """Record in the history that a call has targeted these prompts."""
         for seq in seqs:
             if self.agent.prompt(seq).reach is not Reach.CANCEL:
                 self.change(seq, reach=reach)
@@ -152,7 +152,7 @@ class World:
         self.set(goroutines=tuple(sorted((*others, goroutine))))
 
     def top(self, head: int, **fields: object) -> None:
-        """Changes the goroutine's top frame."""
+        """Change the goroutine's top frame."""
         g = self.goroutine(head)
         self.put(g._replace(frames=(*g.frames[:-1], g.top._replace(**fields))))  # type: ignore[arg-type]
 
@@ -171,15 +171,15 @@ class World:
         self.set(goroutines=tuple(g for g in self.agent.goroutines if g.head != head))
 
     def register(self, head: int) -> None:
-        """`activeRequests.Set`: whatever was registered is overwritten."""
+        """`activeRequests.Set`: overwrites any earlier registration."""
         self.set(registered=(head, len(self.goroutine(head).frames) - 1))
 
     def unregister(self) -> None:
-        """`activeRequests.Del`: by session, whoever's entry it is."""
+        """`activeRequests.Del`: deletes the session's registration, whichever turn made it."""
         self.set(registered=None)
 
     def stop_registered(self) -> None:
-        """Calls the registered cancel function."""
+        """Call the registered cancel function."""
         if self.agent.registered is not None:
             head, depth = self.agent.registered
             for g in self.agent.goroutines:
@@ -187,7 +187,7 @@ class World:
                     self.stop(g, [depth])
 
     def stop(self, goroutine: Goroutine, depths: Iterable[int]) -> None:
-        """The contexts of these frames are canceled: a turn that runs in one is asked to stop."""
+        """Cancel the contexts of these frames, which asks their running turns to stop."""
         frames = list(goroutine.frames)
         for depth in depths:
             frame = frames[depth]
@@ -199,8 +199,8 @@ class World:
     # --- completions
 
     def complete(self, hook: int, seq: int, outcome: Outcome) -> None:
-        """`publishRunComplete`: into the buffer of the goroutine whose hook the call carries, else to the broker."""
+        """`publishRunComplete`: to the buffer of the goroutine whose hook the call carries, otherwise to the broker."""
         if not hook:
             self.publish(seq, outcome)
-        elif any(g.head == hook for g in self.agent.goroutines):  # else nobody is left to publish what is buffered
+        elif any(g.head == hook for g in self.agent.goroutines):  # otherwise no goroutine is left to publish the buffer
             self.put(self.goroutine(hook)._replace(latest=(seq, outcome)))

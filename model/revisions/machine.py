@@ -1,4 +1,4 @@
-"""How the explorer runs a revision: its steps by name, each an action that happens to one goroutine or session."""
+"""Adapts a revision to the explorer: each of its named steps becomes an action on one goroutine or session."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ ACTOR = {"accept": Actor.CLIENT, "cancel": Actor.CLIENT, "clear_queue": Actor.CL
 
 
 class Do(NamedTuple):
-    """A step that a goroutine may take: the action's name, its variant, and the method that does it."""
+    """A possible step of a goroutine: the action's name, its variant, and the method that carries it out."""
 
     action: str
     method: str
@@ -39,17 +39,17 @@ def _by_name(revision: "Revision", method: str, world: World, *arguments: object
 class Revision:
     """A revision of the original protocol, as the explorer sees it."""
 
-    accepts: tuple[Variant, ...] = (False, True, "in process")  # without a run id, with one, and from inside
-    names: tuple[str, ...] = ()  # of the actions it is limited to; empty: all
+    accepts: tuple[Variant, ...] = (False, True, "in process")  # without a run id, with a run id, in-process
+    names: tuple[str, ...] = ()  # the names of the actions it is restricted to; empty: all
 
     name: ClassVar[str]
     title: ClassVar[str]
     rows: ClassVar[tuple[Row, ...]] = ()
     start: ClassVar[Agent] = Agent()
 
-    CALLS: ClassVar[tuple[str, ...]]  # what clients and operators call: methods of that name
-    LATER: ClassVar[dict[str, str]] = {}  # calls of more than one step: what the second does
-    STEPS: ClassVar[dict[str, tuple[Do, ...]]]  # what a frame may do, by where it is
+    CALLS: ClassVar[tuple[str, ...]]  # the calls of clients and operators, each a method of that name
+    LATER: ClassVar[dict[str, str]] = {}  # for calls of two steps: the method for the second
+    STEPS: ClassVar[dict[str, tuple[Do, ...]]]  # the possible steps of a frame, by its position
 
     @property
     def actions(self) -> tuple[Action, ...]:
@@ -80,7 +80,7 @@ class Revision:
                     yield self.move(agent, do.action, g.top.seq, do.variant, do.method, g.head, do.variant)
 
     def possible(self, agent: Agent, frame: Frame, do: Do) -> bool:
-        """Whether a frame that is at the right place may take the step now."""
+        """Whether a frame at the right position can take the step now."""
         if agent.dead and frame.at == "begin":  # every read of the database fails
             return do.action == "fail"
         if do.variant is Outcome.CANCELED:

@@ -1,8 +1,9 @@
-"""The verdict matrix: every revision against every property, and what each repair fixed and left.
+"""The verdict matrix: every revision against every property, and what each revision fixed and introduced.
 
-A revision is searched within a few *profiles*, each a kind of prompts and a bound, chosen so that together they reach
-every property that a revision can break and stay small. A cell holds if no profile breaks the property; otherwise it
-has the shortest counterexample of all profiles. The reference is searched within the same bounds.
+Each revision is explored within a few *profiles*. A profile is a set of prompt kinds and bounds. The profiles are small
+and together they violate every property that a revision can violate. A cell reads "holds" if no profile violates the
+property; otherwise it has the shortest counterexample of all profiles. The reference is explored within the same
+bounds.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +25,14 @@ from .machine import Revision
 
 @dataclass(frozen=True)
 class Profile:
-    """What a search lets callers do."""
+    """The calls that a search allows."""
 
     bounds: Bounds
-    accepts: tuple[Variant, ...]  # kinds of prompts
+    accepts: tuple[Variant, ...]  # kinds of prompt
     why: str
 
     def spend(self, spent: tuple[int, ...], call: Call) -> tuple[int, ...] | None:
-        """What is spent of the bounds after a call, or None if the profile does not allow the call."""
+        """How much of the bounds is spent after a call, or None if the profile rules the call out."""
         refused = call.action.bound == "prompts" and call.variant not in self.accepts
         return None if refused else spend(self.bounds, spent, call)
 
@@ -43,19 +44,19 @@ INSIDE: tuple[Variant, ...] = ("in process",)
 PROFILES: tuple[Profile, ...] = (
     Profile(Bounds(2, cancels=1), ANY, "two prompts of any kind and a cancel"),
     Profile(Bounds(2, cancels=1, clears=1), NAMED, "two prompts with run ids, a cancel and a clear_queue"),
-    Profile(Bounds(3), NAMED, "three prompts with run ids: order, and who is active"),
-    Profile(Bounds(2, requeues=1), NAMED, "two prompts with run ids, and a turn that goes on after a summary"),
-    Profile(Bounds(1, cancels=1, requeues=1), NAMED, "a turn that goes on after a summary, and a cancel"),
-    Profile(Bounds(2, cancels=1, requeues=1), NAMED, "the same with two prompts"),
-    Profile(Bounds(2, clears=1, requeues=1), INSIDE, "two prompts from inside, a summary and a clear_queue"),
+    Profile(Bounds(3), NAMED, "three prompts with run ids: ordering and concurrency"),
+    Profile(Bounds(2, requeues=1), NAMED, "two prompts with run ids, and a turn that resumes after compaction"),
+    Profile(Bounds(1, cancels=1, requeues=1), NAMED, "a turn that resumes after compaction, and a cancel"),
+    Profile(Bounds(2, cancels=1, requeues=1), NAMED, "two prompts, a turn that resumes after compaction, and a cancel"),
+    Profile(Bounds(2, clears=1, requeues=1), INSIDE, "two in-process prompts, compaction and a clear_queue"),
     Profile(Bounds(2, closes=1), NAMED, "two prompts with run ids and a shutdown"),
 )
 
 
 REFERENCE_PROFILE = Profile(Bounds(2, cancels=1, closes=1, sessions=2), ANY, "the reference only: two sessions")
 
-# Where a property says nothing, because what it speaks of is not there: the revisions' models keep sessions apart and
-# prompts at hand by construction, r0 has no prompts canceled on entry, and only r4 has a close of its own.
+# Properties that do not apply: in the models of the revisions sessions are isolated and prompts cannot be lost by
+# construction, r0 cancels no prompt on entry, and only r4 has a close.
 SILENT: Mapping[str, tuple[str, ...]] = {
     "isolation": ("r0", "r1", "r2", "r3", "r4"),
     "no-loss": ("r0", "r1", "r2", "r3", "r4"),
@@ -63,22 +64,22 @@ SILENT: Mapping[str, tuple[str, ...]] = {
     "closed": ("r0", "r1", "r2", "r3"),
 }
 
-DELIVERY_BOUNDS = Bounds(2, crashes=1)  # two prompts, and a subscriber that goes away once
+DELIVERY_BOUNDS = Bounds(2, crashes=1)  # two prompts, and a subscriber that disconnects once
 JUDGED = (*PROPERTIES, DELIVERY)
 
 
 @dataclass(frozen=True)
 class Column:
-    """One protocol's verdicts on dispatch, and on delivery, which has a model of its own."""
+    """One protocol's verdicts, including that on delivery, which has its own model."""
 
     name: str
     title: str
     violations: dict[str, Trace]  # by property id: the shortest of all profiles
     states: int
-    unjudged: tuple[str, ...] = ()  # what nothing is known of
+    unjudged: tuple[str, ...] = ()  # properties that were not checked
 
     def cell(self, property: str) -> str:
-        """`holds`, `fails` with the length of the shortest counterexample, or `–` where it cannot fail."""
+        """`holds`, `fails` with the length of the shortest counterexample, or `–` if the property does not apply."""
         if property in self.violations:
             return f"fails {len(self.violations[property])}"
         return "–" if self.name in SILENT.get(property, ()) or property in self.unjudged else "holds"
@@ -91,7 +92,7 @@ class Column:
 
 @dataclass(frozen=True)
 class PackedColumn:
-    """A column as plain data, which can cross over from another process: its traces are numbers."""
+    """A column as plain data that can be sent between processes. Its traces are encoded as numbers."""
 
     title: str
     states: int
@@ -103,7 +104,7 @@ class PackedColumn:
 
 
 def _judged_on(protocol: Behaviour, id: str) -> Behaviour:
-    """What a property is judged on: delivery is a model of its own."""
+    """The model that a property is checked on: delivery has its own."""
     return delivery_of(protocol.name) if id == DELIVERY.id else protocol
 
 
@@ -124,7 +125,7 @@ def column(behaviour: Behaviour, watch: Watch | None = None) -> Column:
             if id not in violations or len(trace) < len(violations[id]):
                 violations[id] = trace
     states = sum(r.states for r in results)
-    if isinstance(behaviour, Protocol) and behaviour is not REFERENCE:  # says nothing of delivery
+    if isinstance(behaviour, Protocol) and behaviour is not REFERENCE:  # a variant does not define delivery
         return Column(behaviour.name, behaviour.name, violations, states, (DELIVERY.id,))
     violations |= explore_fully(delivery_of(behaviour.name), DELIVERY_BOUNDS, properties=[DELIVERY]).violations
     title = behaviour.title if isinstance(behaviour, Revision) else "the reference protocol"
@@ -132,7 +133,7 @@ def column(behaviour: Behaviour, watch: Watch | None = None) -> Column:
 
 
 def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -> Result:
-    """Searches one protocol within one profile."""
+    """Explore one protocol within one profile."""
     if isinstance(behaviour, Revision):
         kinds = tuple(kind for kind in profile.accepts if kind in behaviour.accepts)
         behaviour = replace(behaviour, accepts=kinds)
@@ -141,18 +142,18 @@ def search(behaviour: Behaviour, profile: Profile, watch: Watch | None = None) -
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the repair ladder."""
+    """Two consecutive revisions, and what changed between them."""
 
     before: Column
     after: Column
 
     def properties(self, before: bool, after: bool) -> list[str]:
-        """Properties that were broken or not before the repair, and are or are not after it."""
+        """The properties that are violated in the earlier revision iff `before`, and in the later one iff `after`."""
         return [p.id for p in JUDGED
                 if (p.id in self.before.violations, p.id in self.after.violations) == (before, after)]
 
     def flaws(self, before: bool, after: bool) -> list[str]:
-        """The same for flaws."""
+        """The flaws that are present in the earlier revision iff `before`, and in the later one iff `after`."""
         return [f.name for f in FLAWS
                 if (self.before.name in f.revisions, self.after.name in f.revisions) == (before, after)]
 

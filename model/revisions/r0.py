@@ -1,7 +1,7 @@
-"""r0: before the repairs. No accept tracking, no mark, no lock: every map access is a step of its own.
+"""r0: before the fixes. No accept tracking, no mark, no lock: every map access is a separate step.
 
-Seed 003 shows it as its removed and context lines. Until a prompt has registered or queued itself, nobody but its own
-goroutine knows of it, so a cancel in between finds nothing to cancel.
+Seed 003 shows it in its removed and context lines. Until a prompt has registered or queued itself, only its own
+goroutine knows about it, so a cancel before that point finds nothing to cancel.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ END_TURN, ERROR, CANCELED, FOLDED = Outcome
 
 @dataclass(frozen=True)
 class R0(Revision):
-    """Every prompt enters as in-process prompts still do in all later revisions."""
+    """Every prompt enters in the way that in-process prompts still do in all later revisions."""
 
     accepts: tuple[Variant, ...] = (False, True)
 
@@ -58,7 +58,7 @@ class R0(Revision):
     # --- entry
 
     def look(self, w: World, head: int, _: Variant) -> None:
-        """003 Run: IsSessionBusy, without a lock. What it saw may be out of date when the frame acts on it."""
+        """003 Run: IsSessionBusy, without a lock. The result may be stale by the time the frame acts on it."""
         w.top(head, at="read" if w.agent.registered else "begin")
 
     def read_queue(self, w: World, head: int, _: Variant) -> None:
@@ -66,14 +66,14 @@ class R0(Revision):
         w.top(head, read=w.agent.queue_entries, at="write")
 
     def enqueue(self, w: World, head: int, _: Variant) -> None:
-        """003 Run: messageQueue.Set of what was read, with the call behind it and its OnComplete stripped."""
+        """003 Run: messageQueue.Set of the copy that was read, with the call appended and its OnComplete stripped."""
         frame = w.goroutine(head).top
         w.set(queue_entries=(*frame.read, Entry(frame.seq, frame.entry_seq)))
         w.move(frame.seq, State.QUEUED)
         self.give_back(w, head)
 
     def begin(self, w: World, head: int, _: Variant) -> None:
-        """003 Run: activeRequests.Set, after the session and its messages were read; nobody is asked again."""
+        """003 Run: activeRequests.Set, after reading the session and its messages, without another busy check."""
         w.register(head)
         w.top(head, at="stream", stop=w.agent.dead)
         w.move(w.goroutine(head).top.seq, State.ACTIVE)
@@ -84,10 +84,10 @@ class R0(Revision):
         self.give_back(w, head)
 
     def fail_early(self, w: World, head: int) -> None:
-        """The turn ends before it could begin. On a dead context the error is context.Canceled, and not reported."""
+        """The turn ends before it starts. On a dead context the error is context.Canceled, which is not reported."""
         g = w.goroutine(head)
         if w.agent.dead:
-            w.reach([g.top.seq], Reach.CANCEL)  # the shutdown that killed the context may still be under way
+            w.reach([g.top.seq], Reach.CANCEL)  # the shutdown that killed the context may still be in progress
         w.move(g.top.seq, State.DONE, CANCELED if w.agent.dead else ERROR)
         w.put(g._replace(error=0 if w.agent.dead else g.top.seq))
 
@@ -98,14 +98,14 @@ class R0(Revision):
         w.top(head, read=w.agent.queue_entries, at="fold")
 
     def fold(self, w: World, head: int, _: Variant) -> None:
-        """003 PrepareStep (removed lines): … then messageQueue.Del, and all that was read joins the turn."""
+        """003 PrepareStep (removed lines): … then messageQueue.Del, and every prompt that was read joins the turn."""
         read = w.goroutine(head).top.read
         w.set(queue_entries=())
         w.top(head, read=(), at="stream")
         self.take_in(w, head, read)
 
     def take_in(self, w: World, head: int, entries: tuple[Entry, ...]) -> None:
-        """createUserMessage for each. The end of one without a run id is the turn's end; the others have none."""
+        """createUserMessage for each. A prompt without a run id ends with the turn; the others get no event."""
         for entry in entries:
             w.effects.append(Fold(entry.seq, into=w.goroutine(head).top.seq))
             w.move(entry.seq, State.DONE, FOLDED)
@@ -113,7 +113,7 @@ class R0(Revision):
                 w.publish(entry.seq, FOLDED)
 
     def finish(self, w: World, head: int, outcome: Outcome) -> None:
-        """003 Run: Stream returns. After an error or a cancel the deferred publish runs, and nobody hands off."""
+        """003 Run: Stream returns. After an error or a cancel, the deferred publish runs and there is no handoff."""
         g = w.goroutine(head)
         w.move(g.top.seq, State.DONE, outcome)
         if outcome is END_TURN:
@@ -123,17 +123,17 @@ class R0(Revision):
             w.top(head, at="clean_up")
             w.complete(g.top.hook, g.top.seq, outcome)
 
-    # --- the summary: the context window is full, and the turn must go on after it. Seed 003 only speaks of the
-    # continuation; the rest is in the code around it, which no revision touches.
+    # --- compaction: the context window is full, and the turn must resume after a summary. Seed 003 covers only the
+    # continuation; the rest is in the surrounding code, which no revision changes.
 
     def summarize(self, w: World, head: int, _: Variant) -> None:
-        """Run, shouldSummarize: activeRequests.Del, without a lock. The session looks idle."""
+        """Run, shouldSummarize: activeRequests.Del, without a lock. The session appears idle."""
         w.unregister()
         w.top(head, at="summarizing")
 
     def begin_summary(self, w: World, head: int, _: Variant) -> None:
-        """Summarize refuses a busy session and fails on the turn's context if that is canceled; else it registers a
-        cancel function of its own. Asking and registering are one step here."""
+        """Summarize refuses a busy session, and fails if the turn's context is canceled; otherwise it registers its own
+        cancel function. The check and the registration are one step in this model."""
         if w.agent.registered:
             self.finish(w, head, ERROR)
         elif w.goroutine(head).top.stop:
@@ -143,8 +143,8 @@ class R0(Revision):
             w.top(head, at="summary")
 
     def requeue(self, w: World, head: int, _: Variant) -> None:
-        """Summarize unregisters and returns nil, canceled or not, unless the workspace's context is dead: then it
-        cannot delete the summary. Run appends the call as it is, its OnComplete kept, here in the same step."""
+        """Summarize unregisters and returns nil, canceled or not. (On a dead context it cannot delete the summary, and
+        fails.) Run appends the unchanged call, with its OnComplete; in this model in the same step."""
         w.unregister()
         if w.agent.dead:
             self.finish(w, head, CANCELED)
@@ -157,7 +157,7 @@ class R0(Revision):
     # --- the end of the turn, and the handoff
 
     def leave(self, w: World, head: int, _: Variant) -> None:
-        """003 Run: activeRequests.Del before the queue is looked at, without a lock. The session looks idle."""
+        """003 Run: activeRequests.Del before the queue is checked, without a lock. The session appears idle."""
         w.unregister()
         w.top(head, at="hand_off")
 
@@ -169,19 +169,19 @@ class R0(Revision):
             self.end_chain(w, head)
 
     def end_chain(self, w: World, head: int) -> None:
-        """003 Run: nothing is queued, and the deferred publish runs for this frame's own prompt."""
+        """003 Run: the queue is empty, and the deferred publish runs for this frame's own prompt."""
         frame = w.goroutine(head).top
         w.top(head, at="clean_up")
         w.put(w.goroutine(head)._replace(error=0))
         w.complete(frame.hook, frame.seq, self.ended_well(w))
 
     def ended_well(self, w: World) -> Outcome:
-        """003 Run: what the event of a turn that ended well says. It asks the caller's context, not the turn."""
+        """003 Run: the outcome in the event of a successful turn. It checks the caller's context, not the turn."""
         return CANCELED if w.agent.dead else END_TURN
 
     def pop(self, w: World, head: int, _: Variant) -> None:
-        """003 Run (removed lines): messageQueue.Set of the rest; Run calls itself. skipRunComplete: the frame's own
-        event is given up."""
+        """003 Run (removed lines): messageQueue.Set of the rest; Run calls itself. skipRunComplete discards the frame's
+        own event."""
         first, *rest = w.goroutine(head).top.read
         w.set(queue_entries=tuple(rest))
         w.top(head, read=(), at="clean_up")
@@ -189,24 +189,24 @@ class R0(Revision):
         w.call(head, Frame(first.seq, "look", entry_seq=first.accept_seq, hook=first.hook))
 
     def clean_up(self, w: World, head: int, _: Variant) -> None:
-        """003 Run: the deferred activeRequests.Del, whoever is registered by now."""
+        """003 Run: the deferred activeRequests.Del, whichever turn is registered by now."""
         w.unregister()
         self.give_back(w, head)
 
     def give_back(self, w: World, head: int) -> None:
-        """The frame returns: to the frame that called it, or to coordinator.run."""
+        """The frame returns to the frame that called it, or to coordinator.run."""
         if len(w.goroutine(head).frames) > 1:
             w.unwind(head)
         else:
             w.top(head, at="return", read=())
 
     def come_back(self, w: World, head: int, _: Variant) -> None:
-        """003 coordinator.run: publishes the completion that the hook buffered, if any."""
+        """003 coordinator.run: publishes the completion that the hook has buffered, if any."""
         if latest := w.goroutine(head).latest:
             w.publish(*latest)
         w.go_exit(head)
 
-    # --- what clients call
+    # --- client calls
 
     def cancel(self, w: World) -> None:
         """003 Cancel (removed lines): calls the registered cancel function …"""
@@ -216,16 +216,16 @@ class R0(Revision):
         w.set(callers=(*w.agent.callers, Caller("cancel", reached=tuple(p.seq for p in live))))
 
     def cancel_rest(self, w: World, caller: Caller) -> None:
-        """… then messageQueue.Del, in silence."""
+        """… then messageQueue.Del, without publishing anything."""
         w.set(callers=tuple(c for c in w.agent.callers if c is not caller))
         known = {p.seq for p in w.agent.prompts if p.state is not State.DONE}
         w.reach((seq for seq in caller.reached if seq in known), Reach.CANCEL)
-        w.reach((e.seq for e in w.agent.queue_entries), Reach.CANCEL)  # accepted while the cancel was under way
+        w.reach((e.seq for e in w.agent.queue_entries), Reach.CANCEL)  # accepted while the cancel was in progress
         w.drop(w.agent.queue_entries)
         w.set(queue_entries=())
 
     def clear_queue(self, w: World) -> None:
-        """003 ClearQueue (removed lines): messageQueue.Del, in silence, without a lock."""
+        """003 ClearQueue (removed lines): messageQueue.Del, without a lock and without publishing anything."""
         w.reach((e.seq for e in w.agent.queue_entries), Reach.CLEAR)
         w.drop(w.agent.queue_entries)
         w.set(queue_entries=())

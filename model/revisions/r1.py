@@ -1,7 +1,7 @@
 """r1: a pending flag (seed 002). Prompts are counted from acceptance, and a cancel that finds one sets a flag.
 
-New: the accept handle and its counter, a lock a session for entry, drain, handoff and cancel, the canceled turn that is
-written down. The flag belongs to the session and not to a prompt: whoever comes first consumes it.
+New: the accept handle and its counter; a lock per session for entry, drain, handoff and cancel; messages for a turn
+canceled on entry. The flag belongs to the session and not to a prompt: the first prompt to enter consumes it.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class R1(R0):
         return frame._replace(open=True)
 
     def release(self, w: World, head: int) -> None:
-        """002 AcceptedRun.Close and endAccepted: counts down once."""
+        """002 AcceptedRun.Close and endAccepted: decrements the counter once."""
         if w.goroutine(head).top.open:
             w.top(head, open=False)
             w.set(accepted=w.agent.accepted - 1)
@@ -55,7 +55,7 @@ class R1(R0):
     # --- entry, one step under the lock
 
     def enter(self, w: World, head: int, _: Variant) -> None:
-        """002 Run: canceled on entry, queued or registered, under the session's lock; the handle is closed in it."""
+        """002 Run: canceled on entry, queued or registered, and the handle closed, all under the session's lock."""
         frame = w.goroutine(head).top
         if self.canceled_on_entry(w, frame):
             w.move(frame.seq, State.CANCELED_ON_ENTRY)
@@ -73,7 +73,7 @@ class R1(R0):
             self.release(w, head)
 
     def canceled_on_entry(self, w: World, frame: Frame) -> bool:
-        """The flag, which is consumed."""
+        """Whether the flag is set. Consumes it."""
         flag = w.agent.flag
         w.set(flag=False)
         return flag
@@ -83,7 +83,7 @@ class R1(R0):
         return Entry(frame.seq)
 
     def settle(self, w: World, head: int, _: Variant) -> None:
-        """002 persistCanceledTurn, and Run returns nil: nothing is published."""
+        """002 persistCanceledTurn, and Run returns nil without publishing anything."""
         frame = w.goroutine(head).top
         w.effects.append(Record(frame.seq))
         w.move(frame.seq, State.DONE, CANCELED)
@@ -95,14 +95,14 @@ class R1(R0):
         self.give_back(w, head)
 
     def fail_registered(self, w: World, head: int, _: Variant) -> None:
-        """Run fails after it registered and before the defer that publishes is installed."""
+        """Run fails after it has registered and before it installs the defer that publishes."""
         self.fail_early(w, head)
         w.top(head, at="clean_up")
 
     # --- the turn
 
     def step(self, w: World, head: int, _: Variant) -> None:
-        """002 PrepareStep: the queue is taken under the lock, and dropped in silence if the flag is set."""
+        """002 PrepareStep: takes the queue under the lock, and drops it without publishing if the flag is set."""
         taken = w.agent.queue_entries
         w.set(queue_entries=())
         w.top(head, at="stream")
@@ -112,7 +112,7 @@ class R1(R0):
             self.take_in(w, head, taken)
 
     def hand_off(self, w: World, head: int, _: Variant) -> None:
-        """002 Run: one step under the lock. The flag drops the queue in silence; it is consumed in any case."""
+        """002 Run: one step under the lock. If the flag is set, drops the queue without publishing. Clears the flag."""
         if w.agent.flag:
             w.drop(w.agent.queue_entries)
             w.set(queue_entries=(), flag=False)
@@ -122,7 +122,7 @@ class R1(R0):
             self.end_chain(w, head)
 
     def run_next(self, w: World, head: int) -> None:
-        """002 Run: the first in the queue gets a fresh reservation, and Run calls itself for it."""
+        """002 Run: the first queued prompt gets a new reservation, and Run calls itself for it."""
         first, *rest = w.agent.queue_entries
         w.set(queue_entries=tuple(rest))
         w.top(head, at="clean_up")
@@ -130,14 +130,14 @@ class R1(R0):
         w.call(head, self.reserve(w, Frame(first.seq, "enter", entry_seq=first.accept_seq, hook=first.hook)))
 
     def come_back(self, w: World, head: int, _: Variant) -> None:
-        """The deferred Close gives the reservation back, if Run was never entered."""
+        """The deferred Close releases the reservation, if Run was never entered."""
         self.release(w, head)
         super().come_back(w, head, _)
 
-    # --- what clients call
+    # --- client calls
 
     def cancel(self, w: World) -> None:
-        """002 Cancel, one step under the lock: stop the turn, set the flag if anyone is accepted, drop the queue."""
+        """002 Cancel, one step under the lock: stop the turn, set the flag if a prompt is accepted, drop the queue."""
         w.reach((p.seq for p in w.agent.prompts if p.state is not State.DONE), Reach.CANCEL)
         w.stop_registered()
         if w.agent.accepted:
@@ -148,6 +148,6 @@ class R1(R0):
         w.set(flag=True)
 
     def drop_queue(self, w: World) -> None:
-        """In silence."""
+        """Publishes nothing."""
         w.drop(w.agent.queue_entries)
         w.set(queue_entries=())

@@ -1,8 +1,8 @@
-"""r2: a high-water mark (seeds 000 and 001). Handles are numbered, and a cancel covers the numbers given out so far.
+"""r2: a high-water mark (seeds 000 and 001). Handles are numbered, and a cancel covers the numbers assigned so far.
 
-New: the accept sequence and the mark instead of the flag; a prompt canceled on entry publishes its completion. The mark
-is deleted when the count of open handles reaches zero, an untracked prompt (sequence 0) is covered by any mark, and
-the drain asks the mark after it has let go of the lock.
+New: the accept sequence, and the mark instead of the flag; a prompt canceled on entry publishes its completion. Three
+weaknesses: the mark is deleted when the number of open handles reaches zero, any mark covers an untracked prompt
+(sequence 0), and the drain checks the mark after it has released the lock.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class R2(R1):
     """The mark replaces the flag."""
 
     name = "r2"
-    title = "high-water mark: a cancel covers the sequence numbers given out so far"
+    title = "high-water mark: a cancel covers the sequence numbers assigned so far"
 
     def reserve(self, w: World, frame: Frame) -> Frame:
         """000 BeginAccepted: counts and numbers the handle."""
@@ -26,17 +26,17 @@ class R2(R1):
         return super().reserve(w, frame._replace(accept_seq=w.agent.accept_gen))
 
     def release(self, w: World, head: int) -> None:
-        """000 endAccepted: with the last handle the mark goes too."""
+        """000 endAccepted: closing the last handle deletes the mark."""
         if w.goroutine(head).top.open and w.agent.accepted == 1:
             w.set(mark=0)
         super().release(w, head)
 
     def covers(self, agent: Agent, accept_seq: int) -> bool:
-        """000 canceledBySeq: an untracked call is covered by any mark."""
+        """000 canceledBySeq: any mark covers an untracked call."""
         return agent.mark > 0 and accept_seq <= agent.mark
 
     def canceled_on_entry(self, w: World, frame: Frame) -> bool:
-        """The mark, which is not consumed."""
+        """Whether the mark covers the frame. Does not consume the mark."""
         return self.covers(w.agent, frame.accept_seq)
 
     def entry(self, frame: Frame) -> Entry:
@@ -50,19 +50,19 @@ class R2(R1):
         w.complete(frame.hook, frame.seq, CANCELED)
 
     def step(self, w: World, head: int, _: Variant) -> None:
-        """000 PrepareStep: the queue is taken under the lock …"""
+        """000 PrepareStep: takes the queue under the lock …"""
         w.top(head, read=w.agent.queue_entries, at="fold")
         w.set(queue_entries=())
 
     def fold(self, w: World, head: int, _: Variant) -> None:
-        """… and each prompt is checked against the mark, and folded, after the unlock."""
+        """… then checks each prompt against the mark, and folds it, after releasing the lock."""
         read = w.goroutine(head).top.read
         w.top(head, read=(), at="stream")
         w.drop(e for e in read if self.covers(w.agent, e.accept_seq))
         self.take_in(w, head, tuple(e for e in read if not self.covers(w.agent, e.accept_seq)))
 
     def hand_off(self, w: World, head: int, _: Variant) -> None:
-        """000 Run, one step under the lock: drop what the mark covers, then run the first that is left."""
+        """000 Run, one step under the lock: drop the covered prompts, then run the first that is left."""
         covered = [e for e in w.agent.queue_entries if self.covers(w.agent, e.accept_seq)]
         self.drop_covered(w, covered)
         w.set(queue_entries=tuple(e for e in w.agent.queue_entries if e not in covered))
@@ -74,7 +74,7 @@ class R2(R1):
             self.end_chain(w, head)
 
     def drop_covered(self, w: World, covered: list[Entry]) -> None:
-        """In silence."""
+        """Publishes nothing."""
         w.drop(covered)
 
     def note_cancel(self, w: World) -> None:

@@ -1,4 +1,4 @@
-"""r3: drain under the lock (seed 004). The drain asks the mark while it still holds the lock; nothing else changes."""
+"""r3: drain under the lock (seed 004). The drain checks the mark before it releases the lock; nothing else changes."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ from .r2 import R2
 
 @dataclass(frozen=True)
 class R3(R2):
-    """A prompt is dropped or folded in the step that takes it from the queue."""
+    """Drops or folds a prompt in the step that takes it from the queue."""
 
     name = "r3"
-    title = "drain under the lock: queued prompts are checked where they are taken"
+    title = "drain under the lock: queued prompts are checked while they are dequeued"
 
     def step(self, w: World, head: int, _: Variant) -> None:
         """004 drainUncanceledQueue."""

@@ -1,1 +1,1 @@
-"""Other protocols than the reference, as values: what others do, and what one could get wrong."""
+"""Variants of the reference protocol, as values: policies of known servers, alternative designs, and plausible bugs."""

@@ -1,7 +1,9 @@
-"""Seeded bugs: small changes of the protocol that somebody could make, each with the properties it must break.
+"""Seeded bugs: small, plausible mistakes in the protocol, each with the properties that it must violate.
 
-A bug that breaks nothing, or something else than it says, fails the suite. The tests look for these bugs in the model,
-in the runtime's session, in the proof and in the Promela model, and so do the readers of the course.
+A bug whose violations differ from those listed fails the suite. The tests seed these bugs into the model, the runtime's
+session, the proof and the Promela model. Readers of the course look for some of them too.
+
+A bug's name is its id on the command line; `sentence` describes it better where the name is unclear.
 """
 
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from ..lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
 from ..properties import Bounds
 from ..protocol import REFERENCE
 from ..session import Step
-from .record import ProtocolVariant, is_row, rows_with
+from .record import ProtocolVariant, after, is_row, rows_with, without
 
 BUGS: list[ProtocolVariant] = []
 
@@ -27,18 +29,20 @@ def bug(
     *,
     rows: tuple[Row, ...] = ROWS,
     unmet: tuple[str, ...] = (),
+    sentence: str = "",
     flaw: str = "",
     only_in_model: str = "",
     **changes: dict[str, Any],
 ) -> None:
-    """Adds a bug: other rows, and fields to change in the actions of those names."""
+    """Register a bug: replaced rows, and for each keyword argument the overridden fields of the action of that name."""
     BUGS.append(ProtocolVariant(REFERENCE.changed(name, rows, None, **changes), bounds, breaks, frozenset(unmet),
-                                flaw=flaw, only_in_model=only_in_model))
+                                sentence, flaw, only_in_model))
 
 
-# --- entry
+# --- Entry
 
 bug("the mark is not asked on entry", Bounds(2, cancels=1), {"no-lost-cancel": 3},
+    sentence="entry does not check the mark",
     rows=rows_with(
         Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.ACTIVE, unless=(Guard.BUSY,)),
@@ -46,6 +50,7 @@ bug("the mark is not asked on entry", Bounds(2, cancels=1), {"no-lost-cancel": 3
     flaw="cancel-before-entry-lost")
 
 bug("busy is asked before the mark", Bounds(2, cancels=1), {"no-lost-cancel": 6},
+    sentence="entry checks busy before the mark",
     rows=rows_with(
         Row(Trigger.ENTER, State.ACCEPTED, State.CANCELED_ON_ENTRY, when=(Guard.COVERED,), unless=(Guard.BUSY,)),
         Row(Trigger.ENTER, State.ACCEPTED, State.QUEUED, when=(Guard.BUSY,)),
@@ -65,19 +70,15 @@ bug("a prompt that cannot start ignores the mark", Bounds(2, cancels=1), {"no-lo
     flaw="failure-beats-cancel")
 
 
-def settle_without_record(step: Port, arg: Argument) -> None:
-    actions.settle(step, arg)
-    step.effects[:] = [e for e in step.effects if not isinstance(e, Record)]
-
-
 bug("nothing is written for a prompt canceled on entry", Bounds(1, cancels=1), {"record": 4},
-    settle={"apply": settle_without_record})
+    settle=without(actions.settle, Record))
 
 bug("a canceled prompt is tried again", Bounds(1, cancels=1), {"progress": 4},
+    sentence="a prompt canceled on entry is retried",
     rows=rows_with(Row(Trigger.SETTLE, State.CANCELED_ON_ENTRY, State.ACCEPTED), without=is_row(Trigger.SETTLE)))
 
 
-# --- cancel, clear_queue, close
+# --- cancel, clear_queue and close
 
 def cancel_one_too_many(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg._replace(seq=arg.seq + 1))
@@ -94,13 +95,8 @@ bug("the mark is one too low", Bounds(2, cancels=1), {"no-lost-cancel": 3, "no-l
     cancel={"apply": cancel_one_too_few})
 
 
-def cancel_without_stop(step: Port, arg: Argument) -> None:
-    actions.cancel(step, arg)
-    step.effects[:] = [e for e in step.effects if not isinstance(e, Stop)]
-
-
 bug("a cancel does not ask the running turn to stop", Bounds(1, cancels=1), {"cancel-stops": 3},
-    cancel={"apply": cancel_without_stop})
+    cancel=without(actions.cancel, Stop))
 
 
 def cancel_keeps_queue(step: Port, arg: Argument) -> None:
@@ -109,6 +105,7 @@ def cancel_keeps_queue(step: Port, arg: Argument) -> None:
 
 
 bug("a cancel leaves the queue", Bounds(2, cancels=1), {"queue-dropped": 5, "no-lost-cancel": 6},
+    sentence="a cancel does not drop the queue",
     cancel={"apply": cancel_keeps_queue}, unmet=("row drop→done",))
 
 
@@ -120,16 +117,13 @@ def finish_drops(step: Port, arg: Argument) -> None:
 
 
 bug("a cancel leaves the queue to the next handoff", Bounds(2, cancels=1), {"queue-dropped": 5},
+    sentence="a cancel defers dropping the queue to the next handoff",
     cancel={"apply": cancel_keeps_queue}, finish={"apply": finish_drops})
 
 
-def cancel_in_silence(step: Port, arg: Argument) -> None:
-    actions.cancel(step, arg)
-    step.effects[:] = [e for e in step.effects if not isinstance(e, End)]
-
-
 bug("a cancel drops the queue in silence", Bounds(2, cancels=1), {"some-terminal": 6},
-    cancel={"apply": cancel_in_silence})
+    sentence="a cancel drops the queue without publishing terminal events",
+    cancel=without(actions.cancel, End))
 
 
 def cancel_answers_at_once(step: Port, arg: Argument) -> None:
@@ -138,10 +132,12 @@ def cancel_answers_at_once(step: Port, arg: Argument) -> None:
 
 
 bug("a cancel publishes the end of a turn that still runs", Bounds(1, cancels=1), {"attribution": 3, "one-terminal": 4},
+    sentence="a cancel publishes the terminal event of a turn that is still running",
     cancel={"apply": cancel_answers_at_once})
 
 
 bug("a cancel ends what is queued with an error", Bounds(2, cancels=1), {"no-lost-cancel": 5, "queue-dropped": 5},
+    sentence="a cancel ends queued prompts with an error",
     rows=rows_with(Row(Trigger.DROP, State.QUEUED, State.DONE, outcome=Outcome.ERROR), without=is_row(Trigger.DROP)))
 
 
@@ -156,35 +152,29 @@ bug("a cancel ends the active prompt and starts the next", Bounds(2, cancels=1),
     {"no-lost-cancel": 5, "queue-dropped": 5}, cancel={"apply": cancel_hands_off}, unmet=("row drop→done",))
 
 
-def cancel_records_nobody(step: Port, arg: Argument) -> None:
+def cancel_records_when_idle(step: Port, arg: Argument) -> None:
     actions.cancel(step, arg)
     if not step.live and arg.seq:
         step.effects.append(Record(arg.seq))
 
 
 bug("an idle cancel asks for something", Bounds(1, cancels=1), {"idle-cancel-noop": 3},
-    cancel={"apply": cancel_records_nobody})
+    sentence="canceling an idle session has an effect", cancel={"apply": cancel_records_when_idle})
 
 bug("a cancel reaches every session", Bounds(2, cancels=1, sessions=2), {"isolation": 2},
     cancel={"everywhere": True})
 
 
-def clear_queue_raises_mark(step: Port, arg: Argument) -> None:
-    actions.clear_queue(step, arg)
+def raise_mark(step: Port, arg: Argument) -> None:
     step.mark = arg.seq
 
 
 bug("clear_queue raises the mark", Bounds(2, clears=1), {"no-poisoning": 3},
-    clear_queue={"apply": clear_queue_raises_mark})
-
-
-def clear_queue_stops_active(step: Port, arg: Argument) -> None:
-    actions.clear_queue(step, arg)
-    actions.stop_active(step)
+    clear_queue=after(actions.clear_queue, raise_mark))
 
 
 bug("clear_queue asks the running turn to stop", Bounds(1, clears=1), {"cancel-stops": 3},
-    clear_queue={"apply": clear_queue_stops_active})
+    clear_queue=after(actions.clear_queue, lambda step, _: actions.stop_active(step)))
 
 
 def clear_queue_keeps_run_ids(step: Port, arg: Argument) -> None:
@@ -193,14 +183,17 @@ def clear_queue_keeps_run_ids(step: Port, arg: Argument) -> None:
 
 
 bug("clear_queue leaves prompts with a run id", Bounds(2, clears=1), {"queue-dropped": 5},
+    sentence="clear_queue does not drop prompts that have a run id",
     clear_queue={"apply": clear_queue_keeps_run_ids})
 
-bug("a closing server accepts", Bounds(1, closes=1), {"closed": 2}, accept={"while_closing": True})
+bug("a closing server accepts", Bounds(1, closes=1), {"closed": 2},
+    sentence="a server that is closing still accepts prompts", accept={"while_closing": True})
 
-bug("a close is forgotten", Bounds(1, closes=1), {"closed": 1}, close={"sets_closing": None})
+bug("a close is forgotten", Bounds(1, closes=1), {"closed": 1},
+    sentence="a close does not set the closing flag", close={"sets_closing": None})
 
 
-# --- the turn, the queue, the handoff
+# --- Turn, queue and handoff
 
 def fold_everything(step: Port, arg: Argument) -> None:
     for prompt in list(step.queue):
@@ -213,6 +206,7 @@ bug("a step folds prompts with a run id", Bounds(3), {"no-absorption": 7},
     step={"apply": fold_everything}, flaw="run-id-folded")
 
 bug("a stopping turn folds", Bounds(2, cancels=1), {"no-late-fold": 6},
+    sentence="a turn that was asked to stop still folds prompts",
     step={"subject": lambda port, prompt, _: prompt.state is State.ACTIVE and bool(actions.foldable(port))},
     flaw="fold-into-stopping-turn")
 
@@ -224,6 +218,7 @@ def hand_off_to_the_last(step: Port, arg: Argument) -> None:
 
 
 bug("the last in the queue goes first", Bounds(3), {"fifo": 7},
+    sentence="the handoff starts the last queued prompt",
     rows=rows_with(Row(Trigger.START, State.QUEUED, State.ACTIVE, unless=(Guard.BUSY,)), without=is_row(Trigger.START)),
     finish={"apply": hand_off_to_the_last})
 
@@ -235,6 +230,7 @@ def error_strands(step: Port, arg: Argument) -> None:
 
 
 bug("an error does not hand off", Bounds(3), {"all-done": 5, "some-terminal": 5, "fifo": 7},
+    sentence="a turn that fails does not hand off",
     finish={"apply": error_strands}, flaw="queue-stranded-by-error")
 
 
@@ -244,6 +240,7 @@ def start_before_end(step: Port, arg: Argument) -> None:
 
 
 bug("the next turn starts before the end is published", Bounds(2), {"prompt-terminal": 5},
+    sentence="the next turn starts before the terminal event is published",
     finish={"apply": start_before_end})
 
 
@@ -253,7 +250,8 @@ def error_of_the_next(step: Port, arg: Argument) -> None:
         step.effects[:] = [replace(e, of=prompt.seq) if isinstance(e, End) else e for e in step.effects]
 
 
-bug("an end carries its neighbour's text", Bounds(2), {"attribution": 5}, finish={"apply": error_of_the_next})
+bug("an end carries its neighbour's text", Bounds(2), {"attribution": 5},
+    sentence="a terminal event carries another prompt's text", finish={"apply": error_of_the_next})
 
 
 def no_error_end(step: Port, arg: Argument) -> None:
@@ -265,9 +263,9 @@ bug("turns never end in an error", Bounds(1), {}, finish={"apply": no_error_end}
     unmet=("row finish_error→done",))
 
 
-# --- crash and recovery
+# --- Crash and recovery
 
-LOSES = "no action can remove a prompt from a port; at run time that is the journal's to lose"
+LOSES = "no action can remove a prompt from a port; at run time only the journal could lose one"
 
 def recover_forgets_queue(step: Step, arg: Argument) -> None:
     step.session = step.session._replace(
@@ -275,7 +273,8 @@ def recover_forgets_queue(step: Step, arg: Argument) -> None:
     actions.recover(step, arg)
 
 
-bug("recovery forgets the queue", Bounds(2, crashes=1), {"no-loss": 6}, recover={"apply": recover_forgets_queue},
+bug("recovery forgets the queue", Bounds(2, crashes=1), {"no-loss": 6},
+    sentence="recovery loses the queued prompts", recover={"apply": recover_forgets_queue},
     only_in_model=LOSES)
 
 
@@ -286,6 +285,7 @@ def crash_forgets_accepted(step: Step, arg: Argument) -> None:
 
 
 bug("a crash forgets what was accepted", Bounds(2, cancels=1, crashes=1), {"no-loss": 2},
+    sentence="a crash loses accepted prompts",
     crash={"apply": crash_forgets_accepted}, only_in_model=LOSES)
 
 
@@ -295,6 +295,7 @@ def recover_forgets_mark(step: Port, arg: Argument) -> None:
 
 
 bug("recovery forgets the mark", Bounds(1, cancels=1, crashes=1), {"no-lost-cancel": 4},
+    sentence="recovery resets the mark",
     recover={"apply": recover_forgets_mark})
 
 
@@ -304,16 +305,12 @@ def recover_resumes(step: Port, arg: Argument) -> None:
 
 
 bug("recovery runs a stopped turn again", Bounds(1, cancels=1, crashes=1), {"no-lost-cancel": 5},
+    sentence="recovery restarts a canceled turn",
     recover={"apply": recover_resumes}, unmet=("row enter→queued", "row start→active", "row interrupt→done"))
 
 
-# --- what no property speaks of (comparing every edge of the model with the steps of the proof finds it)
-
-def take_in_without_text(step: Port, arg: Argument) -> None:
-    actions.take_in(step, arg)
-    step.effects[:] = [e for e in step.effects if not isinstance(e, Fold)]
-
+# --- A bug that violates no property (comparing every edge of the model with the steps of the proof finds it)
 
 SILENT = (ProtocolVariant(
-    REFERENCE.changed("the text of a folded prompt is handed to nobody", step={"apply": take_in_without_text}),
-    Bounds(2, cancels=1), {}),)
+    REFERENCE.changed("the text of a folded prompt is handed to nobody", step=without(actions.fold_queue, Fold)),
+    Bounds(2, cancels=1), {}, sentence="the text of a folded prompt is lost"),)

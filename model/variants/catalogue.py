@@ -1,4 +1,4 @@
-"""The catalogue of all variants of the protocol. Tests, pages, the course and the command line read it."""
+"""The catalogue of all variants of the protocol, used by tests, pages, the course and the command line."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,10 @@ from .record import ProtocolVariant, slug
 VARIANTS: Mapping[str, ProtocolVariant] = {
     v.name: v for v in (*BUGS, *SILENT, *FLAWED, *MISTAKES, *IN_PLACE_OF_THE_MARK, *POLICIES)}
 
-# The flaws of the original that fit into one step, by their names there.
+# The flaws of the original that one step can show, by flaw name.
 FLAWS_OF_ONE_STEP: Mapping[str, ProtocolVariant] = {v.flaw: v for v in VARIANTS.values() if v.flaw}
 
-# By what a command line takes: its name, or that of its flaw.
+# By command-line argument: the variant's name, or the name of its flaw.
 SLUGS: Mapping[str, ProtocolVariant] = {**{v.slug: v for v in VARIANTS.values()}, **FLAWS_OF_ONE_STEP}
 
 __all__ = ["BUGS", "FLAWED", "FLAWS_OF_ONE_STEP", "IN_PLACE_OF_THE_MARK", "MISTAKES", "POLICIES", "SILENT", "SLUGS",

@@ -1,6 +1,6 @@
-"""The flaws of the original that fit into one step, each as a change of the reference; its races need more than one.
+"""The flaws of the original that one step can show, each as a change of the reference.
 
-Five more are bugs that others make too (`bugs`, which name their flaw).
+The original's races need several steps and are not here. Five more flaws are also common bugs, and stand in `bugs`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +12,7 @@ from ..effects import End
 from ..lifecycle import ROWS, Guard, Outcome, Row, State, Trigger
 from ..properties import Bounds
 from ..protocol import REFERENCE
-from .record import ProtocolVariant, is_row, rows_with
-
-Apply = Callable[[Port, Argument], None]
+from .record import Apply, ProtocolVariant, is_row, rows_with, without
 
 FLAWED: list[ProtocolVariant] = []
 
@@ -30,7 +28,7 @@ def flawed(
 
 
 def seeing(apply: Apply, mark: Callable[[Port, Argument], int] = lambda step, arg: 0) -> dict[str, Any]:
-    """The action as it is with another mark. An active prompt goes on as if nobody had stopped it."""
+    """The action, applied with a different mark. An active prompt continues as if it had not been asked to stop."""
     def applied(step: Port, arg: Argument) -> None:
         kept, step.mark = step.mark, mark(step, arg)
         apply(step, arg)
@@ -44,11 +42,11 @@ def is_covered(step: Port, arg: Argument) -> bool:
 
 
 def silence(step: Port, seqs: Iterable[int]) -> None:
-    """Nothing is published for these prompts."""
+    """Remove the terminal events of these prompts."""
     step.effects[:] = [e for e in step.effects if not (isinstance(e, End) and e.seq in seqs)]
 
 
-# A cancel that is lost.
+# --- Lost cancels
 
 def cancel_with_flag(step: Port, arg: Argument) -> None:
     step.memory = True
@@ -56,7 +54,7 @@ def cancel_with_flag(step: Port, arg: Argument) -> None:
 
 
 def mark_if_flagged(step: Port, arg: Argument) -> int:
-    """The first prompt that the cancel was meant for takes the flag."""
+    """The first covered prompt consumes the flag."""
     asked, step.memory = step.memory, step.memory and not is_covered(step, arg)
     return step.mark if asked else 0
 
@@ -79,10 +77,10 @@ flawed("cancel-during-summary", {"no-lost-cancel": 4},
        requeue={**seeing(actions.requeue), "subject": while_active})
 
 
-# A cancel that reaches too far.
+# --- Cancels that reach too far
 
 def cancel_counts(step: Port, arg: Argument) -> None:
-    """A cancel counts how many are to be canceled, and takes whoever comes."""
+    """Counts the prompts to cancel, and then cancels that many, whichever come first."""
     uncovered = [p for p in step.accepted if not step.holds(p, Guard.COVERED)]
     step.memory = (step.memory or 0) + len(uncovered)
     actions.cancel(step, arg)
@@ -109,7 +107,7 @@ def fail_leaves_flag(step: Port, arg: Argument) -> None:
 
 
 def mark_by_stale_flag(step: Port, arg: Argument) -> int:
-    """A prompt that failed before it entered has left its flag behind."""
+    """The flag of a prompt that failed before it entered is still set."""
     stale = step.memory and not is_covered(step, arg)
     step.memory = step.memory and is_covered(step, arg)
     return arg.subject.seq if stale else step.mark
@@ -120,7 +118,7 @@ flawed("stale-flag-poisons-next", {"no-poisoning": 5}, fail={"apply": fail_leave
 
 
 def hand_off_without_seq(step: Port) -> None:
-    """A queued prompt without a run id counts as seq 0, which any mark covers."""
+    """Treats a queued prompt without a run id as seq 0, which any mark covers."""
     for prompt in [q for q in step.queue if not q.run_id and step.mark]:
         step.fire(prompt, Trigger.DROP)
     actions.hand_off(step)
@@ -141,7 +139,7 @@ flawed("in-process-prompt-poisoned", {"no-poisoning": 5}, finish={"apply": finis
 
 
 def requeue_drops(step: Port, arg: Argument) -> None:
-    """A prompt that goes back to the queue counts as seq 0, which any mark covers."""
+    """Treats a requeued prompt as seq 0, which any mark covers."""
     step.fire(arg.subject, Trigger.REQUEUE)
     for prompt in [q for q in step.queue if q.seq == arg.subject.seq and step.mark]:
         step.fire(prompt, Trigger.DROP)
@@ -151,14 +149,9 @@ def requeue_drops(step: Port, arg: Argument) -> None:
 flawed("continuation-poisoned", {"no-poisoning": 5}, requeue={"apply": requeue_drops})
 
 
-# No end.
+# --- Missing terminal events
 
-def settle_in_silence(step: Port, arg: Argument) -> None:
-    actions.settle(step, arg)
-    silence(step, [arg.subject.seq])
-
-
-flawed("silent-cancel-on-entry", {"some-terminal": 4}, settle={"apply": settle_in_silence})
+flawed("silent-cancel-on-entry", {"some-terminal": 4}, settle=without(actions.settle, End))
 
 
 def drop_in_silence(run_id: bool) -> dict[str, Any]:
@@ -175,7 +168,7 @@ flawed("anonymous-drop-in-silence", {"some-terminal": 6}, cancel=drop_in_silence
 
 
 def end_given_up(run_id: bool) -> dict[str, Any]:
-    """Whoever hands off says nothing of its own end."""
+    """A prompt that hands off does not publish its own terminal event."""
     def finish(step: Port, arg: Argument) -> None:
         actions.finish(step, arg)
         if step.active and bool(arg.subject.run_id) is run_id:
@@ -189,7 +182,7 @@ flawed("anonymous-end-suppressed", {"prompt-terminal": 5, "some-terminal": 6}, f
 
 
 def fail_in_silence(step: Port, arg: Argument) -> None:
-    """A prompt that was handed off to and fails says nothing."""
+    """A prompt that fails right after a handoff started it publishes no terminal event."""
     actions.finish(step, arg)
     if arg.variant is Outcome.ERROR and step.memory == arg.subject.seq:
         silence(step, [arg.subject.seq])
@@ -199,7 +192,7 @@ def fail_in_silence(step: Port, arg: Argument) -> None:
 flawed("popped-prompt-fails-early", {"some-terminal": 6}, finish={"apply": fail_in_silence})
 
 
-# Stranded, out of order, late.
+# --- Stranded prompts, wrong order, late events
 
 def cancel_strands(step: Port, arg: Argument) -> None:
     step.fire(arg.subject, actions.FINISH[arg.variant])
@@ -229,7 +222,7 @@ flawed("queue-in-entry-order", {"fifo": 7}, Bounds(3),
 
 
 def finish_later(step: Port, arg: Argument) -> None:
-    """Ends are kept back until the queue is empty."""
+    """Terminal events are held back until the queue is empty."""
     actions.finish(step, arg)
     kept = (*(step.memory or ()), *(e for e in step.effects if isinstance(e, End)))
     silence(step, [arg.subject.seq])

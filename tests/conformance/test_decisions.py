@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from cancelmark.conformance.judging.guarantees import NO_PLACE, NO_STEERING
+from cancelmark.conformance.judging.guarantees import NO_OFFSET, NO_STEERING
 from cancelmark.conformance.judging.history import History
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.report import Decision, Finding, Report, Status, Verdict
@@ -21,7 +21,7 @@ TABLE = {
     (Status.BROKEN, ""): (BROKEN, BROKEN),
     (Status.NOT_TESTED, "no history could have broken it"): (NOTHING_BROKEN, UNKNOWN),
     (Status.NOT_OBSERVABLE, NO_STEERING): (NOTHING_BROKEN, UNKNOWN),
-    (Status.NOT_OBSERVABLE, NO_PLACE): (CONFORMS, UNKNOWN),
+    (Status.NOT_OBSERVABLE, NO_OFFSET): (CONFORMS, UNKNOWN),
     (Status.NOT_OFFERED, ""): (CONFORMS, UNKNOWN),
     (Status.NOT_CLAIMED, ""): (CONFORMS, UNKNOWN),
 }

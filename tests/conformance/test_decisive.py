@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
+from support.runtime_adapter import RuntimeAdapter
 from support.samples.seeded import RefusesEverything, Sound
 
 from cancelmark.conformance.adapter import GUARANTEES, MakeAdapter
@@ -10,7 +11,6 @@ from cancelmark.conformance.adapter.guarantees import ORDER
 from cancelmark.conformance.judging.guarantees import GUARANTEES_BY_ID, NEEDS, find_tested
 from cancelmark.conformance.playing.script import script
 from cancelmark.conformance.playing.venue import Inside
-from cancelmark.impl.adapters.runtime import RuntimeAdapter
 
 
 @dataclass(frozen=True)

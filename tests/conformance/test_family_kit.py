@@ -2,6 +2,7 @@
 
 import pytest
 from support.budget import DEEP
+from support.runtime_adapter import RuntimeAdapter
 from support.samples.family import HIDDEN, SHOWN, family_adapter
 
 from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
@@ -10,7 +11,6 @@ from cancelmark.conformance.playing.family import FAMILY_SCENARIOS
 from cancelmark.conformance.playing.script import Script, script
 from cancelmark.conformance.playing.venue import Inside
 from cancelmark.conformance.profile import Profile
-from cancelmark.impl.adapters.runtime import RuntimeAdapter
 from cancelmark.model.variants.catalogue import MISTAKES, VARIANTS, ProtocolVariant
 
 

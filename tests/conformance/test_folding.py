@@ -147,7 +147,7 @@ def test_who_is_answered_in_anothers_turn_is_taken_in_and_not_stranded() -> None
     history = played("accept A; accept B, accept C; release; release")
     assert history.broken == {"no-absorption"}
     lines = [line.text for line in history.observations]
-    assert lines.index("turn of C starts") < lines.index("turn of C has B in it")
+    assert lines.index("turn of C starts") < lines.index("turn of C includes B")
 
 
 def test_one_after_the_other_nobody_is_taken_in() -> None:
@@ -169,7 +169,7 @@ def test_who_is_accepted_while_a_cancel_is_and_is_heard_in_anothers_turn_owes_no
     """It may be a guest of that turn, or canceled with its text left behind: nobody outside can tell."""
     for later in ("release", "cancel, release"):
         history = played(f"cancel + accept A anonymous + accept B anonymous; {later}", Guests)
-        assert "end of A: end_turn" in [line.text for line in history.observations]
+        assert "A ended: end_turn" in [line.text for line in history.observations]
         assert not [c for c in history.complaints if c.says.startswith("B ")], history.complaints
 
 
@@ -188,7 +188,7 @@ def test_with_a_run_id_an_end_is_owed_all_the_same() -> None:
 ])
 def test_who_may_have_been_taken_in_by_a_turn_that_was_stopped_before_it_asked_owes_no_end(text: str) -> None:
     history = played(text, StoppedGuests)
-    assert "end of A: canceled" in [line.text for line in history.observations]
+    assert "A ended: canceled" in [line.text for line in history.observations]
     assert not [c for c in history.complaints if c.says.startswith("B ")], history.complaints
 
 
@@ -201,19 +201,19 @@ def test_who_comes_behind_the_tool_of_a_turn_that_has_ended_has_a_turn_of_its_ow
     """The call comes when the cancel is on its way, and stays the last that was said."""
     history = played("accept A; again + cancel; accept B anonymous; release", Calling)
     lines = [line.text for line in history.observations]
-    assert lines.index("turn of A goes on") < lines.index("end of A: canceled") < lines.index("turn of B starts")
-    assert "end of B: end_turn" in lines
+    assert lines.index("turn of A continues") < lines.index("A ended: canceled") < lines.index("turn of B starts")
+    assert "B ended: end_turn" in lines
     assert not history.complaints
 
 
 def test_who_comes_behind_the_tool_of_a_turn_that_was_broken_off_has_a_turn_of_its_own() -> None:
     history = played("accept A; again + cancel, accept B anonymous; release", LateTold)
     lines = [line.text for line in history.observations]
-    assert lines.index("turn of A is broken off") < lines.index("turn of B starts") < lines.index("end of A: canceled")
+    assert lines.index("turn of A aborted") < lines.index("turn of B starts") < lines.index("A ended: canceled")
     assert not history.complaints
 
 
 def test_who_comes_behind_the_tool_of_a_turn_that_a_cancel_has_reached_was_taken_in() -> None:
     history = played("accept A; cancel; accept B anonymous; again", LateCalling)
-    assert "turn of A has B in it" in [line.text for line in history.observations]
+    assert "turn of A includes B" in [line.text for line in history.observations]
     assert "no-late-fold" in history.broken

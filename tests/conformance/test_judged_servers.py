@@ -48,7 +48,7 @@ def busy() -> Iterator[None]:
         loop.wait()
 
 
-LATER = ("ServerBlind", "Slow", "Lifo")  # to `make test-long`
+LATER = ("ServerBlind", "Slow", "Lifo")  # to `make test-all`
 
 
 @pytest.mark.parametrize("server", [long(server) if server.__name__ in LATER else server for server in VERDICTS],
@@ -107,7 +107,7 @@ class Silent(servers.adapter_of(servers.Dies)):  # type: ignore[misc]
 def test_a_process_that_has_exited_is_gone_whatever_its_client_says() -> None:
     report = judge(Silent, scripts=["accept A; cancel", "accept A; accept B", "accept A; release"], times=1)
     assert report.broken == ["progress"]
-    assert "ended with exit code 3; it wrote last: " in report.verdict("progress").about
+    assert "exited with exit code 3; its last output: " in report.verdict("progress").about
     assert report.verdict("progress").about.endswith("/ panic: two at once).")
     assert [replay.ends for replay in report.replays][::2] == [{"A canceled": 1}, {"A end_turn": 1}]  # it is back
 
@@ -137,7 +137,7 @@ def test_sigterm_stops_the_server_removes_its_files_and_reports_what_was_found(t
     out, err = judging.communicate()
     assert judging.returncode == 130, out + err
     assert "progress is broken: the server is gone" in out
-    assert "the judgement has stopped: it was interrupted" in out
+    assert "the judgement stopped: it was interrupted" in out
     assert "verdict=broken" in out.splitlines()[-1]
     assert 'failures="1"' in (tmp_path / "j.xml").read_text()
     for line in told.read_text().splitlines():

@@ -47,6 +47,7 @@ def test_a_server_is_prepared_once_and_cleaned_up_once() -> None:
     assert set(between) == {"open"}
 
 
+@pytest.mark.real
 def test_the_adapter_is_told_where_the_language_model_is() -> None:
     class Steered(Hosted):
         llm_port = 0
@@ -97,6 +98,6 @@ def test_what_never_gets_ready_is_given_up() -> None:
         async def prepare(cls, model_url: str) -> None:
             await asyncio.Event().wait()
 
-    with pytest.raises(AdapterError, match=r"Late: prepare was not done within 0.05 s"):
+    with pytest.raises(AdapterError, match=r"Late: prepare did not return within 0.05 s"):
         judge(Late)
     assert Hosted.told == ["clean up"]

@@ -24,34 +24,32 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
 
 
-def test_a_server_is_started_killed_and_started_again_in_a_place_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_is_started_killed_and_started_again_in_a_place_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("secret", "hush")
-
-    async def scene() -> None:
-        server = ServerProcess([sys.executable, "-c", SERVER, "{port}"], ready="/ready", environment={"MORE": "1"})
-        try:
-            assert server.environment["MORE"] == "1"
-            await server.start()
-            assert server.running
-            assert f"home {server.home} False" in server.output
-            names = ("HOME", "TMPDIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
-            assert all(Path(server.environment[name]).is_relative_to(server.place) for name in names)
-            assert Path(server.environment["XDG_CONFIG_HOME"]) == server.home / ".config"  # by either name
-            await server.restart()
-            assert (server.work / "starts").read_text() == "xx"  # what it has stored is there
-            await server.stop()
-            assert not server.running
-        finally:
-            await server.close()
-        assert not server.place.exists()
-
-    asyncio.run(scene())
+    server = ServerProcess([sys.executable, "-c", SERVER, "{port}"], ready="/ready", environment={"MORE": "1"})
+    try:
+        assert server.environment["MORE"] == "1"
+        await server.start()
+        assert server.running
+        assert f"home {server.home} False" in server.output
+        names = ("HOME", "TMPDIR", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
+        assert all(Path(server.environment[name]).is_relative_to(server.place) for name in names)
+        assert Path(server.environment["XDG_CONFIG_HOME"]) == server.home / ".config"  # by either name
+        await server.restart()
+        assert (server.work / "starts").read_text() == "xx"  # what it has stored is there
+        await server.stop()
+        assert not server.running
+    finally:
+        await server.close()
+    assert not server.place.exists()
 
 
 @pytest.mark.parametrize(("command", "complaint"), [
     (["/no/such/program"], "cannot start /no/such/program: No such file or directory"),
-    (["sh", "-c", "echo no such luck >&2; exit 3"], "(?s)sh ended before it answered; it wrote:\nno such luck"),
-    (["sh", "-c", "echo not yet; sleep 600"], "(?s)sh did not answer within 0.3 s; it wrote:\nnot yet"),
+    (["sh", "-c", "echo no such luck >&2; exit 3"], "(?s)sh exited before it responded; its output:\nno such luck"),
+    (["sh", "-c", "echo not yet; sleep 600"], "(?s)sh did not respond within 0.3 s; its output:\nnot yet"),
 ])
 def test_a_server_that_does_not_start_is_ended_and_what_it_wrote_is_told(command: list[str], complaint: str) -> None:
     server = ServerProcess(command, start=0.3)
@@ -67,7 +65,7 @@ def test_what_it_has_started_is_ended_with_it(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)  # whose other end both hold open as long as they live
     server = ServerProcess(["sh", "-c", f"exec 7>{fifo}; sleep 600 & echo both live >&7; wait"], start=0.3)
-    with pytest.raises(NotRunning, match="did not answer"):
+    with pytest.raises(NotRunning, match="did not respond"):
         asyncio.run(server.start())
     assert os.read(reading, 100) == b"both live\n"
     assert select.select([reading], [], [], PATIENCE)[0]

@@ -60,7 +60,7 @@ def test_the_page_has_everything_that_the_report_has(report: Report) -> None:
 def test_a_report_without_findings_says_what_it_is() -> None:
     none = judge(NaiveAdapter, scripts=["accept A"], times=1)
     page = report_page(none)
-    assert "nothing showed in 1 plays" in page
+    assert "nothing broken in 1 run" in page
     assert "</code> is broken" not in page
 
 

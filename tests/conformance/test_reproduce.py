@@ -26,11 +26,11 @@ def test_the_text_of_a_script_has_its_schedule() -> None:
 
 
 @pytest.mark.parametrize(("text", "complaint"), [
-    ("cancel | later 3", "'later 3' is no schedule"),
-    ("cancel | late 9", "'late 9' is no schedule"),
-    ("cancel | depart 3", "'depart 3' is no schedule"),
-    ("cancel | depart 3:0", "'depart 3:0' is no schedule"),
-    ("cancel |", "'' is no schedule"),
+    ("cancel | later 3", "'later 3' is not a schedule"),
+    ("cancel | late 9", "'late 9' is not a schedule"),
+    ("cancel | depart 3", "'depart 3' is not a schedule"),
+    ("cancel | depart 3:0", "'depart 3:0' is not a schedule"),
+    ("cancel |", "'' is not a schedule"),
 ])
 def test_a_schedule_that_cannot_be_read_is_named(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
@@ -47,7 +47,7 @@ def test_every_finding_ends_with_a_line_that_plays_it_again() -> None:
             continue
         line = verdict.story.rstrip().splitlines()[-1]
         assert line.startswith("  reproduce with: judge("), line
-        assert f"what was done: {verdict.finding.script.steps}\n" in verdict.story
+        assert f"script: {verdict.finding.script.steps}\n" in verdict.story
         again = eval(line.partition(": ")[2], {"judge": judge, r4.__name__: r4})
         (replay,) = again.replays
         assert replay.times == 5
@@ -62,8 +62,8 @@ def test_a_script_is_played_so_many_times_and_nothing_else_is() -> None:
     assert (str(stranded.script), stranded.times, stranded.showed) == ("accept A; accept B; fail", 3, {"all-done": 3})
     assert (str(plain.script), plain.times, plain.showed) == ("accept A", 3, {})
     assert report.broken == ["all-done"]
-    assert "accept A; accept B; fail: all-done showed in 3 of 3 plays" in str(report)
-    assert "accept A: nothing showed in 3 plays" in str(report)
+    assert "accept A; accept B; fail: all-done broken in 3 of 3 runs" in str(report)
+    assert "accept A: nothing broken in 3 runs" in str(report)
     scripts = report.json()["scripts"]
     findings = [each.pop("findings") for each in scripts]
     assert findings[0]["all-done"]["complaint"] == report.verdict("all-done").about
@@ -83,7 +83,7 @@ def test_a_race_is_played_with_other_gaps_until_the_time_is_over() -> None:
     report = judge(StrandsInTheWindow, scripts=[missed], until=5)
     (replay,) = report.replays
     assert 1 <= replay.showed["all-done"] < replay.times
-    assert f"all-done showed in {replay.showed['all-done']} of {replay.times} plays" in str(replay)
+    assert f"all-done broken in {replay.showed['all-done']} of {replay.times} runs" in str(replay)
     found = replay.findings["all-done"]
     assert found.script.steps != missed
     assert found.reproduce == f"judge(StrandsInTheWindow, scripts=[{str(found.script)!r}], until=60)"
@@ -116,13 +116,13 @@ def test_scenarios_that_are_named_are_all_that_is_tried() -> None:
 @pytest.mark.parametrize(("options", "complaint"), [
     ({"scenarios": ["queue-stranded"]}, "there is no scenario 'queue-stranded'; did you mean queue-stranded-by-"),
     ({"scenarios": ["xyzzy"]}, f"there is no scenario 'xyzzy'; choose from {SCENARIOS[0].name}, "),
-    ({"scripts": ["accept A; explode"]}, "script 'accept A; explode': 'explode' is nothing that can be done"),
+    ({"scripts": ["accept A; explode"]}, "script 'accept A; explode': unknown action 'explode'"),
     ({"scripts": []}, "scripts is empty"),
-    ({"scripts": ["cancel"], "times": 0}, "times=0: play a script at least once"),
-    ({"until": 5}, "until=5: give the seconds for which each of `scripts` is played"),
-    ({"scripts": ["cancel"], "until": 0}, "until=0: give the seconds"),
-    ({"scripts": "accept A; cancel"}, r"scripts='accept A; cancel': give a list"),
-    ({"scripts": ["cancel"], "scenarios": ["a restart"]}, "give scripts or scenarios, not both"),
+    ({"scripts": ["cancel"], "times": 0}, "times=0: must be at least 1"),
+    ({"until": 5}, "until=5: give `scripts` and the number of seconds"),
+    ({"scripts": ["cancel"], "until": 0}, "until=0: give `scripts` and the number of seconds"),
+    ({"scripts": "accept A; cancel"}, r"scripts='accept A; cancel' is a string; give a list"),
+    ({"scripts": ["cancel"], "scenarios": ["a restart"]}, "scripts and scenarios are mutually exclusive"),
 ])
 def test_what_cannot_be_played_is_named(options: dict[str, object], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):

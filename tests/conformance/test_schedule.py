@@ -301,7 +301,7 @@ def test_every_schedule_can_be_replayed(seed: int) -> None:
 
 
 def test_choices_of_another_program_are_refused() -> None:
-    with pytest.raises(Diverged, match="choice 2 is 7, but there are 2 to choose from, counted from 0: A, B"):
+    with pytest.raises(Diverged, match="choice 2 is 7, but only 0 to 1 are ready: A, B"):
         run(deposits()(), replay([1, 7]))
     with pytest.raises(IndexError, match="picked -1 of 2"):
         run(deposits()(), lambda ready: -1)
@@ -755,7 +755,7 @@ def test_a_loop_inside_a_loop_is_refused() -> None:
     async def main() -> None:
         run(checkpoint())
 
-    with pytest.raises(RuntimeError, match="an event loop is running in this thread"):
+    with pytest.raises(RuntimeError, match="an event loop is already running in this thread"):
         run(main())
 
 
@@ -771,7 +771,7 @@ def test_what_no_schedule_can_repeat_is_refused(ask: Callable[[asyncio.AbstractE
     async def main() -> None:
         await ask(asyncio.get_running_loop())
 
-    with pytest.raises(Refused, match="depends on the world outside"):
+    with pytest.raises(Refused, match="depends on the environment"):
         run(main())
 
 
@@ -1259,5 +1259,5 @@ def test_a_process_that_is_held_for_ever_is_wound_up_like_all_that_is_left() -> 
 def test_a_coroutine_in_place_of_its_function_is_told_so() -> None:
     async def main() -> None: ...
 
-    with pytest.raises(TypeError, match=r"main\(\) is a coroutine, which runs once: give the function"):
+    with pytest.raises(TypeError, match=r"main\(\) is a coroutine, which can run only once; pass the function"):
         find_failure(main())  # type: ignore[arg-type]

@@ -35,14 +35,14 @@ READY = Parts(ready=True)
 WITH_FAMILY = Parts(protocol=FAMILY)
 
 
-@settings(max_examples=effort(SCHEDULES), deadline=None)
+@settings(max_examples=effort(SCHEDULES // 8, SCHEDULES), deadline=None)
 @given(CLIENTS, CHOICES, STORE, st.sampled_from([REAL, REAL, READY]))
 def test_no_schedule_breaks_a_promise(clients: list[Do], choose: Choose, store: type[Store], parts: Parts) -> None:
     played = play(clients, choose, store, parts)
     assert not played.complaints, str(played)
 
 
-@settings(max_examples=effort(FAMILY_SCHEDULES), deadline=None)
+@settings(max_examples=effort(FAMILY_SCHEDULES // 4, FAMILY_SCHEDULES), deadline=None)
 @given(FAMILY_CLIENTS, CHOICES, STORE, st.sampled_from([WITH_FAMILY, WITH_FAMILY, Parts(ready=True, protocol=FAMILY)]))
 @example([accept(), accept(), close("accept"), revoke("queued", of=2)], fifo, File, WITH_FAMILY)
 def test_no_schedule_of_the_familys_calls_breaks_a_promise(

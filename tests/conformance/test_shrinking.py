@@ -49,8 +49,8 @@ def test_nothing_is_left_that_is_not_needed(start: str, does: Callable[[Script],
 
 
 @pytest.mark.parametrize(("budget", "note"), [
-    (Budget(1), "not made smaller further: the budget of 1 plays ran out"),
-    (Budget(1000, -1.0), "not made smaller further: the budget of -1 s ran out"),
+    (Budget(1), "not shrunk further: the budget of 1 runs ran out"),
+    (Budget(1000, -1.0), "not shrunk further: the budget of -1 s ran out"),
     (Budget(1000, inf), ""),
 ])
 def test_a_budget_that_runs_out_is_told(budget: Budget, note: str) -> None:

@@ -44,9 +44,9 @@ def test_two_lines_are_a_suite(version: int, tmp_path: Path, tmp_path_factory: p
     assert done.stderr == ""
     assert "FAILED test_mine.py::TestMine::test_guarantee[no-lost-cancel]" in done.stdout
     assert "FAILED test_mine.py::TestMine::test_scenario[queue-stranded-by-error]" in done.stdout
-    assert ("no-lost-cancel is broken: A was accepted before a cancel that was answered, and its turn goes on (waited "
-            in done.stdout)
-    assert "what was done: accept A, cancel" in done.stdout
+    assert ("no-lost-cancel is broken: A was accepted, then the server acknowledged a cancel; the turn of A is running "
+            "nevertheless (waited ") in done.stdout
+    assert "script: accept A, cancel" in done.stdout
     assert "reproduce with: TestMine.histories = ['accept A; accept B; fail']" in done.stdout
     assert "turn of A starts ─" in done.stdout
     assert "the adapter cannot close the server" in done.stdout
@@ -66,10 +66,10 @@ def test_what_is_required_fails_if_it_was_not_tested_and_what_was_found_before_a
     (tmp_path / "mine.py").write_text(f"{ADAPTER[:-9]}    async def shut(self): raise KeyError('shut')\n")
     done = run_in(sys.executable, tmp_path, *PYTEST, "-k", "test_guarantee")
     assert "FAILED test_mine.py::TestMine::test_guarantee[no-lost-cancel]" in done.stdout, done.stdout
-    assert "no-loss is required, and not observable: the adapter cannot restart the server" in done.stdout
+    assert "no-loss is required, but not observable: the adapter cannot restart the server" in done.stdout
     assert "SKIPPED" in done.stdout
     (tmp_path / "test_mine.py").write_text(TWO_LINES.replace(': adapter', ': require = ["speed"]; adapter'))
-    assert "TestMine.require: there is no guarantee speed" in run_in(sys.executable, tmp_path, *PYTEST).stdout
+    assert "TestMine.require: unknown guarantee speed" in run_in(sys.executable, tmp_path, *PYTEST).stdout
 
 
 def test_histories_are_tests_of_their_own(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_histories_are_tests_of_their_own(tmp_path: Path) -> None:
     done = run_in(sys.executable, tmp_path, *PYTEST, "-k", "test_history")
     assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "FAILED test_again.py::TestAgain::test_history[accept A; accept B; fail]" in done.stdout
-    assert "accept A; accept B; fail: all-done showed in 2 of 2 plays" in done.stdout
+    assert "accept A; accept B; fail: all-done broken in 2 of 2 runs" in done.stdout
     (tmp_path / "test_again.py").write_text(HISTORIES.replace("accept A;", "explode;"))
     done = run_in(sys.executable, tmp_path, *PYTEST, "--collect-only")
-    assert "script 'explode; accept B; fail': 'explode' is nothing that can be done" in done.stdout
+    assert "script 'explode; accept B; fail': unknown action 'explode'" in done.stdout

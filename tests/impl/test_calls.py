@@ -16,9 +16,9 @@ from cancelmark.impl.client import Client
 from cancelmark.impl.client.calls import write_call
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.server import app
-from cancelmark.impl.server.answers import Answer, answer
+from cancelmark.impl.server.answers import Response, answer
 from cancelmark.model.actions import Actor
-from cancelmark.model.calls import CALLS, CALLS_BY_NAME, CALLS_BY_WORD, Call
+from cancelmark.model.calls import CALLS, CALLS_BY_NAME, CALLS_BY_WORD, ClientCall
 from cancelmark.model.family import ALL_ACTIONS
 
 EVERY = pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
@@ -31,7 +31,7 @@ def test_the_table_has_every_action_of_a_client_on_a_session() -> None:
 
 
 @EVERY
-def test_a_call_is_everywhere_under_its_name(call: Call) -> None:
+def test_a_call_is_everywhere_under_its_name(call: ClientCall) -> None:
     runtime = inspect.signature(getattr(Runtime, call.name)).parameters
     assert set(call.takes.values()) == runtime.keys() - {"self", "session_id", "key", "by"}
     assert ("key" in runtime) is call.names_prompt
@@ -52,12 +52,12 @@ def test_a_request_is_about_a_prompt_exactly_if_the_call_names_one() -> None:
     assert write_call(replace, "w", "s", "a/b", text="new") == (
         "PUT", "/v1/workspaces/w/agent/sessions/s/prompts/run%3Aa%2Fb/text", wire.ReplaceText("new"))
     for call, prompt in ((stop, 1), (replace, None)):
-        with pytest.raises(AssertionError, match=f"{call.name} is about"):
+        with pytest.raises(AssertionError, match=f"{call.name}: prompt missing or unexpected"):
             write_call(call, "w", "s", prompt, text="new")
 
 
 def test_calls_on_a_prompt_may_share_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def pin(site: Any, request: Request) -> Answer:
+    async def pin(site: Any, request: Request) -> Response:
         """Made up"""
         return answer(wire.Placed(7))
 

@@ -7,23 +7,23 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.runtimes import OpenStore, World, on_both_stores, play, until, world
+from support.runtimes import World, until, world
 from support.stores import Meddled, at_once
 from tools.replaying import Graph
 
-from cancelmark.impl.runtime import Closing, Result, RunIdInUse
-from cancelmark.impl.runtime.session import Counter, Prompt, Session
+from cancelmark.impl.runtime import Closing, Leaving, Result, RunIdInUse
+from cancelmark.impl.runtime.session import Counter, LivePrompt, Session
 from cancelmark.impl.runtime.workspace import Full, NoSession, Unknown
 from cancelmark.impl.server.app import CALLS, _problem
 from cancelmark.impl.store import (
     AcceptPrompt,
-    Answer,
     AppendEvent,
     Batch,
+    CommitAnswer,
+    CommitRequest,
     MemoryStore,
     MovePrompt,
     SqliteStore,
-    Steps,
     StoreError,
 )
 from cancelmark.model import wire
@@ -40,7 +40,7 @@ class Gated(Meddled, MemoryStore):
         self.chosen, self.written = chosen, list[Batch]()
         self.reached, self.open = asyncio.Event(), asyncio.Event()
 
-    async def commit(self, steps: Steps) -> Answer:
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
         if self.chosen(steps.operations):
             self.reached.set()
             await self.open.wait()
@@ -65,10 +65,9 @@ async def a_while() -> None:
 # --- Acceptance -----------------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R1a")
-def test_a_cancel_covers_a_prompt_that_is_still_being_journaled() -> None:
+async def test_a_cancel_covers_a_prompt_that_is_still_being_journaled() -> None:
     store = Gated(accepts)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await store.reached.wait()
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))
@@ -78,11 +77,8 @@ def test_a_cancel_covers_a_prompt_that_is_still_being_journaled() -> None:
         assert (await (await accepting)).outcome is Outcome.CANCELED
         assert w.model.calls == 0
 
-    play(store, story)
-
 
 @pytest.mark.rule("R1a", "R12b")
-@on_both_stores
 async def test_seqs_are_counted_over_all_sessions_and_a_cancel_covers_up_to_the_latest_of_them(w: World) -> None:
     w.runtime.holding = True
     handles = [await w.accept(f"a{n}", session=session) for n, session in enumerate("stst")]
@@ -92,10 +88,9 @@ async def test_seqs_are_counted_over_all_sessions_and_a_cancel_covers_up_to_the_
 
 
 @pytest.mark.rule("R1b")
-def test_the_caller_is_told_only_when_the_acceptance_is_journaled() -> None:
+async def test_the_caller_is_told_only_when_the_acceptance_is_journaled() -> None:
     store = Gated(accepts)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await store.reached.wait()
         await a_while()
@@ -105,28 +100,23 @@ def test_the_caller_is_told_only_when_the_acceptance_is_journaled() -> None:
         await (await accepting)
         assert accepts(store.written[2])  # after the two sessions, and before anything else
 
-    play(store, story)
-
 
 @pytest.mark.rule("R22a")
-def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        for life in range(2):
-            async with world(SqliteStore(tmp_path / "test.db")) as w:
-                if not life:
-                    await (await w.accept("a", "run-a"))
-                with pytest.raises(RunIdInUse, match="run-a"):
-                    await w.accept("a", "run-a")
-                assert w.ends() == [("run-a", "end_turn")]
-
-    asyncio.run(main())
+async def test_a_run_id_stays_in_use_when_its_prompt_is_done_and_after_a_restart(tmp_path: Path) -> None:
+    for life in range(2):
+        async with world(SqliteStore(tmp_path / "test.db")) as w:
+            if not life:
+                await (await w.accept("a", "run-a"))
+            with pytest.raises(RunIdInUse, match="run-a"):
+                await w.accept("a", "run-a")
+            assert w.ends() == [("run-a", "end_turn")]
 
 
 class Unstoppable(Meddled, MemoryStore):
     """A store that, like a disk, goes on with what was asked for when the one who asked is gone."""
 
-    async def commit(self, steps: Steps) -> Answer:
-        async def later() -> Answer:
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
+        async def later() -> CommitAnswer:
             await asyncio.sleep(0.001)
             return await super(Unstoppable, self).commit(steps)
 
@@ -134,16 +124,14 @@ class Unstoppable(Meddled, MemoryStore):
 
 
 @pytest.mark.rule("R26")
-def test_a_prompt_whose_sender_is_gone_before_the_answer_runs_to_its_end() -> None:
-    async def story(w: World) -> None:
+async def test_a_prompt_whose_sender_is_gone_before_the_answer_runs_to_its_end() -> None:
+    async with world(Unstoppable()) as w:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await asyncio.sleep(0)
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
         await until(lambda: at_once(w.runtime.status("run-a")) is not None)
         await until(lambda: w.ends() == [("run-a", "end_turn")])
-
-    play(Unstoppable(), story)
 
 
 # --- Atomic steps ---------------------------------------------------------------------------------------------------
@@ -153,7 +141,7 @@ def test_no_step_begins_while_another_is_half_done() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     class Pausing(Session):
-        def fire(self, prompt: Prompt, trigger: Trigger) -> None:
+        def fire(self, prompt: LivePrompt, trigger: Trigger) -> None:
             if trigger is Trigger.DROP and not inside.is_set():
                 inside.set()
                 assert go_on.wait(30)
@@ -179,7 +167,6 @@ def test_no_step_begins_while_another_is_half_done() -> None:
 # --- Entry, queue and turn ------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R5b", "R11b")
-@on_both_stores
 async def test_the_queue_is_in_order_of_seq_whatever_the_order_of_entry(w: World) -> None:
     host, gate = await w.active("host", "run-host")
     w.runtime.holding = True
@@ -194,7 +181,6 @@ async def test_the_queue_is_in_order_of_seq_whatever_the_order_of_entry(w: World
 
 
 @pytest.mark.rule("R5a", "R6a", "R6b")
-@on_both_stores
 async def test_one_prompt_is_active_and_the_others_wait(w: World) -> None:
     gates = [w.holds(text) for text in "abc"]
     handles = [await w.accept(text, f"run-{text}") for text in "abc"]
@@ -204,23 +190,6 @@ async def test_one_prompt_is_active_and_the_others_wait(w: World) -> None:
         assert w.model.running == 1
         gate.open()
         await handles[n]
-
-
-@pytest.mark.rule("R8a")
-def test_a_prompt_that_cannot_start_ends_with_an_error() -> None:
-    session = Session("s", Counter())
-    prompt, _ = session.accept("a", "run-a")
-    assert session.take("fail", prompt) == [End(1, Outcome.ERROR, of=1)]
-    assert (prompt.state, prompt.outcome) == (State.DONE, Outcome.ERROR)
-
-
-@pytest.mark.rule("R8b")
-def test_a_prompt_that_cannot_start_and_is_covered_is_canceled_on_entry_instead() -> None:
-    session = Session("s", Counter())
-    prompt, _ = session.accept("a", "run-a")
-    session.take("cancel")
-    assert session.take("fail", prompt) == []
-    assert prompt.state is State.CANCELED_ON_ENTRY
 
 
 @pytest.mark.rule("R9b", "R9c")
@@ -258,7 +227,6 @@ def test_a_prompt_that_is_back_in_the_queue_is_a_queued_prompt_like_any_other(en
 
 
 @pytest.mark.rule("R11a")
-@on_both_stores
 async def test_a_follow_up_that_was_queued_while_the_turn_stopped_runs_when_it_has(w: World) -> None:
     stopping, _ = await w.active("a", "run-a")
     canceling = asyncio.ensure_future(w.runtime.cancel("s"))
@@ -269,7 +237,6 @@ async def test_a_follow_up_that_was_queued_while_the_turn_stopped_runs_when_it_h
 
 
 @pytest.mark.rule("R13a", "R13b")
-@on_both_stores
 async def test_clear_queue_drops_what_is_queued_and_leaves_everything_else_as_it_is(w: World) -> None:
     active, gate = await w.active("a", "run-a")
     queued = [await w.queued("b", "run-b"), await w.queued("c")]
@@ -293,11 +260,10 @@ def ends_and_moves(batch: Batch) -> tuple[set[int], set[int]]:
 
 
 @pytest.mark.rule("R14a", "R16b")
-def test_a_step_is_journaled_as_a_whole() -> None:
+async def test_a_step_is_journaled_as_a_whole() -> None:
     """The end of a prompt, its terminal event, the handoff and the mark of one step are in one batch."""
     store = Gated()
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         a, gate = await w.active("a", "run-a")
         b, c = await w.queued("b", "run-b"), await w.queued("c", "run-c")
         held = w.holds("b")
@@ -314,14 +280,11 @@ def test_a_step_is_journaled_as_a_whole() -> None:
         dropping = next(batch for batch in store.written if 3 in ends_and_moves(batch)[0])
         assert "RaiseMark" in {type(op).__name__ for op in dropping}
 
-    play(store, story)
-
 
 @pytest.mark.rule("R14b")
-def test_an_end_is_published_before_the_next_turn_starts_and_does_not_wait_for_it() -> None:
+async def test_an_end_is_published_before_the_next_turn_starts_and_does_not_wait_for_it() -> None:
     store = Gated(lambda batch: any(isinstance(op, AppendEvent) and op.run_id == "run-a" for op in batch))
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         a, gate = await w.active("a", "run-a")
         b = await w.queued("b", "run-b")
         held = w.holds("b")
@@ -335,26 +298,19 @@ def test_an_end_is_published_before_the_next_turn_starts_and_does_not_wait_for_i
         held.open()
         await b
 
-    play(store, story)
-
 
 @pytest.mark.rule("R16c")
-def test_nothing_is_started_or_published_before_its_step_is_journaled() -> None:
+async def test_nothing_is_started_or_published_before_its_step_is_journaled() -> None:
     store = Gated(moves_to(State.ACTIVE))
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         accepting = asyncio.ensure_future(w.accept("a", "run-a"))
         await store.reached.wait()
         await a_while()
         assert (w.model.calls, w.states(), accepting.done(), w.runtime.unfinished("s")) == (0, [], False, 0)
         store.open.set()
         await (await accepting)
-
-    play(store, story)
-
     ending = Gated(moves_to(State.DONE))
-
-    async def other(w: World) -> None:
+    async with world(ending) as w:
         a, _ = await w.active("a", "run-a")
         b = await w.queued("b", "run-b")
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))
@@ -364,15 +320,12 @@ def test_nothing_is_started_or_published_before_its_step_is_journaled() -> None:
         ending.open.set()
         await asyncio.gather(canceling, a, b)
 
-    play(ending, other)
-
 
 @pytest.mark.rule("R19b", "R25a")
-def test_the_steps_of_a_session_are_carried_out_in_order_however_long_each_takes() -> None:
+async def test_the_steps_of_a_session_are_carried_out_in_order_however_long_each_takes() -> None:
     store = Gated(lambda batch: any(isinstance(op, MovePrompt) and (op.seq, op.state) == (2, State.DONE)
                                     for op in batch))
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         a, _ = await w.active("a", "run-a")
         b = await w.queued("b", "run-b")
         clearing = asyncio.ensure_future(w.runtime.clear_queue("s"))
@@ -384,8 +337,6 @@ def test_the_steps_of_a_session_are_carried_out_in_order_however_long_each_takes
         store.open.set()
         await asyncio.gather(clearing, canceling, a, b)
         assert w.ends() == [("run-b", "canceled"), ("run-a", "canceled")]
-
-    play(store, story)
 
 
 # --- The wire -------------------------------------------------------------------------------------------------------
@@ -403,23 +354,20 @@ def test_a_terminal_event_has_the_fields_that_the_wire_says() -> None:
 
 
 @pytest.mark.rule("R14d", "R28a")
-def test_published_ends_are_what_the_wire_says_and_a_folded_prompt_has_none(open_store: OpenStore) -> None:
-    async def story(w: World) -> None:
-        host, gate = await w.active("a", "run-a")
-        kept = await w.queued("b", "run-b")
-        folded = [await w.queued("c"), await w.queued("d")]
-        gate.open()
-        await asyncio.gather(host, kept, *folded)
-        nameless = await w.accept("e")
-        await nameless
-        assert w.ends() == [("run-a", "end_turn"), ("run-b", "end_turn"), (None, "end_turn")]
-        for event in await w.store.events(terminal=True):
-            assert event.type == next(each.name for each in wire.EVENTS if "R28a" in each.rules)
-            assert event.payload["session_id"] == "s"
-            assert ("run_id" in event.payload) is (event.run_id is not None)
-        assert [event.payload["seq"] for event in await w.store.events()] == [1, 2, 5]
-
-    play(open_store(), story)
+async def test_published_ends_are_what_the_wire_says_and_a_folded_prompt_has_none(w: World) -> None:
+    host, gate = await w.active("a", "run-a")
+    kept = await w.queued("b", "run-b")
+    folded = [await w.queued("c"), await w.queued("d")]
+    gate.open()
+    await asyncio.gather(host, kept, *folded)
+    nameless = await w.accept("e")
+    await nameless
+    assert w.ends() == [("run-a", "end_turn"), ("run-b", "end_turn"), (None, "end_turn")]
+    for event in await w.store.events(terminal=True):
+        assert event.type == next(each.name for each in wire.EVENTS if "R28a" in each.rules)
+        assert event.payload["session_id"] == "s"
+        assert ("run_id" in event.payload) is (event.run_id is not None)
+    assert [event.payload["seq"] for event in await w.store.events()] == [1, 2, 5]
 
 
 @pytest.mark.rule("R27a", "R27b")
@@ -429,8 +377,8 @@ def test_the_server_has_the_calls_and_the_statuses_that_the_wire_says() -> None:
         assert calls[request.method, request.path].status == request.status, request.path
     refusals = {refusal.status for refusal in wire.REFUSALS}
     assert {400, *calls["POST", wire.AGENT].refusals} == refusals | {wire.UNKNOWN}
-    for status, error in ((400, NoSession("")), (404, Unknown("")), (409, Closing("")), (409, RunIdInUse("")),
-                          (429, Full("")), (503, StoreError("", "", ""))):
+    for status, error in ((400, NoSession("")), (404, Unknown("")), (409, Closing()), (409, RunIdInUse("")),
+                          (429, Full("")), (503, Leaving()), (503, StoreError("", "", ""))):
         assert _problem(error, calls["POST", wire.AGENT]).status == status
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from cancelmark.model.effects import EFFECTS, Acknowledge, End, Fold, Record, Report, Start, Stop, encode_effect
 from cancelmark.model.lifecycle import Outcome
-from cancelmark.views.traces.telling import effect_text
+from cancelmark.views.traces.content import effect_text
 
 
 def test_an_effect_as_data() -> None:

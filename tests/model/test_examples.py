@@ -15,14 +15,14 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import label
 from cancelmark.model.trace import call_text
 from cancelmark.views.drawing.svg import LETTER
-from cancelmark.views.traces.lifelines import sequence_svg
+from cancelmark.views.traces.lifelines import trace_svg
 from cancelmark.views.traces.sequence import trace_mermaid
 
 PROTOCOL = (ROOT / "specs" / "protocol.md").read_text(encoding="utf-8")
 DRAWN = (*EXAMPLES, *FAMILY_EXAMPLES)
 CHANGES = {  # what a call of the family changes in these examples, and no state of a prompt shows
-    "hold": ["the session is held"], "stop hold": ["the session is held"], "resume": ["the hold is over"],
-    "next": ["C goes to the front"], "accept interrupt": ["C goes to the front"], "replace": ["B has another text"]}
+    "hold": ["the session is held"], "stop hold": ["the session is held"], "resume": ["the hold ends"],
+    "next": ["C moves to the front"], "accept interrupt": ["C moves to the front"], "replace": ["B has a new text"]}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -31,7 +31,7 @@ def by_name(name: str) -> Example:
 
 
 def elements(example: Example, kind: str) -> list[ElementTree.Element]:
-    return list(ElementTree.fromstring(sequence_svg(example.trace, example.title, example.says)).iter(f"{SVG}{kind}"))
+    return list(ElementTree.fromstring(trace_svg(example.trace, example.title, example.says)).iter(f"{SVG}{kind}"))
 
 
 def words(example: Example) -> list[str]:
@@ -55,7 +55,7 @@ def test_an_example_that_is_not_what_happens_is_refused() -> None:
     example = by_name("fold")
     with pytest.raises(ValueError, match="example fold ends with"):
         assert replace(example, ends={"A": Outcome.END_TURN, "B": Outcome.CANCELED}).trace
-    with pytest.raises(ValueError, match="cannot happen here"):
+    with pytest.raises(ValueError, match="not enabled here"):
         assert replace(example, calls=("accept(A)", "step(A)")).trace
 
 
@@ -125,7 +125,7 @@ def test_words_stay_inside_the_picture_and_beside_each_other(example: Example) -
 
 
 def test_the_same_trace_gives_the_same_picture_and_another_gives_another() -> None:
-    pictures = [sequence_svg(example.trace, "", "") for example in DRAWN]
-    assert pictures == [sequence_svg(replace(example).trace, "", "") for example in DRAWN]
+    pictures = [trace_svg(example.trace, "", "") for example in DRAWN]
+    assert pictures == [trace_svg(replace(example).trace, "", "") for example in DRAWN]
     assert len(set(pictures)) == len(DRAWN)
     assert len({trace_mermaid(example.trace) for example in DRAWN}) == len(DRAWN)

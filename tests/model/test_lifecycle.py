@@ -47,5 +47,5 @@ def test_overlapping_rows_are_refused() -> None:
 
 
 def test_an_outcome_belongs_to_done_alone() -> None:
-    with pytest.raises(ValueError, match="outcome if and only if"):
+    with pytest.raises(ValueError, match="must have an outcome if its dest is done, and only then"):
         compile_rows([Row(Trigger.SETTLE, State.CANCELED_ON_ENTRY, State.DONE)])

@@ -50,126 +50,109 @@ def test_spans_that_overlap_may_have_taken_effect_in_either_order() -> None:
         assert not certain(one, other)
 
 
-def test_accepted_before_a_cancel_and_not_started_when_it_returned_must_end_canceled() -> None:
-    assert may_end(Prompt("A", Span(0, 1)), [cancel(2, 3)]) == {"canceled"}
+A, RAN = Prompt("A", at(0)), Prompt("A", at(0), starts=(at(1),))
+CLOSE, CRASH = Call(1, 2, "close"), Call(2, 3, "crash")
+MAY_END: dict[str, list[tuple[Prompt, list[Call], set[str]]]] = {
+    "accepted before a cancel and not started when it returned: must end canceled": [
+        (Prompt("A", Span(0, 1)), [cancel(2, 3)], {"canceled"})],
+    "running when a cancel came: may end canceled, or as it just ended": [
+        (RAN, [cancel(2, 3)], {"canceled", "end_turn", "error"})],
+    "accepted after every cancel had returned: must not end canceled": [
+        (Prompt("A", Span(4, 5)), [cancel(0, 1), cancel(2, 3)], {"error", "folded"}),
+        (Prompt("A", Span(4, 5), starts=(at(6),)), [cancel(2, 3)], {"end_turn", "error", "folded"})],
+    "where acceptance and cancel overlap, either is allowed": [
+        (Prompt("A", Span(0, 2)), [cancel(1, 3)], {"canceled", "error", "folded"})],
+    "a call that has not returned may take effect at any time": [
+        (replace(A, ends=ended(9, "?")), [cancel(1, inf)], {"canceled", "error", "folded"})],
+    "clear_queue cancels only what ends while it runs": [
+        (replace(A, ends=ended(2, "?")), [clear_queue(1, 3)], {"canceled", "error", "folded"}),
+        (replace(A, ends=ended(4, "?")), [clear_queue(1, 3)], {"error", "folded"})],
+    "clear_queue never cancels a running prompt": [
+        (replace(RAN, ends=ended(4, "?")), [clear_queue(2, 3)], {"end_turn", "error", "folded"})],
+    "a run id is never folded": [(A, [], {"error", "folded"}), (replace(A, run_id=True), [], {"error"})],
+    "a prompt that went back to the queue can be folded or dropped": [
+        (RAN, [], {"end_turn", "error", "folded"}),
+        (replace(RAN, ends=ended(2, "?")), [clear_queue(2, 2)], {"canceled", "end_turn", "error", "folded"})],
+    "a prompt that entered cannot fail to start": [(replace(A, enter=at(1)), [], {"folded"})],
+    "cancels are per session": [
+        (replace(A, session="here"), [cancel(1, 2, "there")], {"error", "folded"}),
+        (replace(A, session="here"), [cancel(1, 2, "here")], {"canceled"})],
+    "a close cancels every session": [(replace(A, session=s), [CLOSE], {"canceled"}) for s in ("one", "two")],
+    "a close comes after every acceptance": [(Prompt("A", Span(0, 9)), [CLOSE], {"canceled"})],
+    "a crash leaves nothing to a prompt with a run id that runs": [(replace(RAN, run_id=True), [CRASH], set())],
+}
 
 
-def test_and_at_once_if_it_was_queued() -> None:
-    queued = Prompt("A", Span(0, 1), enter=at(1))
-    assert judge([replace(queued, ends=ended(2.5, "canceled"))], [cancel(2, 3)]) == []
-    assert judge([replace(queued, ends=ended(4, "canceled"))], [cancel(2, 3)]) == [
-        f"A ends canceled without a start, but nothing more could happen to it. The rule: {RULES['canceled']}."]
+@pytest.mark.parametrize("sentence", MAY_END)
+def test_a_prompt_may_end(sentence: str) -> None:
+    for prompt, calls, outcomes in MAY_END[sentence]:
+        assert may_end(prompt, calls) == outcomes
 
 
-def test_and_it_never_starts() -> None:
-    prompt = Prompt("A", Span(0, 1), starts=(at(4),))
-    assert judge([prompt], [cancel(2, 3)], complete=False) == [
-        f"A starts, but could only end canceled. The rule: {RULES['start']}."]
+def rule(complaint: str, of: str = "start") -> str:
+    return f"{complaint}. The rule: {RULES.get(of, of)}."
 
 
-def test_running_when_a_cancel_came_may_end_canceled_or_as_it_just_ended() -> None:
-    assert may_end(Prompt("A", at(0), starts=(at(1),)), [cancel(2, 3)]) == {"canceled", "end_turn", "error"}
+QUEUED = Prompt("A", Span(0, 1), enter=at(1))
+TWICE, TWO_CRASHES = replace(A, starts=(at(1), at(9))), [Call(6, 7, "crash"), Call(2, 3, "crash")]
+NONE, TWO = A, Prompt("B", at(0), ends=ended(1, "error") * 2)
+ONCE = "but must have exactly one. The rule: each prompt ends exactly once."
+CLOSED = rule("B was accepted after a close, but should have been refused",
+              "a closed server accepts no prompts until it restarts")
+# With each sentence: prompts, calls, and the complaints about them; a history in which a prompt has no end goes on.
+JUDGED: dict[str, list[tuple[list[Prompt], list[Call], list[str]]]] = {
+    "what was queued when a cancel came ends at once": [
+        ([replace(QUEUED, ends=ended(2.5, "canceled"))], [cancel(2, 3)], []),
+        ([replace(QUEUED, ends=ended(4, "canceled"))], [cancel(2, 3)],
+         [rule("A ends canceled without a start, but nothing more could happen to it", "canceled")])],
+    "what a cancel has reached never starts": [
+        ([Prompt("A", Span(0, 1), starts=(at(4),))], [cancel(2, 3)], [rule("A starts, but could only end canceled")])],
+    "where start and cancel overlap, either is allowed": [
+        ([replace(A, ends=ended(5, "canceled")),
+          Prompt("B", at(0), starts=(Span(1, 3),), ends=ended(5, "end_turn"))], [cancel(2, 4)], [])],
+    "clear_queue leaves nothing in the queue": [
+        ([replace(A, enter=at(1), starts=(at(4),))], [clear_queue(2, 3)],
+         [rule("A starts, but nothing more could happen to it")])],
+    "clear_queue leaves alone what has not entered": [
+        ([replace(A, enter=at(4), starts=(at(5),))], [clear_queue(2, 3)], [])],
+    "a cancel between two starts forbids the second": [
+        ([replace(A, starts=(at(1), at(4)))], [cancel(2, 3)],
+         [rule("A starts again, but could only end canceled or end end_turn or end error")])],
+    "a turn that ends has started": [
+        ([replace(A, ends=ended(1, "end_turn"))], [],
+         [rule("A ends end_turn without a start, but could only start or end error or end folded", "end_turn")])],
+    "nothing is accepted after a close has returned": [
+        ([Prompt("A", Span(2, 4), ends=ended(3, "canceled")), Prompt("B", Span(4, 5), ends=ended(6, "error"))],
+         [Call(1, 3, "close")],
+         [CLOSED, rule("B ends error without a start, but nothing more could happen to it", "error")])],
+    "a restart opens a closed server again": [
+        ([Prompt("A", at(5), starts=(at(6),), ends=ended(7, "end_turn"))], [CLOSE, Call(3, 4, "crash")], [])],
+    "a crash ends what runs with an error": [([replace(RAN, ends=ended(2.5, "error"))], [CRASH], [])],
+    "a prompt that outlived a crash was in the queue from the first one on": [
+        ([TWICE], TWO_CRASHES, []),
+        ([TWICE], [*TWO_CRASHES, clear_queue(4, 5)], [rule("A starts again, but nothing more could happen to it")])],
+    "a prompt that waits survives a crash": [
+        ([replace(A, starts=(at(4),), ends=ended(5, "end_turn"))], [CRASH], [])],
+    "nothing happens after the end": [
+        ([replace(A, starts=(at(3),), ends=ended(2, "error"))], [],
+         [rule("A was observed out of order, but the order must be accept, enter, starts, end",
+               "nothing happens to a prompt before its acceptance or after its end")])],
+    "an outcome that does not exist is a complaint": [
+        ([replace(A, ends=ended(1, "cancelled"))], [],
+         [rule("A ends cancelled without a start, but could only start or end error or end folded",
+               "no such outcome exists")])],
+}
 
 
-def test_accepted_after_every_cancel_had_returned_must_not_end_canceled() -> None:
-    assert may_end(Prompt("A", Span(4, 5)), [cancel(0, 1), cancel(2, 3)]) == {"error", "folded"}
-    assert may_end(Prompt("A", Span(4, 5), starts=(at(6),)), [cancel(2, 3)]) == {"end_turn", "error", "folded"}
+@pytest.mark.parametrize("sentence", JUDGED)
+def test_a_history_is_judged(sentence: str) -> None:
+    for prompts, calls, complaints in JUDGED[sentence]:
+        assert judge(prompts, calls, complete=all(prompt.ends for prompt in prompts)) == complaints
 
 
-def test_where_acceptance_and_cancel_overlap_either_is_allowed() -> None:
-    assert may_end(Prompt("A", Span(0, 2)), [cancel(1, 3)]) == {"canceled", "error", "folded"}
-
-
-def test_where_start_and_cancel_overlap_either_is_allowed() -> None:
-    never = Prompt("A", at(0), ends=ended(5, "canceled"))
-    ran = Prompt("B", at(0), starts=(Span(1, 3),), ends=ended(5, "end_turn"))
-    assert judge([never, ran], [cancel(2, 4)]) == []
-
-
-def test_a_call_that_has_not_returned_may_take_effect_at_any_time() -> None:
-    assert may_end(Prompt("A", at(0), ends=ended(9, "?")), [cancel(1, inf)]) == {"canceled", "error", "folded"}
-
-
-def test_clear_queue_cancels_only_what_ends_while_it_runs() -> None:
-    assert may_end(Prompt("A", at(0), ends=ended(2, "?")), [clear_queue(1, 3)]) == {"canceled", "error", "folded"}
-    assert may_end(Prompt("A", at(0), ends=ended(4, "?")), [clear_queue(1, 3)]) == {"error", "folded"}
-
-
-def test_clear_queue_never_cancels_a_running_prompt() -> None:
-    assert may_end(Prompt("A", at(0), starts=(at(1),), ends=ended(4, "?")), [clear_queue(2, 3)]) == {
-        "end_turn", "error", "folded"}
-
-
-def test_clear_queue_leaves_nothing_in_the_queue() -> None:
-    queued = Prompt("A", at(0), enter=at(1), starts=(at(4),))
-    assert judge([queued], [clear_queue(2, 3)], complete=False) == [
-        f"A starts, but nothing more could happen to it. The rule: {RULES['start']}."]
-
-
-def test_clear_queue_leaves_alone_what_has_not_entered() -> None:
-    assert judge([Prompt("A", at(0), enter=at(4), starts=(at(5),))], [clear_queue(2, 3)], complete=False) == []
-
-
-def test_a_run_id_is_never_folded() -> None:
-    assert may_end(Prompt("A", at(0)), []) == {"error", "folded"}
-    assert may_end(Prompt("A", at(0), run_id=True), []) == {"error"}
-
-
-def test_a_prompt_that_went_back_to_the_queue_can_be_folded_or_dropped() -> None:
-    assert may_end(Prompt("A", at(0), starts=(at(1),)), []) == {"end_turn", "error", "folded"}
-    assert "canceled" in may_end(Prompt("A", at(0), starts=(at(1),), ends=ended(2, "?")), [clear_queue(2, 2)])
-
-
-def test_a_cancel_between_two_starts_forbids_the_second() -> None:
-    assert judge([Prompt("A", at(0), starts=(at(1), at(4)))], [cancel(2, 3)], complete=False) == [
-        f"A starts again, but could only end canceled or end end_turn or end error. The rule: {RULES['start']}."]
-
-
-def test_a_turn_that_ends_has_started() -> None:
-    assert judge([Prompt("A", at(0), ends=ended(1, "end_turn"))], []) == [
-        "A ends end_turn without a start, but could only start or end error or end folded. The rule: "
-        f"{RULES['end_turn']}."]
-
-
-def test_a_prompt_that_entered_cannot_fail_to_start() -> None:
-    assert may_end(Prompt("A", at(0), enter=at(1)), []) == {"folded"}
-
-
-def test_cancels_are_per_session() -> None:
-    assert may_end(Prompt("A", at(0), session="here"), [cancel(1, 2, "there")]) == {"error", "folded"}
-    assert may_end(Prompt("A", at(0), session="here"), [cancel(1, 2, "here")]) == {"canceled"}
-
-
-def test_what_is_not_said_of_a_prompt_is_nothing_special() -> None:
-    assert Prompt("A", at(0)) == Prompt("A", at(0), run_id=False, enter=None, starts=(), ends=(), session="")
-    assert Prompt("A", at(0)).moments == [at(0), at(0), Span(inf, inf)]
-
-
-def test_of_two_ends_the_first_counts() -> None:
-    prompt = Prompt("A", at(0), enter=at(1), starts=(at(2),), ends=ended(3, "error") + ended(4, "error"))
-    assert prompt.moments == [at(0), at(1), at(2), End(3, 3, "error")]
-
-
-def test_a_close_cancels_every_session() -> None:
-    close = Call(1, 2, "close")
-    assert [may_end(Prompt("A", at(0), session=s), [close]) for s in ("one", "two")] == [{"canceled"}] * 2
-
-
-def test_a_close_comes_after_every_acceptance() -> None:
-    assert may_end(Prompt("A", Span(0, 9)), [Call(1, 2, "close")]) == {"canceled"}
-
-
-def test_nothing_is_accepted_after_a_close_has_returned() -> None:
-    prompts = [Prompt("A", Span(2, 4), ends=ended(3, "canceled")), Prompt("B", Span(4, 5), ends=ended(6, "error"))]
-    assert judge(prompts, [Call(1, 3, "close")]) == [
-        "B was accepted after a close, but had to be refused. The rule: a closed server accepts nothing until a "
-        "restart.",
-        f"B ends error without a start, but nothing more could happen to it. The rule: {RULES['error']}."]
-
-
-def test_a_restart_opens_a_closed_server_again() -> None:
-    calls = [Call(1, 2, "close"), Call(3, 4, "crash")]
-    assert judge([Prompt("A", at(5), starts=(at(6),), ends=ended(7, "end_turn"))], calls) == []
+def test_every_prompt_of_a_complete_history_has_exactly_one_end() -> None:
+    assert judge([NONE, TWO], []) == [f"A has 0 terminal events, {ONCE}", f"B has 2 terminal events, {ONCE}"]
+    assert judge([NONE, TWO], [], complete=False) == [f"B has 2 terminal events, {ONCE}"]
 
 
 def test_a_restart_before_the_close_or_after_the_acceptance_opens_nothing() -> None:
@@ -178,42 +161,11 @@ def test_a_restart_before_the_close_or_after_the_acceptance_opens_nothing() -> N
         assert complaints[0].startswith("A was accepted after a close")
 
 
-def test_a_crash_ends_what_runs_with_an_error() -> None:
-    running = Prompt("A", at(0), run_id=True, starts=(at(1),))
-    crash = Call(2, 3, "crash")
-    assert judge([Prompt("A", at(0), starts=(at(1),), ends=ended(2.5, "error"))], [crash]) == []
-    assert may_end(running, [crash]) == set()
-
-
-def test_a_prompt_that_outlived_a_crash_was_in_the_queue_from_the_first_one_on() -> None:
-    prompt = Prompt("A", at(0), starts=(at(1), at(9)))
-    crashes = [Call(6, 7, "crash"), Call(2, 3, "crash")]
-    assert judge([prompt], crashes, complete=False) == []
-    assert judge([prompt], [*crashes, clear_queue(4, 5)], complete=False) == [
-        f"A starts again, but nothing more could happen to it. The rule: {RULES['start']}."]
-
-
-def test_a_prompt_that_waits_survives_a_crash() -> None:
-    assert judge([Prompt("A", at(0), starts=(at(4),), ends=ended(5, "end_turn"))], [Call(2, 3, "crash")]) == []
-
-
-def test_every_prompt_of_a_complete_history_has_exactly_one_end() -> None:
-    rule = "but must have exactly one. The rule: each prompt ends exactly once."
-    none, two = Prompt("A", at(0)), Prompt("B", at(0), ends=ended(1, "error") * 2)
-    assert judge([none, two], []) == [f"A has 0 ends, {rule}", f"B has 2 ends, {rule}"]
-    assert judge([none, two], [], complete=False) == [f"B has 2 ends, {rule}"]
-
-
-def test_nothing_happens_after_the_end() -> None:
-    (complaint,) = judge([Prompt("A", at(0), starts=(at(3),), ends=ended(2, "error"))], [])
-    assert complaint == ("A was seen out of order, but the order is accept, enter, starts, end. The rule: nothing "
-                         "happens to a prompt before its acceptance or after its end.")
-
-
-def test_an_outcome_that_does_not_exist_is_a_complaint() -> None:
-    assert judge([Prompt("A", at(0), ends=ended(1, "cancelled"))], []) == [
-        "A ends cancelled without a start, but could only start or end error or end folded. The rule: there is no such "
-        "outcome."]
+def test_what_is_not_said_of_a_prompt_is_nothing_special() -> None:
+    assert Prompt("A", at(0)) == Prompt("A", at(0), run_id=False, enter=None, starts=(), ends=(), session="")
+    assert Prompt("A", at(0)).moments == [at(0), at(0), Span(inf, inf)]
+    prompt = replace(A, enter=at(1), starts=(at(2),), ends=ended(3, "error") + ended(4, "error"))
+    assert prompt.moments == [at(0), at(1), at(2), End(3, 3, "error")], "of two ends the first counts"
 
 
 # --- Against every order of effects -----------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def test_bounds_are_compared_counted_and_printed() -> None:
     assert not one.allows(more)
     assert not Bounds(3).allows(one)
     for name in ("prompts", "sessions"):
-        with pytest.raises(ValueError, match=f"bounds with {name}=0: there is nothing to explore"):
+        with pytest.raises(ValueError, match=f"{name}=0 leave nothing to explore: {name} must be at least 1"):
             Bounds(**{name: 0})
     with pytest.raises(ValueError, match="bounds with clears=-1"):
         Bounds(clears=-1)

@@ -7,7 +7,7 @@ import pytest
 from cancelmark.model.actions import ACTIONS, Actor, Reach
 from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State, Trigger
-from cancelmark.model.protocol import REFERENCE, witnessed
+from cancelmark.model.protocol import REFERENCE, with_history
 from cancelmark.model.server import Call, Server, changes
 from cancelmark.model.session import Prompt, Session, Step, label
 from cancelmark.model.trace import replay
@@ -29,14 +29,14 @@ def test_an_illegal_trigger_says_what_the_guards_answered() -> None:
     session = Session(mark=2, prompts=(Prompt(1, run_id=False, state=State.ACTIVE), prompt))
     step = Step(REFERENCE.table, session)
     with pytest.raises(IllegalTrigger, match=(
-            r"^prompt B is queued with guards \[busy, covered, first, has_run_id\]: no row lets it start$")):
+            r"^prompt B is queued with guards \[busy, covered, first, has_run_id\]: no row allows start$")):
         step.fire(prompt, Trigger.START)
-    with pytest.raises(IllegalTrigger, match=r"^prompt A is accepted with guards \[first\]: no row lets it settle$"):
+    with pytest.raises(IllegalTrigger, match=r"^prompt A is accepted with guards \[first\]: no row allows settle$"):
         Step(REFERENCE.table, Session()).fire(Prompt(1, run_id=False), Trigger.SETTLE)
     assert (step.session, step.rows, step.effects) == (session, [], [])
     assert "A is accepted with guards [none]:" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE, []))
     assert "A is accepted: no row" in str(IllegalTrigger("A", State.ACCEPTED, Trigger.SETTLE))
-    with pytest.raises(TypeError, match=r"^fire takes a Trigger, not 'start'; they are Trigger\.ENTER, "):
+    with pytest.raises(TypeError, match=r"^fire expects a Trigger, not 'start'; use one of Trigger\.ENTER, "):
         step.fire(prompt, "start")  # type: ignore[arg-type]
 
 
@@ -151,7 +151,7 @@ def test_an_observer_notes_the_strongest_reach_and_up_to_two_ends() -> None:
     def noted(action: str, *effects: Effect) -> list[tuple[Reach, int]]:
         step = Step(REFERENCE.table, before)
         step.effects += effects
-        return [(p.reach, p.ends) for p in witnessed(before, by_name[action], step).prompts]
+        return [(p.reach, p.ends) for p in with_history(before, by_name[action], step).prompts]
 
     nothing, clear, cancel = Reach
     end = End(1, Outcome.ERROR, of=1)

@@ -5,6 +5,8 @@ import re
 import pytest
 
 from cancelmark.model.check.explore import explore
+from cancelmark.model.family import Feature
+from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
 from cancelmark.model.server import changes
@@ -35,9 +37,9 @@ def test_the_explorer_finds_exactly_what_the_record_declares(variant: ProtocolVa
     assert result.verdict == ("holds" if variant in SILENT else "violated")
 
 
-@EVERY
-def test_the_right_protocol_holds_where_the_variant_was_searched(variant: ProtocolVariant) -> None:
-    result = explore(Protocol("right", features=variant.protocol.features), variant.bounds)
+@pytest.mark.parametrize(("features", "bounds"), {(v.protocol.features, v.bounds): None for v in VARIANTS.values()})
+def test_the_right_protocol_holds_where_a_variant_was_searched(features: frozenset[Feature], bounds: Bounds) -> None:
+    result = explore(Protocol("right", features=features), bounds)
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
 
 

@@ -4,7 +4,7 @@ import sys
 
 from cancelmark.impl.acp import agent
 from cancelmark.impl.acp.agent import AcpAgent, Session
-from cancelmark.impl.acp.peer import INTERNAL, Call
+from cancelmark.impl.acp.peer import INTERNAL, RpcCall
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.client import RunComplete
 
@@ -14,7 +14,7 @@ class CancelLostBeforeFirstToken(AcpAgent):
 
     spoken: frozenset[str] = frozenset()  # sessions
 
-    def hear(self, call: Call) -> None:
+    def hear(self, call: RpcCall) -> None:
         if call.method == "session/prompt":
             self.spoken -= {call.params["sessionId"]}
         if call.method != "session/cancel" or call.params["sessionId"] in self.spoken:
@@ -28,7 +28,7 @@ class CancelLostBeforeFirstToken(AcpAgent):
 class ErrorForCancelled(AcpAgent):
     """A canceled prompt is answered with an error."""
 
-    def _answer(self, call: Call, end: RunComplete) -> None:
+    def _answer(self, call: RpcCall, end: RunComplete) -> None:
         if end.outcome == "canceled":
             self.peer.refuse(call, INTERNAL, "Request was aborted.")
         else:
@@ -38,7 +38,7 @@ class ErrorForCancelled(AcpAgent):
 class SecondPromptSwallowed(AcpAgent):
     """A prompt that comes while another runs is forgotten."""
 
-    async def _send(self, session: Session, call: Call) -> None:
+    async def _send(self, session: Session, call: RpcCall) -> None:
         if not any(other is session for other, _ in self._running.values()):
             await super()._send(session, call)
 

@@ -1,29 +1,31 @@
-"""How much the tests try: enough for each change, more (`make test-long`), or all a night allows (`make test-deep`)."""
+"""How much a test tries: little in `make test`, more in `make test-all`, the most in `make test-deep`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-DEEP = os.environ.get("CANCELMARK_DEEP") == "1"
+TIER = os.environ.get("CANCELMARK_TESTS", "fast")
+DEEP = TIER == "deep"
 
 
-def effort(examples: int) -> int:
-    return examples * 20 if DEEP else examples
+def effort(few: int, many: int | None = None) -> int:
+    """The number of examples: `few` in `make test`, `many` in `make test-all`, 20 times as many in `make test-deep`."""
+    return {"fast": few, "all": many or few, "deep": 20 * (many or few)}[TIER]
 
 
-def long(*values: Any) -> Any:
-    """A parameter of a test that says more of the same as its others, and is left to `make test-long`."""
-    return pytest.param(*values, marks=pytest.mark.long)
+def long(*values: Any, id: str | None = None) -> Any:
+    """A parameter that is left to `make test-all`: a larger bound, or one more judge of a bug that others notice."""
+    return pytest.param(*values, id=id, marks=pytest.mark.long)
 
 
-def every(step: int, values: Sequence[Any]) -> list[Any]:
-    """The values, all but each `step`th left to `make test-long`."""
-    return [long(value) if number % step else value for number, value in enumerate(values)]
-
-
-def find_left_out(tests: Mapping[str, bool]) -> list[str]:
-    """Of tests with their parameters, and whether each is long: those that have no part in `make test`."""
-    parts = {name.partition("[")[0] for name, is_long in tests.items() if not is_long}
-    return sorted({name.partition("[")[0] for name in tests} - parts)
+def one_for_each(breaks: Callable[[Any], Iterable[str]], bugs: Iterable[Any]) -> list[Any]:
+    """Seeded bugs, so that `make test` has one for each property that a judge must see broken; the rest are long."""
+    seen: set[str] = set()
+    chosen = []
+    for bug in bugs:
+        new = set(breaks(bug)) - seen
+        chosen.append(bug if new else long(bug))
+        seen |= new
+    return chosen

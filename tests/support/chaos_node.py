@@ -13,12 +13,12 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-import cancelmark.impl.models.demo as demo
+import cancelmark.impl.models.scripted as demo
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cluster import node as nodes
 from cancelmark.impl.cluster import workspaces
 from cancelmark.impl.cluster.leased import Leased
-from cancelmark.impl.models import Delta, Finish, FinishReason, Message, Role, Tool
+from cancelmark.impl.models import ChatMessage, Delta, Finish, FinishReason, Role, Tool
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.models.scripted import Beat, Delay, Request, ScriptedModel, call, say
 from cancelmark.impl.runtime import Outbox
@@ -55,7 +55,7 @@ class DividedModel:
     def __init__(self, pace: float) -> None:
         self._counted, self._steered = counted_model(pace), OpenAIModel("turn")
 
-    def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         last = next((m.text for m in reversed(messages) if m.role is Role.USER), "")
         if not last:
             with open(os.environ[EMPTY], "a") as notes:
@@ -69,9 +69,9 @@ class DividedModel:
 # --- the errors
 
 def leave_messages_unfenced() -> None:
-    fenced = Store.begin_say
-    stores.PostgresStore.begin_say = (  # type: ignore[method-assign]
-        lambda self, session, messages, epoch=None: fenced(self, session, messages))
+    fenced = Store.begin_append_messages
+    stores.PostgresStore.begin_append_messages = (  # type: ignore[method-assign]
+        lambda self, session, messages, epoch=None, during=None: fenced(self, session, messages))
 
 
 def retry_blindly() -> None:
@@ -123,7 +123,7 @@ def claim_without_recovering() -> None:
         answer = await self.home.writer.begin(box.session.id, box.version, [], None, "recover").answer
         if isinstance(answer, Committed):
             box.version, box.epoch, box.free = answer.version, answer.epoch, False
-            box.look_all()
+            box.reconcile_all()
 
     Leased._recover = claim  # type: ignore[method-assign]
 

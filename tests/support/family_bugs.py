@@ -13,11 +13,11 @@ import pytest
 from cancelmark.impl import wire
 from cancelmark.impl.runtime import Busy, Runtime
 from cancelmark.impl.runtime.journal import Journal
-from cancelmark.impl.runtime.session import Effects, Session
+from cancelmark.impl.runtime.session import Session, TakenStep
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.store import AcceptPrompt, ReplaceText
 from cancelmark.model.family import Feature
-from cancelmark.model.session import PLAIN
+from cancelmark.model.session import DEFAULT_TRAITS
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 
@@ -27,7 +27,7 @@ def unjournaled(action: str) -> Bug:
     def bug(patch: pytest.MonkeyPatch) -> None:
         add = Journal.add
 
-        def add_others(self: Journal, step: Effects) -> None:
+        def add_others(self: Journal, step: TakenStep) -> None:
             if step.action != action:
                 add(self, step)
 
@@ -45,7 +45,7 @@ def a_replaced_text_is_lost(patch: pytest.MonkeyPatch) -> None:
     """Its version is journaled, and its words are not."""
     add = Journal.add
 
-    def add_no_text(self: Journal, step: Effects) -> None:
+    def add_no_text(self: Journal, step: TakenStep) -> None:
         add(self, step)
         self.operations = [op for op in self.operations if not isinstance(op, ReplaceText)]
 
@@ -66,9 +66,10 @@ def the_first_text_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 def an_interrupt_has_no_place_in_the_journal(patch: pytest.MonkeyPatch) -> None:
     add = Journal.add
 
-    def add_plain(self: Journal, step: Effects) -> None:
+    def add_plain(self: Journal, step: TakenStep) -> None:
         add(self, step)
-        self.operations = [op._replace(traits=PLAIN) if isinstance(op, AcceptPrompt) else op for op in self.operations]
+        self.operations = [op._replace(traits=DEFAULT_TRAITS) if isinstance(op, AcceptPrompt) else op
+                           for op in self.operations]
 
     patch.setattr(Journal, "add", add_plain)
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cancelmark.impl.runtime import Busy, Handle, NoPrompt, Refusal, TooLate
 from cancelmark.impl.runtime.messages import text_of
-from cancelmark.impl.runtime.session import Effects, Session
+from cancelmark.impl.runtime.session import Session, TakenStep
 from cancelmark.impl.store import AcceptPrompt, ChangePrompt, HoldSession, Operation, ReplaceText
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import in_front, unreached
 from cancelmark.model.oracle import Call
-from cancelmark.model.session import PLAIN, Traits
+from cancelmark.model.session import DEFAULT_TRAITS, Traits
 from cancelmark.model.session import label as name_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Taken(NamedTuple):
     """A step that a client's call has taken, as it was then."""
 
     session: str
-    effects: Effects
+    effects: TakenStep
     traits: list[tuple[int, Traits]]
     flips: int  # how often the session had been held or released by then
     front: int  # the prompt that a stop had to reach; 0: nobody
@@ -57,7 +57,7 @@ class Callers:
 
     # --- what is seen
 
-    def took(self, session: Session, effects: Effects, here: int) -> None:
+    def took(self, session: Session, effects: TakenStep, here: int) -> None:
         """Comes before the world has noted the step."""
         before = self._world.server.sessions[here]
         self._flips[session.id] += session.held is not before.held
@@ -177,7 +177,7 @@ class Callers:
             if (row.dest, row.outcome) not in world.journal.get(prompt.seq, ()):
                 lost.append(f"that {name_of(prompt.seq)} is {(row.outcome or row.dest).value}")
         for seq, traits in taken.traits:
-            kept = self.traits.get(seq, PLAIN)
+            kept = self.traits.get(seq, DEFAULT_TRAITS)
             if any(mine > stored for mine, stored in zip(traits[:3], kept)):
                 lost.append(f"that {name_of(seq)} has {traits}")
         if world.marks.get(taken.session, 0) < taken.effects.mark:

@@ -1,6 +1,7 @@
 """Runtimes of the family with a race in them: what should be one step is two, or an answer comes before its journal.
 
-With each stand the clients among whose schedules one must show it, and the property that must say so.
+One flaw a property, and for answers one a call. With each stand the clients among whose schedules one must show it,
+and the property that must say so.
 """
 
 from bisect import insort
@@ -30,71 +31,35 @@ from cancelmark.conformance.schedule import checkpoint
 from cancelmark.impl import wire
 from cancelmark.impl.models import Attachment
 from cancelmark.impl.runtime import Busy, Handle, Outbox, Runtime
-from cancelmark.impl.runtime.intents import Call
+from cancelmark.impl.runtime.intents import CallIntent
 from cancelmark.impl.runtime.run import show
-from cancelmark.impl.runtime.session import Effects, Prompt, Session
+from cancelmark.impl.runtime.session import LivePrompt, Session, TakenStep
 from cancelmark.impl.store import Store
 from cancelmark.model.actions import hand_off
-from cancelmark.model.family import HOLD, Feature, cancel_one
+from cancelmark.model.family import Feature, cancel_one
 from cancelmark.model.lifecycle import State, Trigger
 from cancelmark.model.protocol import FAMILY
 
-_place = attrgetter("place")
+_position = attrgetter("position")
 
 
 # --- a step in two
-
-class StopsThenHolds(Racy):
-    """A stop that holds stops at once, and holds later."""
-
-    more: ClassVar = ("hold_later",)
-
-    def stop(self, variant: str = "") -> Effects:
-        effects = Session.take(self, "stop")
-        if variant == HOLD:
-            effects.variant = HOLD
-            self.later("hold_later")
-        return effects
-
-    def hold_later(self) -> Effects:
-        return Session.take(self, "hold")
-
 
 class EntersUnheld(Racy):
     """The session is idle and not held, and the prompt becomes active later, without another look at the hold."""
 
     more: ClassVar = ("register",)
 
-    def enter(self, prompt: Prompt) -> Effects:
+    def enter(self, prompt: LivePrompt) -> TakenStep:
         if self.held or self.active:
             return Session.take(self, "enter", prompt)
         self.later("register", prompt)
-        return Effects("enter", prompt)
+        return TakenStep("enter", prompt)
 
-    def register(self, prompt: Prompt) -> Effects:
+    def register(self, prompt: LivePrompt) -> TakenStep:
         held, self.held = self.held, False
         effects = Session.take(self, "enter", prompt)
         self.held = held
-        return effects
-
-
-class HandsOffLater(Racy):
-    """The hold is over, and the queue is looked at later, held again or not."""
-
-    more: ClassVar = ("hand_off",)
-
-    def resume(self) -> Effects:
-        with self._step("resume") as effects:
-            self.held = False
-            self.later("hand_off")
-        return effects
-
-    def hand_off(self) -> Effects:
-        with self._step("hand_off") as effects:
-            held, self.held = self.held, False
-            if not self.active:
-                hand_off(self)  # type: ignore[arg-type]
-            self.held = held
         return effects
 
 
@@ -103,13 +68,13 @@ class RevokesLater(Racy):
 
     more: ClassVar = ("drop",)
 
-    def revoke(self, prompt: Prompt) -> Effects:
+    def revoke(self, prompt: LivePrompt) -> TakenStep:
         if prompt.state is not State.QUEUED:
             return Session.take(self, "revoke", prompt)
         self.later("drop", prompt)
-        return Effects("revoke", prompt)
+        return TakenStep("revoke", prompt)
 
-    def drop(self, prompt: Prompt) -> Effects:
+    def drop(self, prompt: LivePrompt) -> TakenStep:
         with self._step("drop", prompt) as effects:
             if prompt.state is State.QUEUED:
                 self.fire(prompt, Trigger.DROP)
@@ -121,16 +86,16 @@ class MovesUpInTwo(Racy):
 
     more: ClassVar = ("put_in_front",)
 
-    def next(self, prompt: Prompt) -> Effects:
+    def next(self, prompt: LivePrompt) -> TakenStep:
         if prompt.state is not State.QUEUED:
             return Session.take(self, "next", prompt)
         self.queue.remove(prompt)
         self.later("put_in_front", prompt)
-        return Effects("next", prompt)
+        return TakenStep("next", prompt)
 
-    def put_in_front(self, prompt: Prompt) -> Effects:
+    def put_in_front(self, prompt: LivePrompt) -> TakenStep:
         with self._step("put_in_front", prompt) as effects:
-            insort(self.queue, prompt, key=_place)
+            insort(self.queue, prompt, key=_position)
             self.change(prompt, front=self.next_front)
             if not self.active:
                 hand_off(self)  # type: ignore[arg-type]
@@ -142,13 +107,13 @@ class ReplacesLater(Racy):
 
     more: ClassVar = ("put_text",)
 
-    def replace(self, prompt: Prompt, text: str) -> Effects:
+    def replace(self, prompt: LivePrompt, text: str) -> TakenStep:
         self.later("put_text", prompt, text)
         return super().replace(prompt, prompt.text)
 
-    def put_text(self, prompt: Prompt, text: str) -> Effects:
+    def put_text(self, prompt: LivePrompt, text: str) -> TakenStep:
         prompt.text = text
-        return Effects("put_text", prompt)
+        return TakenStep("put_text", prompt)
 
 
 class InterruptsLater(Racy):
@@ -156,7 +121,7 @@ class InterruptsLater(Racy):
 
     more: ClassVar = ("stop_running",)
 
-    def enter(self, prompt: Prompt) -> Effects:
+    def enter(self, prompt: LivePrompt) -> TakenStep:
         if not prompt.urgent:
             return Session.take(self, "enter", prompt)
         with self._step("enter", prompt) as effects:
@@ -164,7 +129,7 @@ class InterruptsLater(Racy):
             self.later("stop_running")
         return effects
 
-    def stop_running(self) -> Effects:
+    def stop_running(self) -> TakenStep:
         with self._step("stop_running") as effects:
             for running in list(self.active):
                 cancel_one(self, running)  # type: ignore[arg-type]
@@ -195,36 +160,33 @@ class StopsSomebodyElse(Runtime):
         return replace(await super().stop(session_id, **how), stopped=front.seq if front else 0)
 
 
-class AlwaysCanceled(Runtime):
-    """Whatever a revoke has come to, its prompt is canceled."""
-
-    async def revoke(self, session_id: str, key: int | str, *, by: str = "") -> wire.Revoked:
-        return replace(await super().revoke(session_id, key, by=by), effect="canceled")
-
-
 class AnswersEarly(Runtime):
     """Calls are answered before they are journaled."""
 
-    async def call(self, session_id: str, call: Call, by: str = "") -> Any:
+    async def call(self, session_id: str, call: CallIntent, by: str = "") -> Any:
         box = self.find(session_id)
-        stored = box.ask(call)
+        stored = box.submit(call)
         return await stored if stored.done() else box.entries[-1].answer
 
 
 class TellsEarly(Runtime):
     """Who watches is told of a prompt as it is about to be."""
 
-    def open(self, *made_of: Any) -> Outbox:
-        box: Any = super().open(*made_of)
-        tell = box._show_prompt
+    class Boxes(dict[str, Outbox]):
+        def __setitem__(self, id: str, box: Any) -> None:
+            super().__setitem__(id, box)
+            publish = box.publisher.publish_state
 
-        def tell_early(prompt: Prompt, *about: Any, **how: Any) -> None:
-            if run := box.runs.get(prompt.seq):
-                run.shown = show(prompt)
-            tell(prompt, *about, **how)
+            def publish_early(prompt: LivePrompt, *about: Any, **how: Any) -> None:
+                if run := box.runs.get(prompt.seq):
+                    run.shown = show(prompt)
+                publish(prompt, *about, **how)
 
-        box._show_prompt = tell_early
-        return box  # type: ignore[no-any-return]
+            box.publisher.publish_state = publish_early
+
+    def __init__(self, *made_of: Any, **how: Any) -> None:
+        super().__init__(*made_of, **how)
+        self.boxes = self.Boxes()
 
 
 # --- the table
@@ -257,9 +219,7 @@ EARLY: Mapping[str, list[Do]] = {
     "next": [A, A, A, move_up("queued", nth=2, of=3)],
 }
 FLAWS: Mapping[str, Flaw] = {
-    "stop and hold are two steps": Flaw(of_sessions(StopsThenHolds), [A, A, stop("queued", hold=True)], "held"),
     "hold is looked at before the entry": Flaw(of_sessions(EntersUnheld), [A, hold("accept")], "held"),
-    "resume hands off later": Flaw(of_sessions(HandsOffLater), [A, hold(), resume("queued"), hold("resume")], "held"),
     "revoke drops later": Flaw(of_sessions(RevokesLater), [A, A, revoke("queued", of=2)], "revoke-exact"),
     "next takes out and puts in": Flaw(of_sessions(MovesUpInTwo), [A, A, move_up("queued", of=2), cancel("next")],
                                        "queue-dropped"),
@@ -268,7 +228,6 @@ FLAWS: Mapping[str, Flaw] = {
                                   "cancel-stops"),
     "reject looks first": Flaw(of_runtime(LooksFirst), [accept(mode="reject"), accept(mode="reject")], "reject"),
     "stop looks first": Flaw(of_runtime(StopsSomebodyElse), [A, A, stop("queued")], "told"),
-    "revoke always says canceled": Flaw(of_runtime(AlwaysCanceled), [A, revoke("done", of=1)], "told"),
     "a text is told before it is durable": Flaw(
         of_runtime(TellsEarly), [A, A, replace_text("queued", of=2), watch()], "durable", File),
     **{f"{call} is answered early": Flaw(of_runtime(AnswersEarly), clients, "durable", File)

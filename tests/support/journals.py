@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cancelmark.impl.runtime.session import Counter, Refused, Session
+from cancelmark.impl.runtime.session import Counter, NotAllowed, Session
 from cancelmark.model.effects import End
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome
@@ -108,7 +108,7 @@ def replay(session_id: str, steps: Iterable[Step]) -> Replayed:
             before_it = session.mark
             try:
                 effects = _take(session, name, seq, variant, mark, seqs)
-            except (IllegalTrigger, Refused, KeyError, AssertionError, RuntimeError) as error:
+            except (IllegalTrigger, NotAllowed, KeyError, AssertionError, RuntimeError) as error:
                 told.problems.append(f"{where}: the protocol does not allow it: {error!r}")
                 continue
             if name == "accept" and session.counter.latest <= before_it:

@@ -26,7 +26,7 @@ from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, Scripted
 from cancelmark.impl.runtime import Busy, Handle, Runtime, TooLate
 from cancelmark.impl.runtime.trace import TraceWriter
 from cancelmark.impl.runtime.turn import ToolRunner
-from cancelmark.impl.store import Answer, SqliteStore, Steps
+from cancelmark.impl.store import CommitAnswer, CommitRequest, SqliteStore
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
@@ -44,7 +44,7 @@ class Deadly(SqliteStore):
         self._fate, self._moment = (phase, int(write)), moment
         self._writes = dict.fromkeys(("start", "run", "close"), 0)
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         phase = self.phase
         self._writes[phase] += 1
         fatal = (phase, self._writes[phase]) == self._fate

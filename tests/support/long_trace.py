@@ -13,7 +13,7 @@ from random import Random
 
 from support.tracing import Line, observed
 
-from cancelmark.impl.runtime.session import Counter, Effects, Session
+from cancelmark.impl.runtime.session import Counter, Session, TakenStep
 from cancelmark.model.effects import encode_effect
 from cancelmark.model.lifecycle import Outcome, State
 
@@ -21,7 +21,7 @@ SESSIONS = 12
 MOST = 4  # unfinished prompts of a session
 
 
-def steps(random: Random) -> Iterator[tuple[Session, Effects]]:
+def steps(random: Random) -> Iterator[tuple[Session, TakenStep]]:
     """A server that is always busy: every session has a prompt or a few, and now and then a cancel."""
     counter = Counter()
     sessions = [Session(f"session-{number}", counter) for number in range(SESSIONS)]

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from cancelmark.impl.runtime.events import Broker, Notice, Update
 from cancelmark.impl.runtime.messages import wire_message
 from cancelmark.impl.runtime.run import STATE
-from cancelmark.impl.store import Event, Json, Message
+from cancelmark.impl.store import Event, Json, MessageRecord
 from cancelmark.model.lifecycle import INITIAL, Outcome, State
-from cancelmark.model.session import PLAIN, Traits, label
+from cancelmark.model.session import DEFAULT_TRAITS, Traits, label
 
 Moves = Sequence[tuple[State, Outcome | None]]
 
@@ -27,7 +27,7 @@ class Observed:
         elif notice.type == "message":
             self.messages[notice.payload["id"]] = {k: v for k, v in notice.payload.items() if k != "seq"}
 
-    def find_stale(self, written: Mapping[str, Message]) -> list[str]:
+    def find_stale(self, written: Mapping[str, MessageRecord]) -> list[str]:
         """The messages of prompts that came later than the watcher, and that it has not seen as they were written."""
         return [id for id, message in written.items()
                 if int(id[1:].partition("-")[0]) > self.since and self.messages.get(id) != wire_message(message)]
@@ -45,7 +45,7 @@ class Told:
         if update.type != STATE:
             return None
         seq, state, outcome = update.payload["seq"], update.payload["state"], update.payload.get("outcome")
-        kept = traits.get(seq, PLAIN)
+        kept = traits.get(seq, DEFAULT_TRAITS)
         if update.payload.get("front", 0) > kept.front:
             return f"{label(seq)} is told of at front {update.payload['front']}, and the journal has {kept.front}"
         version, written = update.payload.get("version", 0), texts.get(seq, ())
@@ -55,7 +55,7 @@ class Told:
             return None if kept.revoked or marks.get(update.session_id, 0) >= seq else (
                 f"{label(seq)} is told to stop before its cancel")
         known = [(INITIAL, None), *journal[seq]] if seq in journal else []
-        if kept is not PLAIN and known[(self._places.get(seq) or 1) - 1] == (State(state), None):
+        if kept is not DEFAULT_TRAITS and known[(self._places.get(seq) or 1) - 1] == (State(state), None):
             return None  # told again, because a call has changed it
         for place in range(self._places.get(seq, 0), len(known)):
             if known[place] == (State(state), outcome and Outcome(outcome)):

@@ -6,14 +6,20 @@ import pwd
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from support.tiers import REAL_PART
+
+from cancelmark.impl.store import NewSession
+from cancelmark.impl.store.postgres import Database, PostgresStore
 
 FAST = ("fsync=off", "full_page_writes=off", "max_connections=200", "shared_buffers=32MB",
         "log_min_messages=fatal", "autovacuum=off")
@@ -169,16 +175,49 @@ class Bouncer:
         self._process.stderr.close()
 
 
-@cache
+POSTGRES = pytest.param("postgres", marks=pytest.mark.real)  # a parameter that chooses a database of `shared_server`
+
+
 def shared_server() -> PostgresServer:
     """One instance for all tests of this process."""
+    sys.audit(REAL_PART, "PostgreSQL")
+    return _start_server()
+
+
+@cache
+def _start_server() -> PostgresServer:
     server = PostgresServer()
     atexit.register(server.remove)
     return server
 
 
-@cache
 def shared_database() -> str:
     """The address of a database for tests that make workspaces of their own in it."""
-    server = shared_server()
+    return _make_database(shared_server())
+
+
+@cache
+def _make_database(server: PostgresServer) -> str:
     return server.address(server.new_database())
+
+
+@asynccontextmanager
+async def open_stores(databases: list[Database]) -> AsyncIterator[list[PostgresStore]]:
+    """One workspace, as so many nodes see it."""
+    workspace = uuid4()
+    try:
+        for database in databases:
+            await database.open()
+            await enroll(database)
+        stores = [PostgresStore(database, workspace) for database in databases]
+        await stores[0].make("/", "log")
+        await stores[0].write([NewSession("s")])
+        yield stores
+    finally:
+        for database in databases:
+            await database.close()
+
+
+async def enroll(database: Database) -> None:
+    await database.fetch(
+        "INSERT INTO cancelmark.nodes VALUES (%s, '', now(), now() + interval '1 hour', false, false)", database.node)

@@ -1,14 +1,24 @@
 """The runtime's sessions as the server that `tools.replaying` knows."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from tools.replaying import Asked, View, asked, describe
 
-from cancelmark.impl.runtime.session import Counter, Prompt, Refused, Restored, Session
+from cancelmark.impl.runtime.session import Counter, LivePrompt, NotAllowed, Restored, Session
 from cancelmark.model.actions import Variant
 from cancelmark.model.family import Feature, place
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
+
+
+def restored(id: str, counter: Counter, mark: int, prompts: Iterable[Restored], *, held: bool = False,
+             protocol: Protocol = REFERENCE, kind: type[Session] = Session) -> Session:
+    """A session as its journal has it after a crash. Nothing but `recover` may follow."""
+    session = kind(id, counter, mark, protocol=protocol)
+    session.down = True
+    session.reload(mark, prompts, held)
+    return session
 
 
 class Sessions:
@@ -20,7 +30,7 @@ class Sessions:
         self.counter = Counter()
         self.closing = False
         self.sessions = [Session(str(i), self.counter, protocol=self.protocol) for i in range(sessions)]
-        self.prompts: dict[int, Prompt] = {}
+        self.prompts: dict[int, LivePrompt] = {}
 
     def accept(self, session: int, run_id: bool) -> list[Asked]:
         self.refuse_if_closing("accept")
@@ -61,9 +71,9 @@ class Sessions:
     def crash(self) -> list[Asked]:
         """What a restart finds in the journal."""
         self.sessions = [
-            Session.restored(s.id, self.counter, s.mark,
-                             [Restored(p.seq, "", p.run_id, p.state, p.traits) for p in s.prompts.values()],
-                             held=s.held, protocol=self.protocol)
+            restored(s.id, self.counter, s.mark,
+                     [Restored(p.seq, "", p.run_id, p.state, p.traits) for p in s.prompts.values()],
+                     held=s.held, protocol=self.protocol)
             for s in self.sessions]
         self.prompts.update((seq, prompt) for s in self.sessions for seq, prompt in s.prompts.items())
         return []
@@ -103,7 +113,7 @@ class FamilySessions(Sessions):
         try:
             prompt, effects = self.sessions[session].accept(
                 run_id="id" if run_id else None, mode=Feature(mode) if mode else None)
-        except Refused:
+        except NotAllowed:
             self.counter.latest = latest
             raise
         self.prompts[prompt.seq] = prompt

@@ -44,9 +44,9 @@ class Review(NamedTuple):
 def make_review(path: Path) -> Review:
     """The page as people make it, and what was found on the way, for tests that change it."""
     kept: list[Findings] = []
-    find_out = findings.find_out
+    find_out = findings.compute_findings
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
-        patch.setattr(command, "find_out", lambda workers: kept.append(find_out(workers)) or kept[0])
+        patch.setattr(command, "compute_findings", lambda workers: kept.append(find_out(workers)) or kept[0])
         code = main(["review", "-o", str(path)])
     return Review(path, path.read_text(), said.getvalue(), code, kept[0])
 

@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 from hypothesis.stateful import precondition, rule
+from support.replayed_sessions import restored
 from support.two_sessions import TwoSessions
 from support.watching import BY_NAME, Watch, watched
 
-from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
+from cancelmark.impl.runtime.session import Counter, LivePrompt, Session, TakenStep
 from cancelmark.model.effects import Effect
 from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.protocol import REFERENCE, Protocol
@@ -36,10 +37,10 @@ class RuntimeSessions(TwoSessions):
 
     # --- what a turn may try and cannot do
 
-    def active(self, stopping: bool) -> list[Prompt]:
+    def active(self, stopping: bool) -> list[LivePrompt]:
         return [p for s in self.sessions for p in s.active if p.covered is stopping]
 
-    def attempt(self, name: str, prompt: Prompt, variant: Outcome | None = None) -> None:
+    def attempt(self, name: str, prompt: LivePrompt, variant: Outcome | None = None) -> None:
         with suppress(IllegalTrigger):
             self.history.step(self.take(name, seq=prompt.seq, variant=variant))
 
@@ -81,13 +82,13 @@ class RuntimeSessions(TwoSessions):
     def resting(self) -> list[ModelPrompt]:
         return self.watch.server.prompts
 
-    def do(self, here: int, call: Call) -> Effects:
+    def do(self, here: int, call: Call) -> TakenStep:
         """The call in one of the sessions. What it moves is journaled."""
-        session, effects = self.sessions[here], Effects(call.name)
+        session, effects = self.sessions[here], TakenStep(call.name)
         if call.name == "crash":
             left = [(seq, "", run_id, state) for seq, (home, run_id, state) in self.kept.items() if home == here]
-            self.sessions[here] = type(session).restored(
-                session.id, self.counter, session.mark, left, protocol=self.protocol)
+            self.sessions[here] = restored(
+                session.id, self.counter, session.mark, left, protocol=self.protocol, kind=type(session))
             self.watch.restarted(self.sessions[here])
         elif call.name == "accept":
             prompt, effects = session.accept(run_id="given" if call.variant is True else None)

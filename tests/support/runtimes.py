@@ -40,15 +40,15 @@ class Doors(Turns):
         for door in self._doors.values():
             door.set()
 
-    def let_in(self, box: Outbox, run: Run) -> None:
+    def admit(self, box: Outbox, run: Run) -> None:
         if self.holding:
-            self.home.spawn(self._let_in_when_open(box, run, self.door(run.prompt.text)))
+            self.home.spawn(self._admit_when_open(box, run, self.door(run.prompt.text)))
         else:
-            super().let_in(box, run)
+            super().admit(box, run)
 
-    async def _let_in_when_open(self, box: Outbox, run: Run, door: asyncio.Event) -> None:
+    async def _admit_when_open(self, box: Outbox, run: Run, door: asyncio.Event) -> None:
         await door.wait()
-        box.tell(Enter(run))
+        box.submit_nowait(Enter(run))
 
 
 async def at_once_ready(session_id: str) -> None:
@@ -154,24 +154,6 @@ async def world(
 
 
 Story = Callable[[World], Awaitable[None]]
-
-
-def play(store: Store, story: Story, tools: Iterable[ToolRunner] = (), grace: float = PATIENCE) -> None:
-    """Runs the story in a world on this store."""
-    async def main() -> None:
-        async with world(store, tools, grace) as made:
-            await story(made)
-
-    asyncio.run(main())
-
-
-def on_both_stores(story: Story) -> Callable[[OpenStore], None]:
-    """A test that plays the story in memory and on a file."""
-    def test(open_store: OpenStore) -> None:
-        play(open_store(), story)
-
-    test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
-    return test
 
 
 def tool(name: str, run: Callable[[str], Awaitable[str]]) -> ToolRunner:

@@ -25,23 +25,24 @@ from cancelmark.impl.models.scripted import Beat, Delay, Fail, Request, Scripted
 from cancelmark.impl.runtime import Closing, Handle, RunIdInUse, Runtime, outbox
 from cancelmark.impl.runtime import runtime as runtime_module
 from cancelmark.impl.runtime.conversation import SUMMARIZE
+from cancelmark.impl.runtime.entry import Decision, Intent
 from cancelmark.impl.runtime.events import Broker, Update
-from cancelmark.impl.runtime.outbox import Decision, Intent, Outbox
-from cancelmark.impl.runtime.session import Effects, Session
+from cancelmark.impl.runtime.outbox import Outbox
+from cancelmark.impl.runtime.session import Session, TakenStep
 from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
-    Answer,
     AppendEvent,
     Batch,
+    CommitAnswer,
+    CommitRequest,
     MemoryStore,
-    Message,
+    MessageRecord,
     MovePrompt,
     PutMessage,
     RaiseMark,
     SqliteStore,
-    Steps,
     Store,
 )
 from cancelmark.model.effects import Fold, Start
@@ -99,7 +100,7 @@ class Memory(MemoryStore):
         super().__init__()
         self.world = world
 
-    def _commit_now(self, steps: Steps) -> Answer:
+    def _commit_now(self, steps: CommitRequest) -> CommitAnswer:
         answer = super()._commit_now(steps)
         self.world.committed(steps.operations)
         return answer
@@ -115,7 +116,7 @@ class File(SqliteStore):
         self._thread.join()
         self._writer.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         if not self._waiting:
             asyncio.get_running_loop().run_in_executor(None, self._write_all)
         return super().begin_commit(steps)
@@ -161,7 +162,7 @@ class World(Watch):
         self.marks: dict[str, int] = {}
         self.journal: dict[int, list[tuple[State, Outcome | None]]] = {}
         self.events: dict[int, list[tuple[float, AppendEvent]]] = {}  # terminal ones by seq, and when
-        self.messages: dict[str, Message] = {}
+        self.messages: dict[str, MessageRecord] = {}
         self._callers = Callers(self)
         self._handles: list[Handle] = []
         self._observed: list[Observed] = []
@@ -293,7 +294,7 @@ class World(Watch):
 
     # --- what is seen of it
 
-    def took(self, session: Session, effects: Effects) -> None:
+    def took(self, session: Session, effects: TakenStep) -> None:
         self._callers.took(session, effects, self._place[session.id])
         super().took(session, effects)
         for name in dict.fromkeys([effects.action, *(row.dest.value for _, row in effects.moved)]):
@@ -423,15 +424,15 @@ class World(Watch):
 
     # --- for parts with a flaw in them
 
-    def carry(self, session: Session, effects: Effects) -> None:
+    def carry(self, session: Session, effects: TakenStep) -> None:
         """Has the runtime carry out what a step asks for."""
-        self.runtime.boxes[session.id].tell(Taken(effects))
+        self.runtime.boxes[session.id].submit_nowait(Taken(effects))
 
 
 class Taken(Intent):
     """A step that was taken already."""
 
-    def __init__(self, effects: Effects) -> None:
+    def __init__(self, effects: TakenStep) -> None:
         self._effects = effects
 
     def apply(self, box: Outbox) -> Decision:

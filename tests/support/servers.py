@@ -29,7 +29,7 @@ from cancelmark.impl.models import Model
 from cancelmark.impl.runtime.retention import EVERYTHING, Retention
 from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.server.app import application
-from cancelmark.impl.server.connections import Places
+from cancelmark.impl.server.connections import Slots
 from cancelmark.impl.server.guard import LOOPBACK
 from cancelmark.impl.server.listening import bind
 from cancelmark.impl.server.serving import run_server
@@ -54,7 +54,7 @@ class Server(Scenes):
         super().__init__()
         self.url = ""
         self.site: Site
-        self.places: Places
+        self.places: Slots
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         return web(self.url, **options)
@@ -247,6 +247,13 @@ async def serving(
             finally:
                 await all_workspaces.close()
                 await (model or server.model).aclose()
+
+
+@asynccontextmanager
+async def placed(directory: Path | None = None, **options: Any) -> AsyncIterator[tuple[Server, Place]]:
+    """A server, and one client of it with a workspace and a session."""
+    async with serving(directory, **options) as server, server.client() as http:
+        yield server, await server.workspace(http)
 
 
 @contextmanager

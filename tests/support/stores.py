@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from cancelmark.impl.store import Answer, PromptRecord, Steps, Store
+from cancelmark.impl.store import CommitAnswer, CommitRequest, Committed, Operation, PromptRecord, Store
 
 T = TypeVar("T")
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 class Meddled(Store):
     """Comes before the store that it meddles with: what a class of its own does in `commit` happens to all steps."""
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         return asyncio.ensure_future(self.commit(steps))
 
-    async def commit(self, steps: Steps) -> Answer:
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
         return await super().begin_commit(steps)  # type: ignore[safe-super]
 
 
@@ -32,3 +32,12 @@ def at_once(read: Coroutine[Any, Any, T]) -> T:
 async def unfinished(store: Store) -> list[PromptRecord]:
     """The prompts that are not done, by seq."""
     return sorted(prompt for session in await store.load_all() for prompt in session.prompts)
+
+
+def steps(id: str, version: int | None, *operations: Operation, session: str = "s", **more: Any) -> CommitRequest:
+    return CommitRequest(id, session, version, operations, **more)
+
+
+def committed(answer: CommitAnswer) -> Committed:
+    assert isinstance(answer, Committed), answer
+    return answer

@@ -9,6 +9,10 @@ server that starts empty, or with what a recovery has found; with steps in betwe
 if it is numbered or called complete) and seqs that were given out to nobody (none that would raise a mark which no line
 tells); if what lines say of those steps is so; and if the ends and starts that lines tell were asked for and are told
 in order, an end never passed over.
+
+An acceptance has two moments. When its seq is given out, a prompt with `reject` looks whether everybody is done, also
+those whose acceptance is still being written. When its line is written, it is there: a stop, a hold, a place at the
+front that came in between has not met it. In the reference nobody could tell.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,13 +24,14 @@ from typing import Any, NamedTuple
 from cancelmark.model.actions import Argument
 from cancelmark.model.check.plain import Explorer, Situation
 from cancelmark.model.effects import Effect, End, Fold, Start
-from cancelmark.model.lifecycle import Outcome, State, Trigger
+from cancelmark.model.lifecycle import Outcome, Trigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, REFERENCE, Move, Protocol
 from cancelmark.model.server import Change, Server, changes
-from cancelmark.model.session import Prompt, Session, Step
+from cancelmark.model.session import DEFAULT_TRAITS, Prompt, Session, Step
 
 Line = dict[str, Any]
+ACCEPT = FAMILY.action("accept")
 LEFT_OUT = {"enter", "fail", "settle", "step", "finish"}
 NAMES = ("s", "t")
 
@@ -71,6 +76,31 @@ def line_of(before: Server, change: Change) -> Line:
     return line
 
 
+def family_line(before: Server, change: Change) -> Line:
+    """The whole line of a step of the family."""
+    call, line = change.call, line_of(before, change)
+    mode = str(call.variant)
+    if call.name == "accept" and mode not in ("True", "False"):
+        line["if_busy"] = mode
+    if call.name == "stop" and call.variant == "hold":
+        line["hold"] = True
+    if call.session is not None:
+        line["held"] = change.after.sessions[call.session].held
+        line["traits"] = made(before.sessions[call.session], change.after.sessions[call.session])
+    return line
+
+
+def made(before: Any, after: Any) -> list[Line]:
+    known = {p.seq: p.traits or DEFAULT_TRAITS for p in before.prompts}
+    told = []
+    for p in after.prompts:
+        old, new = ((t.revoked, t.front, t.version, t.urgent)
+                    for t in (known.get(p.seq, DEFAULT_TRAITS), p.traits or DEFAULT_TRAITS))
+        if old != new:
+            told.append({"seq": p.seq, **dict(zip(("revoked", "front", "version", "urgent"), new))})
+    return told
+
+
 def bare(line: Line) -> Line:
     """As little of the line as another implementation may log."""
     return {name: line[name] for name in ("action", "effect", "session", "seq", "run_id", "outcome", "if_busy", "hold")
@@ -88,6 +118,7 @@ class Way(NamedTuple):
 
     server: Server
     owed: Owing = ((),) * len(NAMES)
+    given: frozenset[tuple[str, int]] = frozenset()  # sessions and seqs of acceptances that are being written
 
 
 def owing(move: Move) -> tuple[tuple[str, int, str | None], ...]:
@@ -97,8 +128,6 @@ def owing(move: Move) -> tuple[tuple[str, int, str | None], ...]:
 
 class Plain:
     """Judges traces of one life, of one or two sessions."""
-
-    way: type[Any] = Way
 
     def __init__(self, complete: bool) -> None:
         self.complete = complete
@@ -116,13 +145,15 @@ class Plain:
             return False  # it would begin another life
         if any(line.get("after", 0) >= n for n, line in enumerate(lines, 1)) or not self.one_name_each(lines):
             return False
+        if not self.complete and any(line.get("if_busy") == "reject" and line.get("after", n - 1) < n - 1
+                                     for n, line in enumerate(lines, 1)):
+            return False  # it is not said what the session was when it looked
         events: list[tuple[tuple[int, int, int], Event]] = []
         for n, line in enumerate(lines, 1):
-            if "after" in line:
-                events.append(((line["after"], 1, line["seq"]), ("do", _frozen({**line, "mark": None}))))
-                events.append(((n, 0, 0), ("look", _frozen(line))))
-            else:
-                events.append(((n, 0, 0), ("do", _frozen(line))))
+            if line.get("action") == "accept":
+                given = (line["after"], 1, line["seq"]) if "after" in line else (n, -1, 0)
+                events.append((given, ("give", _frozen(line))))
+            events.append(((n, 0, 0), ("do", _frozen(line))))
         most = max(line.get(name, 0) for line in lines for name in ("seq", "mark"))
         return bool(self._ways(tuple(event for _, event in sorted(events, key=lambda entry: entry[0])), most))
 
@@ -134,7 +165,7 @@ class Plain:
     def _find_ways(self, events: tuple[Event, ...], most: int) -> frozenset[Way]:
         """Where the server can be after these events, if it has given out no seq above `most`."""
         if not events:
-            return frozenset([self.way(Server(sessions=(Session(),) * len(NAMES)))])
+            return frozenset([Way(Server(sessions=(Session(),) * len(NAMES)))])
         *earlier, (kind, frozen) = events
         line, found = _thawed(frozen), set[Any]()
         told = [number for _, other in earlier for name, number in other[1] if name in ("seq", "mark") and number]
@@ -146,8 +177,10 @@ class Plain:
 
     def follow(self, way: Way, kind: str, line: Line) -> Iterable[Way]:
         """Where the event leads from there."""
-        if kind == "look":
-            return [way] if way.server.sessions[NAMES.index(line["session"])].mark == line["mark"] else []
+        if kind == "give":
+            return self.give(way, line)
+        if line.get("action") == "accept":
+            return self.admit(way, line)
         return self.tell(way, line) if "effect" in line else self.do(way, line)
 
     def everywhere(self, ways: Iterable[Way], most: int) -> Iterator[Way]:
@@ -162,43 +195,68 @@ class Plain:
 
     def _find_onward(self, way: Way, most: int) -> list[Way]:
         """The steps that can be left out, and a seq that nobody gets."""
-        server, owed = way
+        server, owed, _ = way
         found = []
         if server.seq < most and not server.closing:
-            found.append(Way(server._replace(seq=server.seq + 1), owed))
+            found.append(way._replace(server=server._replace(seq=server.seq + 1)))
         if not self.complete:
-            for change in changes(REFERENCE, server):
+            for change in changes(FAMILY, server):
                 if change.call.name in LEFT_OUT:
-                    found.append(Way(_live(change), _added(owed, change)))
+                    found.append(way._replace(server=live(change), owed=_added(owed, change)))
         return found
 
+    def give(self, way: Way, line: Line) -> Iterator[Way]:
+        """Its seq is given out; with reject, if nobody is there."""
+        session = way.server.sessions[NAMES.index(line["session"])]
+        nobody = not (session.live or session.held or any(name == line["session"] for name, _ in way.given))
+        if way.server.seq == line["seq"] - 1 and not way.server.closing and (
+                line.get("if_busy") != "reject" or nobody):
+            yield way._replace(server=way.server._replace(seq=line["seq"]),
+                               given=way.given | {(line["session"], line["seq"])})
+
+    def admit(self, way: Way, line: Line) -> Iterator[Way]:
+        """The prompt is there."""
+        at = NAMES.index(line["session"])
+        server, session = way.server, way.server.sessions[at]
+        named, mode = line.get("run_id") is not None, line.get("if_busy", "queue")
+        variant = mode + (", run id" if named else "") if mode == "interrupt" else named
+        assert isinstance(session, Session)
+        move = FAMILY.apply(ACCEPT, session, None, variant, line["seq"] - 1)
+        assert isinstance(move.live, Session)
+        said = {"mark": session.mark, "rows": [], "effects": [effect_line(e) for e in move.effects],
+                "held": session.held, "traits": made(session, move.after)}
+        if self.in_use(way, line) or any(
+                line.get(name) is not None and line[name] != value for name, value in said.items()):
+            return
+        after = remembered(move.live.with_prompts(move.live.prompts))
+        yield way._replace(server=server._replace(sessions=tuple(
+            after if i == at else s for i, s in enumerate(server.sessions))), given=way.given - {
+                (line["session"], line["seq"])})
+
     def do(self, way: Way, line: Line) -> Iterator[Way]:
-        server, owed = way
+        server, owed, _ = way
         if line["action"] == "recover":
-            if "found" in line:
-                server = restored(line["found"])
             server = server._replace(sessions=tuple(s._replace(down=True) for s in server.sessions))
-        for change in changes(REFERENCE, server):
+        for change in changes(FAMILY, server):
             if change.call.name != line["action"] or change.call.seq != line.get("seq"):
                 continue
-            said = line_of(server, change)
+            said = family_line(server, change)
             if any(line.get(name) is not None and line[name] != said.get(name)
-                   for name in ("session", "outcome", "mark")):
+                   for name in ("session", "outcome", "mark", "held", "traits")):
                 continue
-            if said["action"] == "accept" and (
-                    (line.get("run_id") is not None) != (change.call.variant is True) or self.in_use(way, line)):
+            if line.get("hold", False) != said.get("hold", False):
                 continue
             if any(line.get(name) is not None and not _same(line[name], said[name], server, change)
                    for name in ("rows", "effects")):
                 continue
-            after = _live(change)
             new = _added(((),) * len(NAMES), change)
-            own = [("end", line.get("seq")) == entry[:2] for mine in new for entry in mine]
+            own = [("end", line.get("seq")) == entry[:2] and line["action"] in ("finish", "fail", "settle")
+                   for mine in new for entry in mine]
             if line.get("effects") is None and not any(own):
-                yield Way(after, _added(owed, change))
+                yield way._replace(server=live(change), owed=_added(owed, change))
             elif all(not _ends(o) or not n for o, n in zip(owed, new)):
                 told = own.index(True) + 1 if line.get("effects") is None else len(own)
-                yield Way(after, tuple(n[told:] if n else o for o, n in zip(owed, new)))
+                yield way._replace(server=live(change), owed=tuple(n[told:] if n else o for o, n in zip(owed, new)))
 
     def tell(self, way: Way, line: Line) -> Iterator[Way]:
         for i, mine in enumerate(way.owed):
@@ -214,15 +272,6 @@ class Plain:
         other = int(name[1:]) if name[1:].isdigit() else 0
         return any(p.seq == other and p.run_id for p in way.server.prompts) or any(
             entry[:2] == ("end", other) for mine in way.owed for entry in mine)
-
-
-def restored(found: Line) -> Server:
-    """The server that a recovery has found."""
-    sessions = tuple(Session(inside["mark"], False, tuple(
-        Prompt(p["seq"], p["run_id"] is not None, State(p["state"])) for p in inside["prompts"]))
-        for inside in (found.get(name, {"mark": 0, "prompts": []}) for name in NAMES))
-    latest = max([0, *(s.mark for s in sessions), *(p.seq for s in sessions for p in s.prompts)])
-    return Server(latest, False, sessions)
 
 
 def _frozen(value: Any) -> Any:
@@ -248,10 +297,15 @@ def _same(told: list[Line], said: list[Line], server: Server, change: Change) ->
         for i in range(len(NAMES)))
 
 
-def _live(change: Change) -> Server:
+def live(change: Change) -> Server:
     """The server without its finished prompts, and without what only properties look at."""
-    return change.after._replace(sessions=tuple(Session(s.mark, s.down, tuple(
-        Prompt(p.seq, p.run_id, p.state) for p in s.live)) for s in change.after.sessions))
+    return change.after._replace(sessions=tuple(
+        remembered(s) for s in change.after.sessions if isinstance(s, Session)))
+
+
+def remembered(session: Session) -> Session:
+    return Session(session.mark, session.down, tuple(
+        Prompt(p.seq, p.run_id, p.state, traits=p.traits) for p in session.live), None, session.held, session.held)
 
 
 def _added(owed: Owing, change: Change) -> Owing:
@@ -276,7 +330,7 @@ def steps_from(explorer: Explorer, situation: Situation) -> Iterator[tuple[Chang
         if change.call.name == "resume" and change.after == situation.server:
             continue
         yield change, Situation(change.after._replace(sessions=tuple(
-            s.holding(s.live) for s in change.after.sessions if isinstance(s, Session))), spent)
+            s.with_sorted_prompts(s.live) for s in change.after.sessions if isinstance(s, Session))), spent)
 
 
 def paths(bounds: Bounds, protocol: Protocol = REFERENCE) -> Iterator[Path]:
@@ -461,3 +515,36 @@ def changed_list(name: str, told: list[Line] | None) -> Iterator[list[Line]]:
         else:
             others += [{**one, "effect": kind} for kind in ("start", "stop") if kind != one["effect"]]
         yield from ([*told[:i], other, *told[i + 1:]] for other in others)
+
+
+ON_SESSIONS = ("cancel", "clear_queue", "stop", "hold", "resume")
+ON_PROMPTS = ("enter", "fail", "settle", "step", "requeue", "revoke", "replace", "next")
+
+
+def change_family_line(line: Line) -> Iterator[tuple[str, Line]]:
+    """The line changed in one place."""
+    yield from change_line({**line})
+    kind = line.get("action")
+    for group in (ON_SESSIONS, ON_PROMPTS):
+        if kind in group:
+            for other in group:
+                if other != kind and {kind, other} & {"stop", "hold", "resume", "revoke", "replace", "next"}:
+                    yield f"action={other}", {**line, "action": other}
+    if kind == "accept":
+        for mode in ("queue", "reject", "interrupt"):
+            if mode != line.get("if_busy", "queue"):
+                yield f"if_busy={mode}", {**line, "if_busy": mode}
+    if kind == "stop":
+        yield "hold", {**line, "hold": not line.get("hold", False)}
+    if "held" in line:
+        yield "held", {**line, "held": not line["held"]}
+    for i, one in enumerate(line.get("traits", ())):
+        rest = [*line["traits"][:i], *line["traits"][i + 1:]]
+        yield "traits without one", {**line, "traits": rest}
+        for name in ("revoked", "urgent"):
+            yield f"traits {name}", {**line, "traits": [*rest[:i], {**one, name: not one[name]}, *rest[i:]]}
+        for name in ("front", "version", "seq"):
+            yield f"traits {name}", {**line, "traits": [*rest[:i], {**one, name: one[name] + 1}, *rest[i:]]}
+    if "traits" in line and not line["traits"]:
+        yield "traits of one more", {**line, "traits": [
+            {"seq": 1, "revoked": True, "front": 0, "version": 0, "urgent": False}]}

@@ -11,8 +11,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from cancelmark.conformance.schedule import label as tell
-from cancelmark.impl.runtime.session import Effects, Session
-from cancelmark.impl.runtime.session import Prompt as LivePrompt
+from cancelmark.impl.runtime.session import LivePrompt, Session, TakenStep
 from cancelmark.model.actions import ACTIONS, Action, Actor, Reach
 from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.effects import Start
@@ -26,10 +25,10 @@ from cancelmark.model.oracle import Prompt as Seen
 from cancelmark.model.properties import ServerStep, SessionStep
 from cancelmark.model.protocol import REFERENCE, Move, Protocol
 from cancelmark.model.server import Call, Change, Server
-from cancelmark.model.session import PLAIN, Prompt, label
+from cancelmark.model.session import DEFAULT_TRAITS, Prompt, label
 from cancelmark.model.session import Session as ModelSession
 from cancelmark.model.trace import Trace, TraceStep
-from cancelmark.views.traces.telling import effect_text
+from cancelmark.views.traces.content import effect_text
 
 BY_NAME = {action.name: action for action in ACTIONS}
 STEPS = ("accept", "take", "replace")
@@ -96,7 +95,7 @@ class Watch:
 
     # --- what sessions do
 
-    def took(self, session: Session, effects: Effects) -> None:
+    def took(self, session: Session, effects: TakenStep) -> None:
         """A session has taken a step."""
         here = self._place[session.id]
         if effects.action == "accept" and effects.prompt:
@@ -127,16 +126,16 @@ class Watch:
         sessions[here] = sessions[here]._replace(down=True)  # type: ignore[attr-defined]
         self.server = self.server._replace(sessions=tuple(sessions))
 
-    def _projected(self, session: Session, here: int, effects: Effects) -> ModelSession:
+    def _projected(self, session: Session, here: int, effects: TakenStep) -> ModelSession:
         """The session as the model would have it, with what an observer knows of each prompt's history."""
         before = self.server.sessions[here]
         known = {p.seq: p for p in before.prompts}
         action = self._actions.get(effects.action)
         subject = effects.prompt and known.get(effects.prompt.seq)
-        if action and action.whom:
-            if action.whom is everyone:
+        if action and action.targets:
+            if action.targets is everyone:
                 self._covered[here] = session.counter.latest
-            for p in action.whom(before, subject, effects.variant):
+            for p in action.targets(before, subject, effects.variant):
                 if p.reach is not Reach.CANCEL:
                     known[p.seq] = p._replace(reach=action.reaches)
         if effects.action == "accept" and (new := effects.prompt):
@@ -148,14 +147,14 @@ class Watch:
             live = self._live[seq]
             if seq in session.prompts or live.state is State.DONE:  # or else it was forgotten
                 ends = p.ends + sum(isinstance(e, EndEffect) and e.seq == seq for e in effects)
-                traits = None if live.traits == PLAIN else live.traits
+                traits = None if live.traits == DEFAULT_TRAITS else live.traits
                 prompts.append(p._replace(state=live.state, outcome=live.outcome, ends=min(2, ends), traits=traits))
         after: Any = ModelSession(session.mark, session.down, tuple(prompts), None, session.held, before.wished_hold)
         noted: ModelSession = observe(self._features, after, effects.action, subject, effects.variant, effects) if (
             self._features and action) else after
         return noted
 
-    def _write_down(self, effects: Effects) -> None:
+    def _write_down(self, effects: TakenStep) -> None:
         """For the oracle."""
         now = self.tick()
         for prompt, row in effects.moved:

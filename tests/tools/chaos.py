@@ -234,10 +234,9 @@ class Chaos:
 
     def note_refusal(self, body: Any, answer: httpx.Response, *, once: bool) -> None:
         """A client takes 4xx for "not accepted", and 503 too if it asks only once: then it posts the prompt anew. 500
-        is doubt, 408 and 429 say "ask again", and under a run id asking again is safe after 503. So it is where a
-        server closes: that was not accepted there, and another server may accept it."""
-        status, elsewhere = answer.status_code, not once and "is closing; ask another" in answer.text
-        if (400 <= status < 500 and status not in (408, 429) and not elsewhere) or (once and status == 503):
+        is doubt, 408 and 429 say "ask again", and under a run id asking again is safe after 503."""
+        status = answer.status_code
+        if (400 <= status < 500 and status not in (408, 429)) or (once and status == 503):
             self.told.refused.setdefault(body["prompt"], set()).add(f"{status} {answer.text[:200]}")
 
     async def post(self, session: str, text: str, *, named: bool = True) -> int | None:

@@ -2,8 +2,7 @@
 
 from support.paths import ROOT
 from support.samples.page import conformance_page
-
-from cancelmark.impl.specs.pages import HEADER
+from tools.specs.pages import HEADER
 
 if __name__ == "__main__":
     (ROOT / "specs" / "conformance.md").write_text(HEADER + conformance_page(), encoding="utf-8")

@@ -307,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def report(found: Found, reasons: Mapping[Key, str]) -> int:
     """Says what is not as explained, and writes the page if all there is was judged."""
-    from cancelmark.impl.specs.pages import filled  # not before the last fork: mutants import it anew
+    from tools.specs.pages import filled  # not before the last fork: mutants import it anew
 
     survivors = [key for verdicts in found.values() for key, v in verdicts.items() if v == SURVIVED]
     unexplained = [key for key in survivors if key not in reasons]

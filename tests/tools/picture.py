@@ -15,8 +15,8 @@ def main() -> None:
         page.goto(REVIEW.as_uri())
         page.select_option("#explorer [data-part=protocol]", "r4")
         page.select_option("#explorer [data-part=wanted]", "no-lost-cancel")
-        page.get_by_role("button", name="Find me a violation").click()
-        page.get_by_text("Broken: no-lost-cancel").wait_for()
+        page.get_by_role("button", name="Find a violation").click()
+        page.get_by_text("Violated: no-lost-cancel").wait_for()
         page.add_style_tag(content="header { display: none }")
         page.locator("#explorer").screenshot(path=ROOT / "docs" / "review.png")
 

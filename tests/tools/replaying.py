@@ -28,7 +28,7 @@ from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
 from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Call, Change, Server, changes
-from cancelmark.model.session import PLAIN, Prompt, Session, Traits
+from cancelmark.model.session import DEFAULT_TRAITS, Prompt, Session, Traits
 from cancelmark.model.trace import call_text
 
 Asked: TypeAlias = tuple[str | int, ...]
@@ -147,7 +147,7 @@ def asked(effect: Effect) -> Asked:
 
 def view(session: Session) -> View:
     return session.mark, describe(session.held, (
-        (p.seq, p.state, p.traits or PLAIN) for p in session.prompts if p.state is not State.DONE))
+        (p.seq, p.state, p.traits or DEFAULT_TRAITS) for p in session.prompts if p.state is not State.DONE))
 
 
 def describe(held: bool, prompts: Iterable[tuple[int, State, Traits]]) -> dict[int, str]:

@@ -17,7 +17,7 @@ from support.postgres import need_tool, shared_server
 from tools.chaos import run_chaos
 
 from cancelmark.impl.store import AcceptPrompt, MovePrompt, NewSession, PutMessage
-from cancelmark.impl.store import Message as StoredMessage
+from cancelmark.impl.store import MessageRecord as StoredMessage
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.model.lifecycle import State
 
@@ -83,11 +83,13 @@ def test_a_prompt_that_is_accepted_below_a_mark_is_poisoned() -> None:
     assert not replay("s", [cancel, Step(2, "adopt", [["accept", None, ["", True], 5, False]], [6])]).poisoned
 
 
+@pytest.mark.real
 def test_rows_without_columns_are_counted() -> None:
     need_tool("postgres")
     assert len(shared_server().execute("SELECT FROM generate_series(1, 3)")) == 3
 
 
+@pytest.mark.real
 def test_a_turn_that_goes_on_after_its_owner_has_looked_is_noticed() -> None:
     """What counts is not how much it writes, but that its owner has looked."""
     need_tool("postgres")

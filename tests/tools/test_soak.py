@@ -5,6 +5,7 @@ from tools import soak
 from tools.soak import SAMPLES, Figures, Soak
 
 
+@pytest.mark.real
 def test_a_short_soak_is_flat(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--seconds", "6", "--readers", "30", "--writers", "5"]) == 0
     said = capsys.readouterr().out

@@ -73,8 +73,8 @@ def test_facts_tell_the_original_s_machinery() -> None:
         "accept(A, run id)", "accept(B, run id)", "enter A", "enter B", "finish A end_turn", "clear_queue", "leave A",
         "hand_off A"])
     told = facts(trace.states[-1].sessions[0])
-    assert told["calls under way"] == "clear_queue… (has read B)"
-    assert told["goroutines"].splitlines()[0] == "A: A at clean_up › B at enter, holds the end of A"
+    assert told["calls in progress"] == "clear_queue… (has read B)"
+    assert told["goroutines"].splitlines()[0] == "A: A at clean_up › B at enter, buffers the terminal event of A"
     assert told["registered"] == "–"
 
 

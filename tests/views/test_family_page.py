@@ -5,10 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.budget import DEEP
-
-from cancelmark.model.family import Feature
-from cancelmark.model.properties import Bounds
-from cancelmark.views.pages.family import (
+from tools.specs.family import (
     WIDE,
     features_table,
     mistakes_table,
@@ -18,7 +15,11 @@ from cancelmark.views.pages.family import (
     subsets,
     wide_row,
 )
-from cancelmark.views.pages.tables import family_properties_table, table
+from tools.specs.tables import family_properties_table
+
+from cancelmark.model.family import Feature
+from cancelmark.model.properties import Bounds
+from cancelmark.views.pages.tables import table
 
 PAGE = (Path(__file__).parents[2] / "specs" / "family.md").read_text(encoding="utf-8")
 SEARCHED = [s for s in subsets() if DEEP or len(s) < 2]  # the whole page is made by `make family`

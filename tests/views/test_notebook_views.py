@@ -74,7 +74,7 @@ def test_cards_and_tables_say_what_there_is() -> None:
         assert "≤ B" in html
         assert "<caption>" in html
     result = explore(REVISIONS[1], Bounds(2, cancels=1))
-    assert "breaks no-poisoning" in html_of(result)
+    assert "violates no-poisoning" in html_of(result)
     assert "after 4 steps" in html_of(result)
     held = explore(REFERENCE, Bounds(2, cancels=1))
     assert 'class="good">holds' in html_of(held)
@@ -100,7 +100,7 @@ def test_a_history_complains_of_a_lost_cancel_and_draws_it() -> None:
     [complaint] = history.complaints()
     assert "A starts, but could only end canceled" in complaint
     svg = svg_of(history)
-    assert "the cancel must reach A" in svg
+    assert "the cancel must affect A" in svg
     assert "✗ A starts" in svg
 
 
@@ -110,21 +110,21 @@ def test_a_cancel_crosses_only_who_is_accepted_before_it() -> None:
     history.end("A", "error")
     history.call("cancel")
     history.accept("B")
-    assert "must reach" not in svg_of(history)
+    assert "must affect" not in svg_of(history)
     assert "no end" in svg_of(history)
 
 
 def test_a_history_refuses_what_cannot_be() -> None:
     history = ticking()
     history.accept("A")
-    with pytest.raises(ValueError, match="prompt A was accepted before"):
+    with pytest.raises(ValueError, match="prompt A was already accepted"):
         history.accept("A")
     with pytest.raises(LookupError, match="prompt B was never accepted; accepted: A"):
         history.start("B")
 
 
 @pytest.mark.parametrize(("said", "shown"), [
-    ("end_turn", ">right<"), ("canceled", ">surprised<"), (..., "you did not say")])
+    ("end_turn", ">right<"), ("canceled", ">wrong<"), (..., "no prediction")])
 def test_a_prediction_is_held_against_what_happened(said: Any, shown: str) -> None:
     assert shown in html_of(predict(A=said).against(lost()))
     trace = replay(REFERENCE, ["accept A", "enter A", "finish A end_turn"])

@@ -23,9 +23,9 @@ from cancelmark.views.states.lifecycle import label_of, lifecycle_graph, lifecyc
 from cancelmark.views.states.session import DOWN, quotient, session_graph, session_mermaid
 from cancelmark.views.traces.chain import trace_dot
 from cancelmark.views.traces.itf import itf_calls, trace_itf
+from cancelmark.views.traces.lifelines import trace_svg
 from cancelmark.views.traces.sequence import trace_mermaid
 from cancelmark.views.traces.text import trace_text
-from cancelmark.views.traces.timeline import trace_svg
 
 RACE = ("accept A", "enter A", "accept(B, run id)", "enter B", "accept C", "cancel", "enter C", "finish A canceled",
         "settle C", "accept D", "enter D", "finish(D, end_turn)")
@@ -148,7 +148,7 @@ def test_a_label_that_would_vanish_is_refused() -> None:
     inner = pydot.Subgraph("s")
     inner.add_node(pydot.Node("a", label="<<b>bold</b>>"))
     dot.add_subgraph(inner)
-    with pytest.raises(ValueError, match="would vanish"):
+    with pytest.raises(ValueError, match="Graphviz would drop it"):
         render_svg(dot)
 
 
@@ -201,8 +201,8 @@ def test_text_says_what_the_calls_of_the_family_change() -> None:
     trace = replay(FAMILY, ["accept A", "hold", "accept B", "enter A", "enter B", "next B", "replace A", "accept C",
                             "revoke C", "resume"])
     told = [line.partition("queued")[2] or line for line in trace_text(trace).splitlines()]
-    for number, words in {2: "the session is held", 6: "B goes to the front", 7: "A has another text",
-                          9: "C will be canceled on entry", 10: "B starts, the hold is over"}.items():
+    for number, words in {2: "the session is held", 6: "B moves to the front", 7: "A has a new text",
+                          9: "C will be canceled on entry", 10: "B starts, the hold ends"}.items():
         assert told[number].endswith(words)
 
 
@@ -224,16 +224,16 @@ def test_text_of_several_sessions_says_where(two: Trace) -> None:
 
 def test_loops_are_shown_in_every_view(lasso: Trace) -> None:
     assert "↻ 3  requeue(A)" in trace_text(lasso)
-    assert trace_text(lasso).endswith("↻ step 3 repeats for ever\n")
-    assert "↻ step 3 repeats for ever" in shown(trace_svg(lasso))
-    assert trace_mermaid(lasso).index("loop for ever") < trace_mermaid(lasso).index("requeue(A)")
+    assert trace_text(lasso).endswith("↻ step 3 repeats forever\n")
+    assert "↻ step 3 repeats forever" in shown(trace_svg(lasso))
+    assert trace_mermaid(lasso).index("loop forever") < trace_mermaid(lasso).index("requeue(A)")
     assert trace_mermaid(lasso).endswith("    end\n")
     assert [(e.get_source(), e.get_destination()) for e in trace_dot(lasso).get_edges()] == [
         ("0", "1"), ("1", "2"), ("2", "2")]
     assert trace_itf(lasso)["loop"] == 3  # the state that the repeated step leads to
 
 
-def test_timeline_has_a_lane_for_each_prompt_and_a_line_for_each_cancel(race: Trace, two: Trace) -> None:
+def test_picture_has_a_lane_for_each_prompt_and_a_line_for_each_cancel(race: Trace, two: Trace) -> None:
     text = shown(trace_svg(race))
     assert {"A", "B (run id)", "C", "D", "canceled_on_entry", "active, stopping", "done: end_turn", "≤ C"} <= set(text)
     assert trace_svg(race).count('<line class="cancel"') == 4  # from the mark across A, B and C; D came later
@@ -249,7 +249,7 @@ def test_chain_names_every_call_and_state(race: Trace) -> None:
 
 
 STATEMENT = re.compile(
-    r"sequenceDiagram|actor \w+|participant \w+ as [\w ()]+|(de)?activate \w+|loop for ever|end"
+    r"sequenceDiagram|actor \w+|participant \w+ as [\w ()]+|(de)?activate \w+|loop forever|end"
     r"|\w+(->>|-->>)\w+: [^;#]+|Note over \w+(,\w+)?: [^;#]+")
 
 
@@ -333,11 +333,11 @@ def test_replay_passes_through_every_state(race: Trace) -> None:
 @pytest.mark.parametrize(("calls", "sessions", "problem"), [
     (["jump A"], 1, "step 1, 'jump A': no such action; protocol ref has accept, enter, "),
     (["accept A", "enter B"], 1,
-     "step 2, 'enter B': cannot happen here; enabled: accept(B), accept(B, run id), enter(A)"),
-    (["accept A", "enter A", "finish A canceled"], 1, "step 3, 'finish A canceled': cannot happen here; enabled: "),
+     "step 2, 'enter B': not enabled here; enabled: accept(B), accept(B, run id), enter(A)"),
+    (["accept A", "enter A", "finish A canceled"], 1, "step 3, 'finish A canceled': not enabled here; enabled: "),
     (["cancel@2"], 1, "step 1, 'cancel@2': no such session; there are 1, counted from 1"),
-    (["accept A@2", "enter A"], 2, "step 2, 'enter A': cannot happen here; enabled: accept(B)@1, "),
-    (["close@2"], 2, "step 1, 'close@2': cannot happen here; enabled: "),
+    (["accept A@2", "enter A"], 2, "step 2, 'enter A': not enabled here; enabled: accept(B)@1, "),
+    (["close@2"], 2, "step 1, 'close@2': not enabled here; enabled: "),
     ([""], 1, "step 1, '': no such action"),
 ])
 def test_replay_says_what_is_wrong_in_one_line(calls: list[str], sessions: int, problem: str) -> None:

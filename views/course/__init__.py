@@ -1,1 +1,1 @@
-"""What the course needs besides: recordings and their pictures, predictions, hidden bugs, the race as an animation."""
+"""Tools for the course: recordings and their diagrams, predictions, hidden bugs, and the race as an animation."""

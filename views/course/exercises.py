@@ -1,7 +1,7 @@
-"""What the course asks of its reader: to predict how prompts end, and to find the bugs that are hidden in protocols.
+"""The course's exercises: predict how prompts end, and find bugs hidden in protocols.
 
-An exercise is the reference protocol with one change, known by its number. Whoever has found the change shows a trace:
-something that this protocol does and the reference does not.
+An exercise is the reference protocol with one hidden change, identified by a number. A reader who has found the change
+submits a trace of something that this protocol does and the reference does not.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ from .recording import Recording
 
 @dataclass(frozen=True)
 class Prediction:
-    """How somebody says that prompts will end, by name. What is left open is `...`."""
+    """The predicted outcomes of prompts, by name. `...` means no prediction."""
 
     says: Mapping[str, str | EllipsisType]
 
     def against(self, seen: Recording | Trace | Mapping[str, str]) -> "JudgedPrediction":
-        """The prediction beside what happened: a history, a trace, or just the ends by name."""
+        """Compare the prediction with a history, a trace, or the outcomes by name."""
         if isinstance(seen, Recording):
             return JudgedPrediction(self.says, seen.ends)
         if isinstance(seen, Mapping):
@@ -36,17 +36,17 @@ class Prediction:
 
 @dataclass(frozen=True)
 class JudgedPrediction:
-    """What was said, and what was so."""
+    """A prediction and the actual outcomes."""
 
     said: Mapping[str, str | EllipsisType]
     was: Mapping[str, str]
 
 
 def predict(**ends: str | EllipsisType) -> Prediction:
-    """`predict(A="canceled", B=...)`: how prompts will end, before it is seen."""
+    """Predict the outcomes of prompts: `predict(A="canceled", B=...)`."""
     for name, end in ends.items():
         if end is not ... and end not in ENDS:
-            raise ValueError(f"{name} cannot end {end!r}; choose one of {', '.join(ENDS)}, or leave the dots")
+            raise ValueError(f"{name} cannot end {end!r}; choose one of {', '.join(ENDS)}, or ... for no prediction")
     return Prediction(ends)
 
 
@@ -64,23 +64,23 @@ HIDDEN: dict[int, Protocol] = {number: VARIANTS[name].protocol for number, name 
     "the text of a folded prompt is handed to nobody",
 ), 1)}
 
-FOUND: set[int] = set()  # the exercises that were solved since this module was loaded
+FOUND: set[int] = set()  # the exercises solved since this module was loaded
 
 
 def exercise(number: int) -> Protocol:
-    """The protocol of that exercise. Its name does not give the bug away."""
+    """The protocol of an exercise, under a name that does not reveal the bug."""
     return replace(_hidden(number), name=f"exercise {number}")
 
 
 def _hidden(number: int) -> Protocol:
     if number not in HIDDEN:
-        raise LookupError(f"there is no exercise {number!r}; there are {len(HIDDEN)}, counted from 1")
+        raise LookupError(f"there is no exercise {number!r}; choose one from 1 to {len(HIDDEN)}")
     return HIDDEN[number]
 
 
 @dataclass(frozen=True)
 class ShownBug:
-    """A bug that was found: the step in which the exercise differs from the reference, and what was changed."""
+    """A bug that the reader found: the step in which the exercise differs from the reference, and the change."""
 
     number: int
     step: int
@@ -89,16 +89,16 @@ class ShownBug:
 
 
 def show_bug(number: int, trace: Trace) -> ShownBug:
-    """Judges whether the trace shows the bug of that exercise, and tells what it was. A ValueError says why not."""
+    """Reveal the bug of an exercise if the trace shows it. Otherwise raise ValueError with the reason."""
     if not isinstance(trace, Trace):
-        raise TypeError(f"a bug is shown by a trace, such as result.violations[…], and not by {trace!r:.60}")
+        raise TypeError(f"show_bug expects a trace, such as result.violations[…], not {trace!r:.60}")
     sessions = len(trace.start.sessions)
     calls = [call_text(step.call, sessions) for step in trace.steps]
     states = trace.states
     try:
         replay(exercise(number), calls, sessions, agrees=lambda at, server: server == states[at])
     except ValueError as error:
-        raise ValueError(f"this is no trace of exercise {number}: {error}") from error
+        raise ValueError(f"this is not a trace of exercise {number}: {error}") from error
     for length, step in enumerate(trace.steps, 1):
         try:
             usual = replay(REFERENCE, calls[:length], sessions).steps[-1]
@@ -107,7 +107,7 @@ def show_bug(number: int, trace: Trace) -> ShownBug:
         if (usual.effects, usual.after) != (step.effects, step.after):
             break
     else:
-        raise ValueError(f"the reference does all of this too, so these {len(calls)} steps do not show the bug of "
+        raise ValueError(f"the reference behaves in the same way, so these {len(calls)} steps do not show the bug of "
                          f"exercise {number}")
     FOUND.add(number)
     return ShownBug(number, length, calls[length - 1], _hidden(number).name)

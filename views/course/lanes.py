@@ -1,7 +1,7 @@
-"""A recording as a picture: time goes to the right, a lane a prompt, and what the oracle says of it below.
+"""A recording as a diagram: time runs to the right, one lane per prompt, and the oracle's findings below.
 
-A dashed line from top to bottom is a call. It has a cross on the lane of each prompt that it must reach: those that are
-accepted and have not ended.
+A dashed vertical line is a call. It has a cross on the lane of each prompt that it must affect: those that are accepted
+and have not ended.
 """
 
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from ..drawing.svg import LETTER, box, line, text
 from .recording import Recording
 
 WIDTH = 720
-LEFT, RIGHT = 44, 128  # room for the names, and for how the last prompt ended
+LEFT, RIGHT = 44, 128  # room for the names, and for the outcome of the last prompt
 HEAD, LANE, FOOT, LINE = 38, 44, 26, 17
-WORDS = 96  # letters after which a complaint is wrapped
+WORDS = 96  # characters per line of a complaint
 BAR = 26
 
 
 class Axis:
-    """Where a moment is."""
+    """Maps times to x coordinates."""
 
     def __init__(self, recording: Recording) -> None:
         seen = [t for span in [*recording.calls, *(m for p in recording.prompts for m in p.moments)]
@@ -36,12 +36,12 @@ class Axis:
 
 
 def recording_svg(recording: Recording, title: str = "What happened, and when") -> str:
-    """The recording as an SVG that stands alone."""
+    """The recording as a standalone SVG."""
     axis, prompts = Axis(recording), recording.prompts
     bottom = HEAD + LANE * len(prompts)
     complaints = recording.complaints()
     said = [words for complaint in complaints for words in _wrap_complaint(complaint)]
-    said = said or ["The oracle has no complaint."]
+    said = said or ["The oracle finds nothing wrong."]
     css = "complaint" if complaints else "faint"
     body = [
         *(part for i, p in enumerate(prompts) for part in _lane(p, HEAD + LANE * i, axis)),
@@ -60,7 +60,7 @@ def _wrap_complaint(complaint: str) -> Iterator[str]:
 
 
 def _lane(p: Prompt, top: float, axis: Axis) -> Iterator[str]:
-    """A bar for as long as the prompt is accepted, one for each turn, and its end."""
+    """A bar while the prompt is accepted, one for each turn, and its outcome."""
     yield line(LEFT, top + LANE / 2, axis.x(p.accept.begin), top + LANE / 2, "guide")
     yield text(LEFT - 10, top + LANE / 2 + 4, p.name, "strong", "end")
     end = p.ends[0].end if p.ends else axis.last
@@ -83,4 +83,4 @@ def _call(call: Call, prompts: list[Prompt], axis: Axis, bottom: float) -> Itera
         y = HEAD + LANE * i + LANE / 2
         if p.accept.end < call.begin and not any(e.end < call.begin for e in p.ends):
             yield (f'<g class="cross"><path fill="none" d="M{x - 5:g} {y - 5:g}l10 10M{x - 5:g} {y + 5:g}l10 -10"/>'
-                   f"<title>the {call.kind} must reach {p.name}</title></g>")
+                   f"<title>the {call.kind} must affect {p.name}</title></g>")

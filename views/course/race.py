@@ -1,6 +1,6 @@
-"""The race as an animation: the same five steps with a flag and with the mark, side by side, as one SVG.
+"""The race as an animated SVG: the same five steps with a flag and with the mark, side by side.
 
-Each step is a frame. Where the reader prefers reduced motion, and on paper, only the last frame is shown.
+Each step is a frame. In print, and if the reader prefers reduced motion, only the last frame is shown.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from cancelmark.model.trace import Trace, replay
 from cancelmark.model.variants.alternatives import FLAG, Memory
 
 from ..drawing.render import svg_document
-from ..traces import telling
+from ..traces import content
 from ..traces.reasons import reason
 
 CALLS = ("accept A", "cancel", "accept B", "enter B", "enter A")
-SAYS = ("A is sent, and accepted.", "Somebody presses Stop. The cancel is for A.", "B is sent, after the cancel.",
-        "B is loaded first, and enters.", "A enters.")
+SAYS = ("The client sends A; the server accepts it.", "The user presses Stop. The cancel is meant for A.",
+        "The client sends B, after the cancel.", "B is loaded first, and enters.", "A enters.")
 WIDTH, HEIGHT, PANEL = 720, 300, 330
-PACE = 1.8  # seconds a frame; the last one stays for three
+PACE = 1.8  # seconds per frame; the last one is shown three times as long
 
 
 def race_svg() -> str:
@@ -56,7 +56,7 @@ def _frame(number: int, traces: dict[str, tuple[Protocol, Trace]]) -> str:
 
 
 def _panel(x: float, title: str, protocol: Protocol, trace: Trace, number: int) -> list[str]:
-    scene = list(telling.scenes(trace))[number]
+    scene = list(content.scenes(trace))[number]
     parts = [f'<rect x="{x:g}" y="74" width="{PANEL}" height="212" rx="12" fill="none" stroke="#8c959f"/>',
              _words(x + 18, 100, title, "race-title", 15),
              _words(x + PANEL - 18, 100, _remembered(scene.after.sessions[0]), "", 14, "end")]
@@ -68,19 +68,19 @@ def _panel(x: float, title: str, protocol: Protocol, trace: Trace, number: int) 
     for row, wrong in enumerate(_wrong(protocol, trace, number)):
         parts.append(_words(x + 18, 234 + 20 * row, f"✗ {wrong}", "race-wrong", 12))
     if number == len(CALLS) and protocol is REFERENCE:
-        parts.append(_words(x + 18, 234, "✓ the cancel has reached A, and only A", "race-title", 13))
+        parts.append(_words(x + 18, 234, "✓ the cancel covers A, and only A", "race-title", 13))
     return parts
 
 
 def _remembered(session: AnySession) -> str:
     assert isinstance(session, Session)
     if isinstance(session.memory, Memory):
-        return "the flag is up" if session.memory.waiting else "the flag is down"
-    return f"mark {telling.mark_text(session)}" if session.mark else "nothing remembered"
+        return "the flag is set" if session.memory.waiting else "the flag is clear"
+    return f"mark {content.mark_text(session)}" if session.mark else "nothing remembered"
 
 
 def _wrong(protocol: Protocol, trace: Trace, number: int) -> Sequence[str]:
-    """What was broken so far, in words, each cut to one line."""
+    """The violations so far, each shortened to one line."""
     walk, said = Walk(protocol), []
     for step in trace.steps[:number]:
         change = next(c for c in walk.possible if c.call == step.call and c.after == step.after)

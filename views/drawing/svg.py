@@ -1,8 +1,8 @@
-"""The few shapes that pictures of traces are made of, as SVG in the classes of the theme."""
+"""SVG shapes for trace diagrams, styled by the theme's classes."""
 
 from xml.sax.saxutils import escape
 
-LETTER = 7.2  # the width of a letter in the widest font that may be used, at the size of all text
+LETTER = 7.2  # the width of a letter in the widest font of the stack, at the common text size
 HEAD = 7  # the length of an arrow's head
 
 
@@ -19,7 +19,7 @@ def box(x: float, y: float, width: float, height: float, css: str) -> str:
 
 
 def arrow(x1: float, x2: float, y: float, css: str, dashed: bool = False) -> str:
-    """A level arrow from x1 to x2."""
+    """A horizontal arrow from x1 to x2."""
     way = 1 if x2 > x1 else -1
     back = x2 - way * HEAD
     dashes = ' stroke-dasharray="5 4"' if dashed else ""

@@ -1,8 +1,8 @@
-"""How pictures look: one stylesheet that every SVG carries inside itself.
+"""The theme: one stylesheet that is embedded in every SVG.
 
-Meaning is in shapes, lines and words; colour only helps. The plain rules are for a light page, and they alone are what
-converters to PNG understand, so they use no variables and no nesting. Two media queries change colours for a dark page
-and for paper. Every selector is scoped by the class of the root, because the style of an SVG inside a page of HTML
+Shapes, lines and text carry the meaning; colour only supports it. The base rules are for a light page. They use no
+variables and no nesting, because PNG converters understand only plain rules. Two media queries change the colours for a
+dark page and for print. Every selector is scoped by the root's class, because the style of an SVG embedded in HTML
 applies to the whole page.
 """
 
@@ -16,15 +16,14 @@ FONT_STACK = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', s
 
 
 class Look(NamedTuple):
-    """How a kind of prompt, or of session, looks: fill and border on a light page and on a dark one, and the style of
-    its name in a terminal."""
+    """The style of a kind of prompt or session: fill and border on light and dark pages, and its terminal style."""
 
     light: tuple[str, str]
     dark: tuple[str, str]
     terminal: str = ""
 
 
-STOPPING = "stopping"  # a prompt that is active and was asked to stop
+STOPPING = "stopping"  # an active prompt that was asked to stop
 
 PROMPT_LOOKS: Mapping[str, Look] = {
     State.ACCEPTED.value: Look(("#ddf4ff", "#0969da"), ("#10253d", "#4493f8"), "bright_blue"),
@@ -45,7 +44,7 @@ class Palette(NamedTuple):
     """The colours of one medium."""
 
     text: str
-    faint: str  # secondary text, and lines that are only there to guide the eye
+    faint: str  # secondary text and guide lines
     lines: Mapping[str, str]  # by path
     fills: Mapping[str, tuple[str, str]]  # by state: the fill and the border
 
@@ -92,7 +91,7 @@ def _media(query: str, palette: Palette) -> list[str]:
 
 
 def stylesheet() -> str:
-    """The text of the `<style>` element."""
+    """The content of the `<style>` element."""
     return "\n".join([
         f".{ROOT_CLASS} text {{ font-family: {FONT_STACK}; }}",
         f".{ROOT_CLASS} .small {{ font-size: 75%; }}",
@@ -112,8 +111,8 @@ def stylesheet() -> str:
 
 
 def variables(root: str = ":root", papers: Sequence[str] = ()) -> str:
-    """The same colours for the rest of a page, as CSS variables of the root: `--text`, `--happy`, `--queued`,
-    `--queued-border`; and `--paper`, if papers are given for a light page, a dark one and print."""
+    """The theme's colours as CSS variables of the root, for the rest of a page: `--text`, `--happy`, `--queued`,
+    `--queued-border`; and `--paper`, if background colours are given for light, dark and print."""
     def rule(number: int, palette: Palette) -> str:
         named = {"paper": papers[number]} if papers else {}
         named |= {"text": palette.text, "faint": palette.faint, **palette.lines}
@@ -126,7 +125,7 @@ def variables(root: str = ":root", papers: Sequence[str] = ()) -> str:
 
 
 def prompt_rules(selectors: str, declarations: str) -> str:
-    """A CSS rule for each kind of prompt, with the kind in place of `KIND`."""
+    """One CSS rule per kind of prompt, with `KIND` replaced by the kind."""
     return "\n".join(f"{selectors} {{ {declarations} }}".replace("KIND", kind) for kind in PROMPT_LOOKS)
 
 

@@ -1,1 +1,1 @@
-"""Pages of specs/ that nobody writes by hand, as Markdown: the tables, the family, the cluster and the proof."""
+"""Markdown tables, and cluster histories as text and as diagrams."""

@@ -1,18 +1,16 @@
-"""Histories of a cluster: a client, the nodes and the database as lifelines, and beside them what the row has.
+"""Diagrams of cluster histories: lifelines for a client, the nodes and the database, with the row next to them.
 
-Time goes down, a step a line. A client's call is an arrow to its node, a node's step an arrow to the database. A dashed
-arrow that ends on its way is late or lost. What happens to a node is written at its lifeline. Two red lines enclose the
-step that breaks a property.
+Time runs downwards, one step per line. A client's call is an arrow to its node, and a node's step is an arrow to the
+database. A dashed arrow that stops short is late or lost. Faults of a node are written at its lifeline. Two red lines
+enclose the step that violates a property.
 """
 
 from collections.abc import Iterator
 from itertools import accumulate
 
-from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
-from cancelmark.model.cluster.database import Answer
-from cancelmark.model.cluster.flaws import ALL_FLAWS, Flaw, find_history, find_unfenced_tool
-from cancelmark.model.cluster.log import LOG_PROPERTIES, Log, LogFlaw
-from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
+from cancelmark.model.cluster.database import Response
+from cancelmark.model.cluster.flaws import ClusterFlaw, find_history
+from cancelmark.model.cluster.log import Log
 from cancelmark.model.cluster.search import Path
 from cancelmark.model.cluster.sending import Edge
 from cancelmark.model.cluster.state import Cluster, name_node
@@ -20,22 +18,21 @@ from cancelmark.model.session import label
 
 from ..drawing.render import svg_document
 from ..drawing.svg import LETTER, arrow, line, text
-from .tables import table
 
 EDGE, TOP, LINE, PAD = 14, 82, 24, 12
 GAP = 190  # between lifelines
-LOST = "answer lost"
+LOST = "response lost"
 
 
 def tell_history(path: Path) -> str:
-    """The history for a terminal: each step, and what the row has after it."""
+    """The history as terminal text: each step, and the row after it."""
     lines = [(str(edge), row) for (edge, _), row in zip(path.steps, rows_after(path))]
     wide = max((len(words) for words, _ in lines), default=0)
     return "".join(f"{number:3}  {words:{wide}}  {row}\n" for number, (words, row) in enumerate(lines, 1))
 
 
 def rows_after(path: Path) -> list[str]:
-    """What the database has after each step."""
+    """The row, or the log, after each step as display text."""
     if isinstance(path.start, Log):
         return [_log_words(log) for _, log in path.steps]
     epochs = list(accumulate((cluster.row.epoch for _, cluster in path.steps), initial=0))[1:]
@@ -60,7 +57,7 @@ def _log_words(log: Log) -> str:
 
 
 def history_svg(path: Path, title: str, says: str, breaks: str) -> str:
-    """The history as an SVG that stands alone. Its last step breaks a property."""
+    """The history as a standalone SVG. Its last step violates a property."""
     nodes = len(path.start.heard if isinstance(path.start, Log) else path.start.nodes)
     xs: list[float] = [EDGE + 40 + GAP * n for n in range(nodes + 2)]  # client, nodes, database
     rows = rows_after(path)
@@ -84,12 +81,12 @@ def history_svg(path: Path, title: str, says: str, breaks: str) -> str:
 
 
 def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
-    """The arrows of one step. They stand above its words."""
+    """The arrows of one step, each with its label."""
     words = edge.what + (f" ({edge.how})" if edge.how else "")
     database = xs[-1]
     if edge.by is None:
         at = next((x for n, x in enumerate(xs[1:-1]) if edge.what.startswith(name_node(n))), None)
-        if at is None:  # nobody's doing but the database's, or the subscriber's
+        if at is None:  # a step of the database or of the subscriber
             at = xs[0] if edge.what.startswith("subscriber") else database
         left = at is not database
         yield text(at + (PAD if left else -PAD), y - 4, words, "strong" if edge.fault else "",
@@ -107,7 +104,7 @@ def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
     elif not edge.to_database:
         yield text(node + PAD, y - 4, words)
         return
-    refused = edge.answer in (Answer.LOST, Answer.STALE, Answer.REFUSED)
+    refused = edge.answer in (Response.LOST, Response.STALE, Response.REFUSED)
     css = "fault" if refused else "cancel" if edge.fault else "ordinary"
     if edge.how == LOST:  # on its way back
         yield arrow(node, database, y + 2, "ordinary")
@@ -119,45 +116,5 @@ def _draw_step(edge: Edge, y: float, xs: list[float]) -> Iterator[str]:
     yield text(node + PAD, y - 4, edge.how if edge.client else words)
 
 
-# --- the page
-
-def flaw_svg(flaw: Flaw | LogFlaw) -> str:
+def flaw_svg(flaw: ClusterFlaw) -> str:
     return history_svg(find_history(flaw), f"{flaw.name}: breaks {flaw.property}", flaw.says, flaw.property)
-
-
-def cluster_properties_table() -> str:
-    broken_by = {p.id: [f"[{f.name}](#{f.name})" for f in ALL_FLAWS if f.property == p.id]
-                 for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES)}
-    return table(("property", "kind", "what it says", "broken by"), (
-        (f"`{p.id}`", p.kind.value, p.sentence, ", ".join(broken_by[p.id]))
-        for p in (*CLUSTER_PROPERTIES, *LOG_PROPERTIES)))
-
-
-def cluster_bounds_table() -> str:
-    def row(bound: Bound, where: str) -> tuple[str, str, str, str]:
-        return str(bound.budget), bound.protocol.name, f"{bound.states:,}", where
-
-    return table(("bounds", "protocol", "states", "searched by"), (
-        *(row(b, "`make test`") for b in BOUNDS), *(row(b, "`make test-deep`") for b in DEEP_BOUNDS),
-        (f"the log: {LOG_BOUND}", "–", f"{LOG_STATES:,}", "`make test`")), right=[2])
-
-
-def cluster_flaws_text() -> str:
-    index = table(("flaw", "leaves out", "breaks", "steps"), (
-        (f"[{f.name}](#{f.name})", f.clause, f"`{f.property}`", str(len(find_history(f)))) for f in ALL_FLAWS),
-        right=[3])
-    return index + "".join(map(_flaw_text, ALL_FLAWS))
-
-
-def _flaw_text(flaw: Flaw | LogFlaw) -> str:
-    return f"""
-### {flaw.name}
-
-Leaves out **{flaw.clause}**, and breaks `{flaw.property}`: {flaw.says}
-
-![{flaw.name}: the shortest history](diagrams/cluster/{flaw.name}.svg)
-"""
-
-
-def unfenced_tool_text() -> str:
-    return f"```text\n{tell_history(find_unfenced_tool())}```\n"

@@ -1,7 +1,7 @@
-"""The lifecycle as a board: five places, an arrow for each way between two, and room for the prompts that are there.
+"""The lifecycle as a board: five states, an arrow for each transition between two, and room for the prompts in each.
 
-Drawn from the rows like the large diagram, but laid out by hand and without words on its arrows, so that it can stand
-beside a walk through the protocol and be read at a glance, on a phone too.
+It is generated from the rows like the large diagram, but with a fixed layout and without labels on its arrows, so that
+it fits next to an interactive trace and can be read at a glance, even on a phone.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ BOX = (132, 64)
 
 
 class Place(NamedTuple):
-    """The middle of a state's box."""
+    """The centre of a state's box."""
 
     x: float
     y: float
@@ -37,13 +37,13 @@ PLACES: dict[State, Place] = {
 
 
 def lifecycle_board(rows: Sequence[Row] = REFERENCE.rows) -> str:
-    """The board as an SVG. Places have the class of their state, arrows those of their path and `from-to`."""
+    """The board as an SVG. Boxes have the class of their state; arrows have the classes of their path and `from-to`."""
     ways: dict[tuple[State, State], Path] = {}
     for row in rows:
-        if row.source is not row.dest:  # who stays goes nowhere
+        if row.source is not row.dest:  # no arrow for a transition to the same state
             ways.setdefault((row.source, row.dest), path_of(row))
     body = [_start(), *(_arrow(s, d, path, (d, s) in ways) for (s, d), path in ways.items()), *map(_place, State)]
-    return svg_document("Where each prompt is", WIDTH, HEIGHT, "\n".join(body))
+    return svg_document("The state of each prompt", WIDTH, HEIGHT, "\n".join(body))
 
 
 def _start() -> str:
@@ -53,7 +53,7 @@ def _start() -> str:
 
 
 def _arrow(source: State, dest: State, path: Path, both_ways: bool) -> str:
-    """Two arrows between the same two places go beside each other; one past a place goes around it."""
+    """An arrow between two boxes. Opposite arrows run in parallel; an arrow past another box goes around it."""
     start, end = PLACES[source], PLACES[dest]
     bend = 0.0
     if both_ways:
@@ -64,7 +64,7 @@ def _arrow(source: State, dest: State, path: Path, both_ways: bool) -> str:
 
 
 def _edge(of: Place, towards: Place) -> Place:
-    """Where the line between two middles leaves the first box."""
+    """The point at which the line between two centres leaves the first box."""
     dx, dy = towards.x - of.x, towards.y - of.y
     scale = min(BOX[0] / 2 / abs(dx) if dx else 1e9, BOX[1] / 2 / abs(dy) if dy else 1e9)
     return Place(of.x + dx * scale, of.y + dy * scale)

@@ -1,11 +1,12 @@
-"""A protocol's state graph for a program that only walks it: every state told in words, every step judged.
+"""A protocol's state graph, exported for a program that only walks it: states as display text, steps already checked.
 
-The graph is the union of searches within a few profiles, and of traces that are to be told. A state is kept without its
-finished prompts and without what is spent of the bounds, so that histories which lead to the same place share it; so a
-walk may go further than any one of the profiles, and is still a history of the protocol, step by step. What the
-protocol could do in a state and the graph leaves out is listed there.
+The graph is the union of several searches, each within a profile, and of the traces to show. A state is stored without
+its finished prompts and without the spent bounds, so that more histories share it. A walk can therefore go further than
+any single profile, and is still a history of the protocol, step by step. Each state lists the calls that the protocol
+allows there and the graph leaves out.
 
-Whoever walks keeps what has ended: each step says which prompts it ends, and no step looks at them again.
+The walking program has to keep the finished prompts itself: each step lists the prompts that it ends, and no later step
+reads them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,33 +21,33 @@ from cancelmark.model.server import Change, Server
 from cancelmark.model.session import AnySession, Prompt, label
 from cancelmark.model.trace import Trace, call_text
 
-from ..traces import sequence, telling
+from ..traces import content, sequence
 from ..traces.facts import facts
 from ..traces.reasons import reason, rest_reason
 
 
 class Edge(NamedTuple):
-    """One step from one state of the graph to another."""
+    """A step from one state of the graph to another."""
 
     change: Change
     target: int
-    broken: tuple[str, ...]  # ids of the properties that it breaks
+    broken: tuple[str, ...]  # ids of the properties that it violates
 
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """States by number; the first is the start."""
+    """A state graph with numbered states. The first one is the start."""
 
     behaviour: Behaviour
     sessions: int
     states: list[Server]
     edges: list[list[Edge]]  # by state
-    omitted: list[tuple[str, ...]]  # by state: the calls that the protocol has there and the graph has not
-    quiet: list[bool]  # by state: whether the system has nothing left to do by itself
+    omitted: list[tuple[str, ...]]  # by state: the calls that the protocol allows there but the graph leaves out
+    quiet: list[bool]  # by state: whether the system is quiescent
 
     def path(self, trace: Trace) -> list[int]:
-        """The trace as a walk: which of its state's edges each step is. A trace that is not in the graph is a
-        LookupError."""
+        """The trace as a walk: for each step, the index of its edge. Raises LookupError if the trace is not in the
+        graph."""
         walk, state, ended = [], 0, Ended()
         for step in trace.steps:
             for number, edge in enumerate(self.edges[state]):
@@ -61,7 +62,7 @@ class ExportedGraph:
 
 
 class Ended(NamedTuple):
-    """The prompts that have ended on a walk, each with the index of its session."""
+    """The prompts finished during a walk, each with the index of its session."""
 
     prompts: tuple[tuple[int, Prompt], ...] = ()
 
@@ -69,7 +70,7 @@ class Ended(NamedTuple):
         return Ended((*self.prompts, *((i, p) for i, move in change.moves for p in move.ended)))
 
     def added_to(self, server: Server) -> Server:
-        """The whole state."""
+        """The complete state."""
         return server._replace(sessions=tuple(
             session.with_prompts((*session.prompts, *(p for at, p in self.prompts if at == i)))
             for i, session in enumerate(server.sessions)))
@@ -94,8 +95,8 @@ def states_along(graph: StateGraph, trace: Trace) -> Iterator[int]:
         found = next((
             (after, so_far) for change, after in graph.ways(number) if change.call == step.call
             and (so_far := ended.and_by(change)).added_to(graph.states[after]) == step.after), None)
-        if found is None:  # as of a protocol that changes a prompt after its end, or forgets it
-            raise LookupError(f"{step.call} does something to a prompt that is done, or forgets one")
+        if found is None:  # the protocol changes a finished prompt, or loses a prompt
+            raise LookupError(f"{step.call} changes a finished prompt or loses one, so the trace cannot be exported")
         number, ended = found
         yield number
 
@@ -103,7 +104,7 @@ def states_along(graph: StateGraph, trace: Trace) -> Iterator[int]:
 def graph_of(
     behaviour: Behaviour, profiles: Sequence[Profile], traces: Iterable[Trace] = (), sessions: int = 1,
 ) -> ExportedGraph:
-    """The states within any of the profiles or along any of the traces, and every step between them."""
+    """The graph of all states within any of the profiles or on any of the traces, and every step between them."""
     known = StateGraph(behaviour, sessions, whole=False)
     wanted = {number for profile in profiles for number in states_within(known, profile)}
     wanted |= {number for trace in traces for number in states_along(known, trace)}
@@ -122,10 +123,10 @@ def graph_of(
     return graph
 
 
-# --- as data
+# --- JSON
 
 class ValueColumn:
-    """Values that repeat, kept once, and the number of each in order."""
+    """A dictionary-encoded column: each distinct value once, and the sequence of their numbers."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, int] = {}
@@ -145,9 +146,9 @@ class ValueColumn:
 def document(graph: ExportedGraph) -> dict[str, Any]:
     """The graph as JSON, small enough for a page.
 
-    `columns` has one entry for each fact and for each prompt of a session, and in its `data` a value for each state.
-    `degrees` has the number of steps on from each state; then for each of all steps, in order, `steps` says what
-    happens and `targets` where it leads, as a distance back from the first state that no step before it has led to.
+    `columns` has one entry per fact and per prompt of a session; its `data` has one value per state. `degrees` has the
+    number of steps from each state. For all steps in order, `steps` has their content and `targets` the state they lead
+    to, as a distance back from the first state that no earlier step has led to.
     """
     cells, steps, omitted = ValueColumn(), ValueColumn(), ValueColumn()
     columns: dict[tuple[int, str], ValueColumn] = {}
@@ -183,17 +184,17 @@ def document(graph: ExportedGraph) -> dict[str, Any]:
 
 
 def _cell(graph: ExportedGraph, session: AnySession, prompt: Prompt) -> tuple[Any, ...]:
-    """A prompt: its kind (a CSS class), its state in words, whether it has a run id, whether a cancel has reached it,
-    how many terminal events it has had, and what it breaks if the system is at rest, each with the reason."""
-    text, kind = telling.prompt_text(session, prompt)
+    """A prompt: its kind (a CSS class), its state as text, whether it has a run id, which call has targeted it, its
+    number of terminal events, and the properties that it violates at quiescence, each with the reason."""
+    text, kind = content.prompt_text(session, prompt)
     return (kind, text, int(prompt.run_id), prompt.reach.value, prompt.ends,
             tuple((id, rest_reason(id, prompt))
                   for id in broken_at_rest(properties_of(graph.behaviour), [prompt])))
 
 
 def _step(graph: ExportedGraph, before: Server, edge: Edge, ended: tuple[tuple[int, str, int], ...]) -> tuple[Any, ...]:
-    """A step: its call and who decides on it, the messages it makes a sequence diagram of, the properties it breaks,
-    each with the reason, and the prompts it ends."""
+    """A step: its call and actor, its messages for the sequence diagram, the properties it violates, each with the
+    reason, and the prompts it ends."""
     change = edge.change
     title = call_text(change.call, graph.sessions)
     messages = [sequence.call_message(change.call, title),

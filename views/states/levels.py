@@ -1,4 +1,4 @@
-"""What prompts are doing in all the states of a search, depth by depth."""
+"""The states of prompts in a whole search, depth by depth."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from cancelmark.model.revisions.matrix import Profile
 from cancelmark.model.server import Change
 from cancelmark.model.session import Prompt
 
-from ..traces.telling import prompt_text
+from ..traces.content import prompt_text
 
 
 class Level(NamedTuple):
-    """The states of one depth: how many they are, and how many prompts in them are in each state."""
+    """One depth of a search: the number of states, and the number of prompts in each state."""
 
     states: int
     prompts: Counter[str]
 
 
 class Point(NamedTuple):
-    """A whole state within bounds: what is unfinished, what is spent, and what has ended in which session."""
+    """A complete state within bounds: the unfinished part, the spent bounds, and the finished prompts by session."""
 
     state: int
     spent: tuple[int, ...]
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 def count_levels(behaviour: Behaviour, profile: Profile) -> list[Level]:
-    """Every state within the profile, whole, as the explorer counts them, by depth."""
+    """Every complete state within the profile, by depth, counted as the explorer does."""
     graph = StateGraph(behaviour, profile.bounds.sessions, whole=False)
 
     def onward(point: Point) -> Iterator[tuple[Change, Point]]:

@@ -1,4 +1,4 @@
-"""The life of one prompt as a diagram, drawn from the rows that it is given and from nothing else."""
+"""The lifecycle diagram of a prompt, generated from the given rows only."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -12,11 +12,11 @@ from cancelmark.model.protocol import REFERENCE
 from ..drawing import graph
 from ..drawing.paths import Path, mermaid_legend
 
-TITLE = "The life of one prompt"
+TITLE = "The lifecycle of a prompt"
 
 
 def path_of(row: Row) -> Path:
-    """Which path a row is on. Its outcome says so, or the state that it leads to."""
+    """The path of a row, determined by its outcome or by the state that it leads to."""
     if row.outcome is Outcome.CANCELED or row.dest is State.CANCELED_ON_ENTRY:
         return Path.CANCEL
     if row.outcome is Outcome.ERROR:
@@ -27,14 +27,14 @@ def path_of(row: Row) -> Path:
 
 
 def label_of(row: Row) -> str:
-    """`enter [covered]`, `settle / canceled`: a trigger, its guards, and the outcome of a row into done."""
+    """A trigger with its guards, and the outcome of a row into done: `enter [covered]`, `settle / canceled`."""
     guards = f" [{row.condition}]" if row.condition else ""
     outcome = f" / {row.outcome.value}" if row.outcome else ""
     return f"{row.trigger.value}{guards}{outcome}"
 
 
 def brief_label(row: Row) -> str:
-    """`enter if covered`, `finish: end_turn`: what a reader needs to see the way; the table of rows has the rest."""
+    """A short label: `enter if covered`, `finish: end_turn`. The table of rows has the details."""
     name, _, outcome = row.trigger.value.partition("_")
     when = f" if {' and '.join(guard.value.replace('_', ' ') for guard in row.when)}" if row.when else ""
     return f"{name}: {outcome}" if outcome else f"{name}{when}"
@@ -50,7 +50,7 @@ class Edge(NamedTuple):
 
 
 def _edges(rows: Iterable[Row]) -> list[Edge]:
-    """In the order of the states; the rows of one edge as they were given."""
+    """The edges in the order of the states; the rows of one edge in the given order."""
     states, paths = list(State), list(Path)
 
     def place(row: Row) -> tuple[int, int, int]:
@@ -77,7 +77,7 @@ def lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
 
 
 def brief_lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
-    """The same with few words in large letters, for a page that has the table of rows beside it."""
+    """The same graph with short labels in large type, for a page that also has the table of rows."""
     dot = graph.digraph(TITLE, rankdir="LR", nodesep="0.3", ranksep="0.45")
     dot.set_node_defaults(fontsize="17")
     dot.set_edge_defaults(fontsize="15")
@@ -92,7 +92,7 @@ def brief_lifecycle_graph(rows: Sequence[Row] = REFERENCE.rows) -> pydot.Dot:
 
 
 def lifecycle_mermaid(rows: Sequence[Row] = REFERENCE.rows) -> str:
-    """The rows as a Mermaid state diagram, with the same labels and a sign where the graph has a line style."""
+    """The rows as a Mermaid state diagram, with the same labels, and signs instead of line styles."""
     lines = ["stateDiagram-v2", "    direction LR", f"    [*] --> {INITIAL.value} : accept"]
     edges = _edges(rows)
     for source, dest, path, group in edges:

@@ -1,6 +1,7 @@
-"""A whole state graph as a picture: a node a state, an arrow for each step that leads to another state.
+"""A diagram of a complete state graph: a node per state, and an arrow per step to a different state.
 
-A few states are told in words. Many are dots: what there is to see then is how many they are, and how tangled.
+If there are few states, they are labelled. If there are many, they are dots, and the diagram only shows their number
+and structure.
 """
 
 import pydot
@@ -9,7 +10,7 @@ from cancelmark.model.trace import call_text
 
 from ..drawing import graph
 from ..drawing.paths import Path
-from ..traces import telling
+from ..traces import content
 from .export import ExportedGraph
 from .session import CSS, node_of
 
@@ -17,7 +18,7 @@ MOST_IN_WORDS = 16
 
 
 def space_graph(space: ExportedGraph) -> pydot.Dot:
-    """Every state of the graph and the steps between them. Steps that change nothing are left out."""
+    """Every state of the graph and the steps between them, except steps that change nothing."""
     words = len(space.states) <= MOST_IN_WORDS
     dot = graph.digraph(f"{len(space.states)} states of {space.behaviour.name}", rankdir="TB",
                         ranksep="0.5" if words else "0.3", nodesep="0.4" if words else "0.08")
@@ -40,7 +41,7 @@ def space_graph(space: ExportedGraph) -> pydot.Dot:
 def _lines(space: ExportedGraph, number: int) -> list[str]:
     lines = []
     for session in space.states[number].sessions:
-        lines.append(f"mark {telling.mark_text(session)}")
-        lines += [f"{p.label} {telling.prompt_text(session, p)[0]}" for p in session.prompts]
-        lines += [] if session.prompts else ["nothing to do"]
+        lines.append(f"mark {content.mark_text(session)}")
+        lines += [f"{p.label} {content.prompt_text(session, p)[0]}" for p in session.prompts]
+        lines += [] if session.prompts else ["idle"]
     return lines

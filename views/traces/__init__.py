@@ -1,1 +1,1 @@
-"""One trace for people and tools: text, timeline, sequence diagram, chain, ITF, and why its last step is wrong."""
+"""One trace for people and tools: text, sequence diagrams, chain, ITF, and why its last step is wrong."""

@@ -1,4 +1,4 @@
-"""A trace as a chain of states, each in a node, with the calls on the edges between them."""
+"""A trace as a chain of states: one node per state, with the calls on the edges."""
 
 import pydot
 
@@ -6,17 +6,17 @@ from cancelmark.model.trace import Trace
 
 from ..drawing import graph
 from ..drawing.paths import Path
-from . import telling
+from . import content
 
 
 def trace_dot(trace: Trace) -> pydot.Dot:
-    """The trace as a Graphviz graph from top to bottom. What repeats for ever is drawn as a circle."""
+    """The trace as a Graphviz graph from top to bottom. Steps that repeat forever form a cycle."""
     dot = graph.digraph("A trace, state by state", rankdir="TB", ranksep="0.35")
-    # The last state of a loop is the one that the loop starts from: it is drawn once.
+    # The last state of a loop is the state where the loop starts, so it is drawn once.
     last = len(trace) if trace.loop is None else len(trace) - 1
-    for scene in telling.scenes(trace):
+    for scene in content.scenes(trace):
         if scene.number <= last:
-            kind = "down" if telling.is_down(scene.after) else "idle"
+            kind = "down" if content.is_down(scene.after) else "idle"
             dot.add_node(graph.node(str(scene.number), _lines(scene), kind))
         if scene.number:
             dest = trace.loop if trace.loop is not None and scene.number > last else scene.number
@@ -26,12 +26,12 @@ def trace_dot(trace: Trace) -> pydot.Dot:
     return dot
 
 
-def _lines(scene: telling.Scene) -> list[str]:
-    """The state: what there is to say of the server, then of each session its mark, then its prompts."""
+def _lines(scene: content.Scene) -> list[str]:
+    """The text of a state: the server, then each session's mark and prompts."""
     server = scene.after
-    lines = ["down"] * telling.is_down(server) + ["closing"] * server.closing
+    lines = ["down"] * content.is_down(server) + ["closing"] * server.closing
     for index, session in enumerate(server.sessions):
         at = f"session {index + 1}: " if len(server.sessions) > 1 else ""
-        lines.append(f"{at}mark {telling.mark_text(session)}")
+        lines.append(f"{at}mark {content.mark_text(session)}")
         lines += [f"{p.label} {scene.cells[p.seq].text}" for p in session.prompts]
     return lines

@@ -1,7 +1,7 @@
-"""What there is to know of a session besides its prompts, in words: the same facts whatever the prompts do.
+"""The state of a session apart from its prompts, as display text: always the same facts, in the same order.
 
-The reference has a mark and a queue. The original has machinery behind them, and its flaws are in that machinery: who
-is registered, which calls are under way, where each goroutine is. What is not there is an empty text.
+The reference has a mark and a queue. The original has more internal state, and its flaws lie there: which turn is
+registered, which calls are in progress, where each goroutine is. A fact that does not apply is an empty string.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from cancelmark.model.delivery import Stream
 from cancelmark.model.revisions.agent import Agent, Caller, Entry, Frame, Goroutine
 from cancelmark.model.session import AnySession, label
 
-from .telling import mark_text
+from .content import mark_text
 
 NONE = "–"
 AWAY = "away"
@@ -18,7 +18,7 @@ NO = ""
 
 
 def facts(session: AnySession) -> Mapping[str, str]:
-    """The facts by name, in the order in which they are shown."""
+    """The facts by name, in display order."""
     if isinstance(session, Agent):
         return _agent(session)
     if isinstance(session, Stream):
@@ -43,7 +43,7 @@ def _agent(agent: Agent) -> dict[str, str]:
         "reservations": str(agent.accepted or NO),
         "cancel flag": "set" if agent.flag else NO,
         "context": "dead" if agent.dead else NO,
-        "calls under way": ", ".join(map(_caller, agent.callers)),
+        "calls in progress": ", ".join(map(_caller, agent.callers)),
         "goroutines": "\n".join(map(_goroutine, agent.goroutines)),
     }
 
@@ -53,12 +53,12 @@ def _entries(entries: Iterable[Entry]) -> str:
 
 
 def _registered(agent: Agent) -> str:
-    """Whose turn a cancel would stop. What is registered can outlive the frame that registered it."""
+    """The turn that a cancel would stop. A registration can outlive the frame that made it."""
     if agent.registered is None:
         return NONE
     head, depth = agent.registered
     frames = next((g.frames for g in agent.goroutines if g.head == head), ())
-    return label(frames[depth].seq) if depth < len(frames) else f"a turn of {label(head)}'s goroutine that is over"
+    return label(frames[depth].seq) if depth < len(frames) else f"a finished turn of {label(head)}'s goroutine"
 
 
 def _caller(caller: Caller) -> str:
@@ -67,7 +67,7 @@ def _caller(caller: Caller) -> str:
 
 def _goroutine(goroutine: Goroutine) -> str:
     frames = " › ".join(map(_frame, goroutine.frames))
-    buffered = f", holds the end of {label(goroutine.latest[0])}" if goroutine.latest else ""
+    buffered = f", buffers the terminal event of {label(goroutine.latest[0])}" if goroutine.latest else ""
     return f"{label(goroutine.head)}: {frames}{buffered}"
 
 
@@ -81,5 +81,5 @@ def _stream(stream: Stream) -> dict[str, str]:
         "subscriber": "attached" if stream.attached else AWAY,
         "buffer": _labels(stream.buffer) if stream.buffer else NO,
         "log": _labels(stream.log) if stream.log else NO,
-        "seen of the log": str(stream.place) if stream.log else NO,
+        "offset in the log": str(stream.place) if stream.log else NO,
     }

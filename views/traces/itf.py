@@ -1,8 +1,8 @@
-"""Traces in the Informal Trace Format, which model checkers and their tools exchange as JSON (Apalache's ADR-015).
+"""Traces in the Informal Trace Format (ITF), a JSON format shared by model checkers and tools (Apalache's ADR-015).
 
-Each state carries the call that led to it, in the variable `call`, so that a document can be replayed. Integers are
-`{"#bigint": "3"}`: the format no longer allows plain numbers. A loop of ITF is a sequence of states that repeats, call
-included; so it starts at the state that the first repeated step leads to.
+Each state has the call that led to it in the variable `call`, so that a document can be replayed. Integers are
+`{"#bigint": "3"}`, because the format no longer allows plain numbers. An ITF loop is a repeating sequence of states,
+calls included; it therefore starts at the state that the first repeated step leads to.
 """
 
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ from cancelmark.model.server import Server
 from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import Trace, replay
 
-from . import telling
+from . import content
 
 VARS = ("call", "seq", "closing", "sessions")
-INIT = "init"  # what the first state has for a call
+INIT = "init"  # the call of the first state
 
 Json = dict[str, Any]
 
 
 def trace_itf(trace: Trace, protocol: str | None = None) -> Json:
-    """The trace as an ITF document, ready for `json.dumps`. It can say of which protocol the trace is."""
+    """The trace as an ITF document, ready for `json.dumps`, optionally with the name of its protocol."""
     document: Json = {
         "#meta": {"format": "ITF", "format-description": "https://apalache-mc.org/docs/adr/015adr-trace.html",
                   "source": "cancelmark", **({"protocol": protocol} if protocol else {})},
         "vars": list(VARS),
         "states": [{"#meta": {"index": scene.number}, "call": scene.title or INIT, **_server(scene.after)}
-                   for scene in telling.scenes(trace)],
+                   for scene in content.scenes(trace)],
     }
     if trace.loop is not None:
         document["loop"] = trace.loop + 1
@@ -54,7 +54,7 @@ def _prompt(prompt: Prompt) -> Json:
 
 
 def itf_calls(document: object) -> list[str]:
-    """The calls of an ITF document, in order, as `replay` takes them. What is not one is a ValueError that says why."""
+    """The calls of an ITF document, in order, as input for `replay`. Raises ValueError for an invalid document."""
     if not isinstance(document, Mapping):
         raise ValueError(f"an ITF trace is a JSON object, not {type(document).__name__}")
     names, states = document.get("vars"), document.get("states")
@@ -72,8 +72,8 @@ def itf_calls(document: object) -> list[str]:
 
 
 def itf_trace(protocol: Behaviour, document: Json) -> Trace:
-    """The trace of an ITF document, made again by the protocol and compared with it state by state. What is not a trace
-    of this protocol is a ValueError that says where it departs."""
+    """Replay the trace of an ITF document with the protocol, and compare it state by state. Raises ValueError at the
+    first state that differs."""
     calls = itf_calls(document)
     states = document["states"]
 
@@ -84,5 +84,5 @@ def itf_trace(protocol: Behaviour, document: Json) -> Trace:
     sessions = states[0].get("sessions")
     count = len(sessions) if isinstance(sessions, list) and sessions else 1
     if not agrees(0, Server(sessions=(protocol.start,) * count)):
-        raise ValueError(f"state 0 is not a start of protocol {protocol.name}")
+        raise ValueError(f"state 0 is not the initial state of protocol {protocol.name}")
     return replay(protocol, calls, count, agrees=agrees)

@@ -1,9 +1,8 @@
-"""A trace as a sequence diagram: what clients call and are told, beside the states that the prompts go through.
+"""A trace as an SVG sequence diagram: client calls and server messages, next to the states of the prompts.
 
-Time goes down. Between two lines is one atomic step: everything there happens at once. What clients do is an arrow to
-the server, what they are told an arrow back, and what the server does by itself is written at its side. A prompt's
-lifeline is a bar for as long as it is in one state. The dashed line across prompts is a cancel: it crosses just those
-that it reaches.
+Time runs downwards. The space between two lines is one atomic step. A client's call is an arrow to the server, a
+message to clients is an arrow back, and the server's own actions are written next to its lifeline. Each state of a
+prompt is a bar on its lifeline. A cancel is a dashed line that crosses exactly the prompts that it covers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,11 @@ from cancelmark.model.trace import Trace
 
 from ..drawing.render import svg_document
 from ..drawing.svg import LETTER, arrow, box, line, text
-from . import telling
+from . import content
 
 EDGE = 14
-TOP = 82  # room for the title, what it says, and the names of lifelines
-CLIENTS = 74  # where the lifeline of the clients is
+TOP = 82  # room for the title, the sentence, and the names of the lifelines
+CLIENTS = 74  # x of the clients' lifeline
 SERVER = CLIENTS + 200
 MARK = 44
 LANE = 138
@@ -33,7 +32,7 @@ CSS = {Outcome.END_TURN: "happy", Outcome.ERROR: "fault", Outcome.CANCELED: "can
 
 
 class Grid(NamedTuple):
-    """Where things are: the left edges of columns, and the top edges of steps with the bottom of the last."""
+    """The layout: the left edges of the columns, and the top edges of the steps with the bottom of the last."""
 
     marks: list[float]  # by session
     lanes: dict[int, float]  # by seq
@@ -41,10 +40,13 @@ class Grid(NamedTuple):
     steps: list[float]
 
 
-def sequence_svg(trace: Trace, title: str, says: str = "") -> str:
-    """The trace as an SVG that stands alone, under its title and a sentence that says what there is to see."""
-    scenes = [scene for scene in telling.scenes(trace) if scene.call]
-    lanes = telling.lanes(trace)
+def trace_svg(trace: Trace, title: str = "A trace, step by step", says: str = "") -> str:
+    """The trace as a standalone SVG with a title and an explanatory sentence. If steps repeat forever, the sentence
+    says which."""
+    if loop := content.loop_text(trace):
+        says = f"{says} ↻ {loop}".lstrip()
+    scenes = [scene for scene in content.scenes(trace) if scene.call]
+    lanes = content.lanes(trace)
     grid = _grid(trace, scenes, lanes, says)
     body = [
         text(EDGE, 22, title, "strong"), text(EDGE, 42, says, "faint"),
@@ -56,18 +58,18 @@ def sequence_svg(trace: Trace, title: str, says: str = "") -> str:
     return svg_document(title, grid.width, grid.steps[-1] + PAD, "\n".join(body))
 
 
-def _is_client_call(scene: telling.Scene) -> bool:
-    """Whether a client did it."""
+def _is_client_call(scene: content.Scene) -> bool:
+    """Whether it is a client's call."""
     return scene.call is not None and scene.call.action.actor is Actor.CLIENT
 
 
-def _server_words(scene: telling.Scene) -> str:
-    """What is written at the server's side: what it did by itself, or what a call has changed and no state shows."""
+def _server_words(scene: content.Scene) -> str:
+    """The text next to the server: its own action, or changes by a client's call that no prompt's state shows."""
     return ", ".join(scene.changes) if _is_client_call(scene) else scene.title
 
 
-def _client_messages(scene: telling.Scene) -> list[tuple[str, str]]:
-    """What clients get to see, and the class of the arrow that brings it."""
+def _client_messages(scene: content.Scene) -> list[tuple[str, str]]:
+    """The messages that clients receive, each with the class of its arrow."""
     told = []
     for effect in scene.effects:
         if isinstance(effect, Acknowledge):
@@ -78,7 +80,7 @@ def _client_messages(scene: telling.Scene) -> list[tuple[str, str]]:
 
 
 def _grid(
-    trace: Trace, scenes: Sequence[telling.Scene], lanes: Sequence[telling.Lane], says: str,
+    trace: Trace, scenes: Sequence[content.Scene], lanes: Sequence[content.Lane], says: str,
 ) -> Grid:
     marks, places = [], {}
     x = SERVER + PAD + max([len(_server_words(scene)) for scene in scenes] + [6]) * LETTER + PAD
@@ -89,23 +91,23 @@ def _grid(
             if lane.session == session:
                 places[lane.prompt.seq] = x
                 x += LANE
-        x = max(x + 2 * PAD, marks[-1] + 11 * LETTER)  # room for its name, if it has no prompts
+        x = max(x + 2 * PAD, marks[-1] + 11 * LETTER)  # room for the session's name, even without prompts
     heights = [max(1, _is_client_call(scene) + len(_client_messages(scene))) * LINE + PAD for scene in scenes]
-    top = TOP + (LINE if len(marks) > 1 else 0)  # and of sessions
+    top = TOP + (LINE if len(marks) > 1 else 0)  # room for the names of several sessions
     return Grid(marks, places, max(x - PAD, len(says) * LETTER * 0.9 + 2 * EDGE), [*accumulate(heights, initial=top)])
 
 
-def _bands(scenes: Sequence[telling.Scene], grid: Grid) -> Iterator[str]:
+def _bands(scenes: Sequence[content.Scene], grid: Grid) -> Iterator[str]:
     """A line above each step, and a band while the server is down."""
     for i, scene in enumerate(scenes):
         top, bottom = grid.steps[i:i + 2]
-        if telling.is_down(scene.after):
+        if content.is_down(scene.after):
             yield box(EDGE, top, grid.width - 2 * EDGE, bottom - top, "down")
         yield line(EDGE, top, grid.width - EDGE, top, "guide")
         yield text(EDGE + 2 * LETTER, top + LINE, str(scene.number), "faint", "end")
 
 
-def _names(lanes: Sequence[telling.Lane], grid: Grid) -> Iterator[str]:
+def _names(lanes: Sequence[content.Lane], grid: Grid) -> Iterator[str]:
     y = grid.steps[0] - PAD
     yield text(CLIENTS, y, "clients", "strong", "middle")
     yield text(SERVER, y, "server", "strong", "middle")
@@ -117,16 +119,16 @@ def _names(lanes: Sequence[telling.Lane], grid: Grid) -> Iterator[str]:
         yield text(grid.lanes[lane.prompt.seq] + LANE / 2, y, lane.title, "strong", "middle")
 
 
-def _bars(scenes: Sequence[telling.Scene], lane: telling.Lane, grid: Grid) -> Iterator[str]:
+def _bars(scenes: Sequence[content.Scene], lane: content.Lane, grid: Grid) -> Iterator[str]:
     x = grid.lanes[lane.prompt.seq]
-    for cell, start, end in telling.stays(scenes, lane):
+    for cell, start, end in content.stays(scenes, lane):
         top = grid.steps[start]
         bottom = top + LINE + PAD if cell.kind == State.DONE.value else grid.steps[end]
         yield box(x + 5, top + 4, LANE - 10, bottom - top - 8, cell.kind)
         yield text(x + LANE / 2, top + LINE, cell.text, anchor="middle")
 
 
-def _step(scene: telling.Scene, top: float, grid: Grid) -> Iterator[str]:
+def _step(scene: content.Scene, top: float, grid: Grid) -> Iterator[str]:
     assert scene.call is not None
     y = top + LINE
     if _is_client_call(scene):

@@ -1,4 +1,4 @@
-"""Why a step breaks a property, in words made from that step: which prompt, and what became of it."""
+"""Why a step violates a property: a sentence generated from the step, naming the prompt and what happened to it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -15,7 +15,7 @@ Reasons = Iterator[str]
 
 
 def reason(property: str, before: Server, change: Change) -> str:
-    """Why the step breaks the property; nothing to say is an empty text."""
+    """Why the step violates the property, or an empty string if there is no explanation."""
     if property in ON_SERVER:
         return ON_SERVER[property](before, change)
     why = ON_SESSION.get(property)
@@ -40,31 +40,31 @@ def _of(step: SessionStep, seq: int) -> Prompt | None:
 def _no_poisoning(step: SessionStep) -> Reasons:
     for p in step.after.prompts:
         if (p.state is State.CANCELED_ON_ENTRY or p.outcome is Outcome.CANCELED) and p.reach is Reach.NOTHING:
-            yield f"{p.label} {_became(p)}, but no cancel has come since {p.label} was accepted."
+            yield f"{p.label} {_became(p)}, but nothing has canceled it since it was accepted."
 
 
 def _no_late_fold(step: SessionStep) -> Reasons:
     for p, into in zip(step.folded, step.into):
         if into.reach is Reach.CANCEL:
-            yield (f"{p.label} folds into the turn of {into.label}, which a cancel has reached: {p.label} will end "
+            yield (f"{p.label} folds into the turn of {into.label}, which has been canceled: {p.label} will end "
                    "with that turn.")
         else:
-            yield (f"{p.label} folds into the turn of {into.label}, which an interrupt that is still to enter will "
-                   f"stop: {p.label} will end with that turn.")
+            yield (f"{p.label} folds into the turn of {into.label}, which a pending interrupt will stop: {p.label} "
+                   "will end with that turn.")
 
 
 def _no_lost_cancel(step: SessionStep) -> Reasons:
     reached = {p.seq for p in step.after.prompts if p.reach is Reach.CANCEL}
     for p in step.started:
         if p.seq in reached:
-            yield f"{p.label} starts, although {p.label} was canceled after its acceptance."
+            yield f"{p.label} starts, although it was canceled after it was accepted."
     for p in step.folded:
         if p.seq in reached:
-            yield f"{p.label} folds into a turn, although {p.label} was canceled after its acceptance."
+            yield f"{p.label} folds into a turn, although it was canceled after it was accepted."
     waiting = {p.seq for p in step.before.live if p.state is not State.ACTIVE}
     for p in step.after.prompts:
         if p.seq in reached & waiting and p.outcome not in (None, Outcome.CANCELED, Outcome.FOLDED):
-            yield f"{p.label} ends {p.outcome.value}, although {p.label} was canceled before its turn began."
+            yield f"{p.label} ends {p.outcome.value}, although it was canceled before its turn started."
 
 
 def _cancel_stops(step: SessionStep) -> Reasons:
@@ -72,9 +72,9 @@ def _cancel_stops(step: SessionStep) -> Reasons:
     asked = {e.seq for e in step.effects if isinstance(e, Stop)}
     for p in step.before.active:
         if p.reach is not Reach.CANCEL and p.seq in reached - asked:
-            yield f"The cancel reaches {p.label}, which is running, and nobody asks its turn to stop."
+            yield f"The {step.call} covers {p.label}, which is running, but does not ask its turn to stop."
     for seq in sorted(asked - reached):
-        yield f"The turn of {label(seq)} is asked to stop, but no cancel has reached {label(seq)}."
+        yield f"The turn of {label(seq)} is asked to stop, but no call has canceled {label(seq)}."
 
 
 def _queue_dropped(step: SessionStep) -> Reasons:
@@ -82,20 +82,20 @@ def _queue_dropped(step: SessionStep) -> Reasons:
     for p in step.after.prompts:
         if p.outcome is not Outcome.CANCELED and (
                 p.reach is Reach.CLEAR or (p.reach is Reach.CANCEL and p.seq in waiting)):
-            yield f"{p.label} was queued when {step.call} came, and {_became(p)} instead of being done and canceled."
+            yield f"{p.label} was queued when the {step.call} arrived, but it {_became(p)} instead of ending canceled."
 
 
 def _no_loss(step: SessionStep) -> Reasons:
     after = {p.seq for p in step.after.prompts}
     for p in step.before.prompts:
         if p.seq not in after:
-            yield f"{p.label} was {p.state.value.replace('_', ' ')}, and after this step nobody knows of it."
+            yield f"{p.label} was {p.state.value.replace('_', ' ')}, and this step loses it."
 
 
 def _one_terminal(step: SessionStep) -> Reasons:
     for p in step.after.prompts:
         if p.ends > 1:
-            yield f"A second terminal event is published for {p.label}."
+            yield f"The step publishes a second terminal event for {p.label}."
 
 
 def _single_active(step: SessionStep) -> Reasons:
@@ -114,59 +114,59 @@ def _fifo(step: SessionStep) -> Reasons:
 def _no_absorption(step: SessionStep) -> Reasons:
     for p, into in zip(step.folded, step.into):
         if p.run_id:
-            yield (f"{p.label} folds into the turn of {into.label}, and whoever waits for the run id of {p.label} "
-                   "hears nothing.")
+            yield (f"{p.label} folds into the turn of {into.label}, so clients that wait on the run id of {p.label} "
+                   "receive no terminal event.")
 
 
 def _attribution(step: SessionStep) -> Reasons:
     for e in step.effects:
         if isinstance(e, End | Report) and e.of != e.seq:
-            yield f"The terminal event of {label(e.seq)} carries what happened to {label(e.of)}."
+            yield f"The terminal event of {label(e.seq)} carries the result of {label(e.of)}."
     for e in step.ended:
         p = _of(step, e.seq)
         if p is None or p.outcome is not e.outcome:
-            is_ = _became(p) if p else "is gone"
-            yield f"The terminal event says that {label(e.seq)} ended {e.outcome.value}, but {label(e.seq)} {is_}."
+            actual = _became(p) if p else "no longer exists"
+            yield f"The terminal event reports that {label(e.seq)} ended {e.outcome.value}, but it {actual}."
 
 
 def _idle_cancel_noop(step: SessionStep) -> Reasons:
-    happens = "something happens" if step.after.held == step.before.held else "the hold changes"
-    yield f"Every prompt was done before this {step.call}, and yet {happens}."
+    changed = "has an effect" if step.after.held == step.before.held else "changes the hold"
+    yield f"Every prompt was already done, but this {step.call} {changed}."
 
 
 def _record(step: SessionStep) -> Reasons:
     waiting = {p.seq for p in step.before.prompts if p.state is State.CANCELED_ON_ENTRY}
     for p in step.after.prompts:
         if p.state is State.DONE and p.seq in waiting and Record(p.seq) not in step.effects:
-            yield f"{p.label} is done, and its messages were not written."
+            yield f"{p.label} is done, but its messages were not written."
 
 
 def _prompt_terminal(step: SessionStep) -> Reasons:
     silent = [p for p in step.after.prompts if p.state is State.DONE and not p.ends]
     started = _names(step.started)
     if silent:
-        yield f"{started} starts, and the terminal event of {_names(silent)}, which is done, is not published yet."
+        yield f"{started} starts before the terminal event of {_names(silent)}, which is done, has been published."
     else:
         yield f"The turn of {started} starts before a terminal event that this step publishes."
 
 
-# --- of the family's calls
+# --- Properties of the family's calls
 
 def _spared(step: SessionStep, prompts: Iterable[Prompt]) -> Reasons:
-    """Of these, who is not canceled although the call is meant for them."""
+    """The target prompts that the call fails to cancel."""
     for p in prompts:
         now = _of(step, p.seq)
         if now and now.outcome is not Outcome.CANCELED and not step.after.covered(now):
-            yield f"The {step.call} is meant for {p.label}, and does not cancel {p.label}."
+            yield f"The {step.call} targets {p.label} but does not cancel it."
 
 
 def _harmed(step: SessionStep, meant: Iterable[Prompt]) -> Reasons:
-    """Whom the call changes although it is not meant for them."""
+    """The prompts that the call changes although they are not its targets."""
     apart = {p.seq for p in meant}
     for p in step.before.prompts:
         now = _of(step, p.seq)
         if p.seq not in apart and (now != p or step.after.covered(p) != step.before.covered(p)):
-            yield f"The {step.call} is not meant for {p.label}, and changes {p.label} all the same."
+            yield f"The {step.call} does not target {p.label} but changes it."
 
 
 def _revoke_exact(step: SessionStep) -> Reasons:
@@ -194,31 +194,31 @@ def _held(step: SessionStep) -> Reasons:
     running = {p.seq for p in step.before.active}
     for p in step.after.queue:
         if p.seq in running:
-            yield f"{p.label} was running, and a hold must let it go on; it is queued instead."
+            yield f"{p.label} was running and must continue during a hold, but it is queued instead."
 
 
 def _edited(step: SessionStep) -> Reasons:
     if step.call == "replace" and step.prompt:
         p = step.prompt
-        why = ("is canceled" if p.reach is not Reach.NOTHING else "has begun" if observer.wish_of(p).ran
-               else f"is {p.state.value}")
-        yield f"The new text is taken, although {p.label} {why} already: nobody will hear it."
+        why = ("is already canceled" if p.reach is not Reach.NOTHING else "has already started"
+               if observer.wish_of(p).ran else f"is already {p.state.value}")
+        yield f"The server accepts the new text, although {p.label} {why}: the language model will never receive it."
     for p in step.started + step.folded:
         if p.version != observer.wish_of(p).version:
-            yield f"{p.label} runs with an older text than the one that its caller was told is taken."
+            yield f"{p.label} runs with an older text than the last one that the server accepted."
 
 
 def _send_now(step: SessionStep) -> Reasons:
     for p in observer.interrupted(step.before, step.prompt, None):
-        yield (f"{step.prompt.label if step.prompt else 'An interrupt'} enters and must stop {p.label}, which was "
-               f"accepted before; nobody asks {p.label} to stop.")
+        yield (f"{step.prompt.label if step.prompt else 'An interrupt'} enters but does not ask {p.label}, which was "
+               "accepted earlier, to stop.")
 
 
 def _reject(step: SessionStep) -> Reasons:
     if step.before.live:
-        yield f"The prompt is accepted only if the session is idle, and {_names(step.before.live)} is not done."
+        yield f"The prompt requires an idle session, but {_names(step.before.live)} is not done."
     else:
-        yield "The prompt is accepted only if the session is idle, and the session is held."
+        yield "The prompt requires an idle session, but the session is held."
 
 
 ON_SESSION: Mapping[str, Callable[[SessionStep], Reasons]] = {
@@ -234,22 +234,22 @@ ON_SESSION: Mapping[str, Callable[[SessionStep], Reasons]] = {
 def _isolation(before: Server, change: Change) -> str:
     own = change.call.session
     others = [str(i + 1) for i, s in enumerate(before.sessions) if i != own and change.after.sessions[i] != s]
-    return f"{change.call.name} was taken in session {(own or 0) + 1}, and session {' and '.join(others)} changes too."
+    return f"{change.call.name} applies to session {(own or 0) + 1} but also changes session {' and '.join(others)}."
 
 
 def _closed(before: Server, change: Change) -> str:
     if change.call.name == "accept":
         return "A prompt is accepted although the server is closing."
-    return "Whether the server is closing changes in a step that is no close and no restart."
+    return "The server's closing flag changes in a step that is neither a close nor a restart."
 
 
 ON_SERVER: Mapping[str, Callable[[Server, Change], str]] = {"isolation": _isolation, "closed": _closed}
 
 
 def rest_reason(property: str, prompt: Prompt) -> str:
-    """Why a prompt breaks the property when the system has nothing left to do."""
+    """Why a prompt violates the property at quiescence."""
     if property == DELIVERY.id:
-        return f"The end of {prompt.label} was published, and the subscriber has not seen it exactly once."
+        return f"The subscriber did not receive the terminal event of {prompt.label} exactly once."
     if prompt.state is not State.DONE:
-        return f"{prompt.label} is {prompt.state.value.replace('_', ' ')}, and nothing is left that would move it."
-    return f"{prompt.label} is done, and its terminal event was never published."
+        return f"{prompt.label} is {prompt.state.value.replace('_', ' ')}, and no remaining action will ever finish it."
+    return f"{prompt.label} is done, but its terminal event was never published."

@@ -1,4 +1,4 @@
-"""A trace as a sequence diagram: who called whom, and which events reached the client."""
+"""A trace as a Mermaid sequence diagram: calls between the client, sessions and prompts, and events to the client."""
 
 from collections.abc import Iterator
 from enum import Enum
@@ -11,13 +11,13 @@ from cancelmark.model.server import Call, Server
 from cancelmark.model.session import label
 from cancelmark.model.trace import Trace
 
-from . import telling
+from . import content
 
 CLIENT = "Client"
 
 
 class Arrow(Enum):
-    """How a message is drawn: an arrow for a call, a dashed one for what the client is told, or a note."""
+    """How a message is drawn: an arrow for a call, a dashed arrow for an event to the client, or a note."""
 
     CALL = "->>"
     TOLD = "-->>"
@@ -45,7 +45,7 @@ def prompt_lane(seq: int) -> str:
 
 
 def call_message(call: Call, title: str) -> Message:
-    """Who calls whom: a client, the session itself, or the task of a prompt."""
+    """The message for a call, from its caller: a client, the session itself, or a prompt's task."""
     if call.session is None:
         return Message(Arrow.EVERYONE, "", "", title)
     home = session_lane(call.session)
@@ -55,7 +55,7 @@ def call_message(call: Call, title: str) -> Message:
 
 
 def _home(server: Server, seq: int) -> int:
-    """The session of the prompt. A protocol may ask for something in the name of a prompt that it has forgotten."""
+    """The index of the prompt's session, or 0 if the protocol has lost the prompt."""
     return next((i for i, s in enumerate(server.sessions) if any(p.seq == seq for p in s.prompts)), 0)
 
 
@@ -81,7 +81,7 @@ def effect_message(server: Server, effect: Effect) -> Message:
 
 
 def _under(server: Server, event: End | Report) -> str:
-    """The run id that an event is published under, and whose text it carries if not its own prompt's."""
+    """The run id that an event is published under, and the prompt whose text it carries if that is another."""
     named = server.sessions[server.home(event.seq)].prompt(event.seq).run_id
     run_id = f"run id {label(event.seq)}" if named else "no run id"
     return run_id if event.of == event.seq else f"{run_id}, text of {label(event.of)}"
@@ -90,8 +90,8 @@ def _under(server: Server, event: End | Report) -> str:
 # --- Mermaid
 
 def trace_mermaid(trace: Trace) -> str:
-    """The trace as a `sequenceDiagram`. A prompt's bar is its turn; arrows to the client are what it is told."""
-    lanes = telling.lanes(trace)
+    """The trace as a `sequenceDiagram`. A prompt's bar is its turn; dashed arrows are events to the client."""
+    lanes = content.lanes(trace)
     several = len(trace.start.sessions) > 1
     lines = ["sequenceDiagram", f"    actor {CLIENT}"]
     for index in range(len(trace.start.sessions)):
@@ -99,16 +99,16 @@ def trace_mermaid(trace: Trace) -> str:
         lines += [f"    participant {prompt_lane(lane.prompt.seq)} as {lane.title}"
                   for lane in lanes if lane.session == index]
     everyone = f"{CLIENT},{prompt_lane(lanes[-1].prompt.seq) if lanes else session_lane(0)}"
-    for scene in telling.scenes(trace):
+    for scene in content.scenes(trace):
         if scene.number - 1 == trace.loop:
-            lines.append("    loop for ever")
+            lines.append("    loop forever")
         lines += [f"    {line}" for line in _statements(scene, everyone)]
     if trace.loop is not None:
         lines.append("    end")
     return "\n".join(lines) + "\n"
 
 
-def _statements(scene: telling.Scene, everyone: str) -> Iterator[str]:
+def _statements(scene: content.Scene, everyone: str) -> Iterator[str]:
     if scene.call is None:
         return
     yield statement(call_message(scene.call, scene.title), everyone)

@@ -1,32 +1,32 @@
-"""A trace as text: one line a step, a column a prompt."""
+"""A trace as text: one line per step, one column per prompt."""
 
 from collections.abc import Sequence
 from textwrap import wrap
 
 from cancelmark.model.trace import Trace
 
-from . import telling
+from . import content
 
 GAP = "  "
-LEAST = 24  # columns that it takes to say what happened; with less it goes below the step
+LEAST = 24  # minimum width of the "what happened" column; if less is left, its text goes below the step
 
 
 def trace_text(trace: Trace, width: int = 110) -> str:
-    """The trace in aligned columns: step, call, each session's mark and prompts, and what happened in words.
+    """The trace in aligned columns: step, call, each session's mark and prompts, and a description of what happened.
 
-    A `*` is on whatever changed. What happened is wrapped to stay within `width`, and goes below its step where the
-    prompts leave no room beside it. Where not even the prompts fit beside each other, they go below too.
+    A `*` marks each changed value. The description is wrapped to stay within `width`; if the columns leave no room for
+    it, it goes below its step. If even the columns do not fit, they go below the step too.
     """
-    lanes = telling.lanes(trace)
+    lanes = content.lanes(trace)
     sessions = len(trace.start.sessions)
     table, happened = [_header(lanes, sessions)], [""]
-    for scene in telling.scenes(trace):
+    for scene in content.scenes(trace):
         if scene.call or scene.cells:
             table.append(_row(scene, lanes, sessions, trace.loop))
             happened.append(", ".join(scene.happened))
     widths = [max(map(len, column)) for column in zip(*table)]
     if sum(widths) + len(GAP) * len(widths) > width + len(GAP):
-        return _stacked(table, happened, width, telling.loop_text(trace))
+        return _stacked(table, happened, width, content.loop_text(trace))
     indent = sum(widths) + len(GAP) * len(widths)
     below = width - indent < LEAST
     if below:
@@ -40,13 +40,13 @@ def trace_text(trace: Trace, width: int = 110) -> str:
         beside = said.pop(0) if said and not below else ""
         lines.append((cells + beside).rstrip())
         lines += [" " * indent + more for more in said]
-    if loop := telling.loop_text(trace):
+    if loop := content.loop_text(trace):
         lines.append(f"↻ {loop}")
     return "\n".join(lines) + "\n"
 
 
 def _stacked(table: list[list[str]], happened: list[str], width: int, loop: str | None) -> str:
-    """For a narrow terminal: each step on a line of its own, and below it the mark, the prompts and what happened."""
+    """The layout for a narrow terminal: each step on its own line, with the mark, prompts and description below it."""
     head, *rows = table
     lines = []
     for (number, call, *cells), words in zip(rows, happened[1:]):
@@ -57,7 +57,7 @@ def _stacked(table: list[list[str]], happened: list[str], width: int, loop: str 
     return "\n".join([*lines, *([f"↻ {loop}"] if loop else [])]) + "\n"
 
 
-def _header(lanes: Sequence[telling.Lane], sessions: int) -> list[str]:
+def _header(lanes: Sequence[content.Lane], sessions: int) -> list[str]:
     cells = ["step", "call"]
     for session in range(sessions):
         at = f"@{session + 1}" if sessions > 1 else ""
@@ -65,11 +65,11 @@ def _header(lanes: Sequence[telling.Lane], sessions: int) -> list[str]:
     return cells
 
 
-def _row(scene: telling.Scene, lanes: Sequence[telling.Lane], sessions: int, loop: int | None) -> list[str]:
+def _row(scene: content.Scene, lanes: Sequence[content.Lane], sessions: int, loop: int | None) -> list[str]:
     repeats = loop is not None and scene.number > loop
     cells = [f"{'↻ ' if repeats else ''}{scene.number}".rjust(4), scene.title]
     for session in range(sessions):
-        cells.append(telling.mark_text(scene.after.sessions[session]) + "*" * (scene.new_mark(session) is not None))
+        cells.append(content.mark_text(scene.after.sessions[session]) + "*" * (scene.new_mark(session) is not None))
         for lane in lanes:
             if lane.session == session:
                 cell = scene.cells.get(lane.prompt.seq)

@@ -1,1 +1,1 @@
-"""Commands for a server that runs: to send, watch, cancel, hold and edit prompts."""
+"""Client commands: send, watch, cancel, hold and edit prompts on a running server."""

@@ -1,4 +1,4 @@
-"""The prompts of a workspace on their way, as one who watches sees them, and how they look on a terminal."""
+"""The live state of a workspace's prompts, as a subscriber sees it, and how it is drawn on a terminal."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ from ..text import line
 if TYPE_CHECKING:
     from ...client import Notice, Prompt, RunComplete, Session
 
-KEPT = 500  # prompts that are done and still remembered
+KEPT = 500  # finished prompts that the board remembers
 COLUMNS = tuple(state.value for state in State if state is not State.CANCELED_ON_ENTRY)
 ACTIVE = State.ACTIVE.value
 COLUMN = 10  # characters
-WIDE = 76  # characters from which the columns are shown
-ANSWER = 2000  # characters of an answer that are kept
+WIDE = 76  # terminal width from which the columns are shown
+ANSWER = 2000  # characters of an answer that the board keeps
 
 ENDS: Mapping[str, tuple[str, str, str]] = {  # by outcome: the sign, the sign without Unicode, and the style
     Outcome.END_TURN.value: ("✓", "+", "green"), Outcome.ERROR.value: ("✗", "x", "bold red"),
@@ -30,7 +30,7 @@ NO_END = ("●", "o", "")
 
 @dataclass(frozen=True)
 class Card:
-    """A prompt: where it is, where it was, and what it says."""
+    """A prompt: its state, the states it has been in, its text and its answer."""
 
     seq: int
     session_id: str
@@ -40,10 +40,10 @@ class Card:
     answer: str = ""
     error: str = ""
     been: frozenset[str] = frozenset({INITIAL.value})
-    since: float = field(default_factory=monotonic)  # when it came to its state
+    since: float = field(default_factory=monotonic)  # when it entered its state
     version: int = 0
     front: int = 0
-    node: str = ""  # that runs it, in a cluster
+    node: str = ""  # the node that runs it, in a cluster
 
     @property
     def done(self) -> bool:
@@ -53,35 +53,35 @@ class Card:
     def style(self) -> str:
         if self.outcome in ENDS:
             return ENDS[self.outcome][2]
-        look = PROMPT_LOOKS.get(self.state)  # a later server may have states that are not known here
+        look = PROMPT_LOOKS.get(self.state)  # a newer server may have states unknown to this version
         return look.terminal if look else ""
 
     @property
     def word(self) -> str:
-        """Where it is, in one word."""
+        """Its outcome or state, in one word."""
         waits_for_end = self.state == State.CANCELED_ON_ENTRY.value
         return Outcome.CANCELED.value if waits_for_end else self.outcome or self.state
 
 
 class Board:
-    """What is known of the prompts of a workspace. Who has missed something fills it from a list of prompts."""
+    """The known state of a workspace's prompts. After missed events, `fill` brings it up to date from listings."""
 
     def __init__(self) -> None:
-        self.titles: dict[str, str] = {}  # of sessions, by id
-        self.held: set[str] = set()  # sessions
-        self.marks: dict[str, int] = {}  # of sessions, where a cancel has reached somebody
+        self.titles: dict[str, str] = {}  # by session id
+        self.held: set[str] = set()  # session ids
+        self.marks: dict[str, int] = {}  # by session id; only sessions with a cancel
         self.cards: dict[int, Card] = {}  # by seq
-        self.taken_over: dict[str, str] = {}  # sessions: by whom, and from whom
+        self.taken_over: dict[str, str] = {}  # by session id: "NODE took over from NODE"
 
     def fill(self, sessions: Iterable["Session"], prompts: Iterable["Prompt"]) -> None:
-        """Takes over how things are."""
+        """Applies a snapshot of sessions and prompts."""
         for session in sessions:
             self._name(session)
         for prompt in prompts:
             self._move(prompt)
 
     def take(self, notice: "Notice") -> Card | None:
-        """Takes over what has happened, and returns the prompt that it happened to."""
+        """Applies an event and returns the card that it changed, if any."""
         from ...client import Called, Message, Prompt, RunComplete, Session, TakenOver
 
         match notice.payload:
@@ -109,7 +109,7 @@ class Board:
         self._raise_mark(session.id, session.mark)
 
     def _raise_mark(self, session: str, mark: int) -> None:
-        """Marks only rise, and not every answer has one."""
+        """Marks only rise, and not every response has one."""
         if mark > self.marks.get(session, 0):
             self.marks[session] = mark
 
@@ -143,8 +143,8 @@ class Board:
 # --- how it looks
 
 def draw_board(board: Board, width: int, height: int, *, unicode: bool = True) -> list[Text]:
-    """The board in at most so many lines, none of them longer than the width. What does not fit is what was done
-    first, and then what came last."""
+    """The board in at most `height` lines of at most `width` columns. If it does not fit, the earliest finished prompts
+    are left out first, then the latest unfinished ones."""
     wide = width >= WIDE
     head = [Text("      " + "".join(f"{name:{COLUMN}}" for name in COLUMNS) + "  prompt", "dim")] if wide else []
     cards = sort_cards(board.cards.values())
@@ -164,7 +164,7 @@ def draw_board(board: Board, width: int, height: int, *, unicode: bool = True) -
 
 
 def sort_cards(cards: Iterable[Card]) -> list[Card]:
-    """By seq; but where somebody was moved to the front, those that wait come last, in the order of the queue."""
+    """The cards by seq; but if a prompt was moved to the front, the queued prompts come last, in queue order."""
     cards = sorted(cards, key=lambda card: card.seq)
     waiting = [card for card in cards if card.state == State.QUEUED.value]
     if not any(card.front for card in waiting):
@@ -173,8 +173,8 @@ def sort_cards(cards: Iterable[Card]) -> list[Card]:
     return [*(card for card in cards if card not in waiting), *waiting]
 
 
-def tell_place(prompt: "Card | Prompt") -> str:
-    """What is unusual about a prompt that waits, and where one runs that does not."""
+def prompt_note(prompt: "Card | Prompt") -> str:
+    """A note on a waiting prompt that was moved or edited, or the node of an active one."""
     if prompt.state == ACTIVE and prompt.node:
         return f"(at {prompt.node}) "
     waits = prompt.state in (INITIAL.value, State.QUEUED.value)
@@ -203,7 +203,7 @@ def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
     row.append_text(_track(card, unicode) if wide else Text(f"{_mark(card, unicode)} {card.word:9}", card.style))
     row.append("  ")
     room = width - row.cell_len
-    text = Text(tell_place(card) + card.text)
+    text = Text(prompt_note(card) + card.text)
     said = card.error or card.answer
     if said and room > 24:
         text.truncate(max(12, room * 2 // 5), overflow="ellipsis" if unicode else "crop")
@@ -211,14 +211,14 @@ def _row(card: Card, width: int, wide: bool, unicode: bool) -> Text:
     if said:
         row.append("  ")
         told = Text(said, "red" if card.error else "dim")
-        if not card.done and told.cell_len > (left := width - row.cell_len):  # the latest words of an answer on its way
+        if not card.done and told.cell_len > (left := width - row.cell_len):  # show the end of a partial answer
             told = Text(("…" if unicode else "") + said[-max(1, left - 2):], "dim")
         row.append_text(told)
     return row
 
 
 def _track(card: Card, unicode: bool) -> Text:
-    """The way that the prompt has come: a dot where it was, a line where it only passed."""
+    """The prompt's path through the states: a dot for a state it was in, a line for one it skipped."""
     here = COLUMNS.index(card.state) if card.state in COLUMNS else 0
     dot, rail = ("●", "─") if unicode else ("o", "-")
     track = Text()

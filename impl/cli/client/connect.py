@@ -1,4 +1,4 @@
-"""Where a command goes: the server, the workspace and the session that are meant."""
+"""The target of a command: its server, workspace and session."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...discovery import NAME, data_directory, find
 from ...files import UsageError
-from ...wire import PROTOCOL, Attachment
+from ...wire import PROTOCOL, Attachment, Revoked
 from ..text import plain
 
 if TYPE_CHECKING:
@@ -22,38 +22,50 @@ SESSION = "default"
 START = "cancelmark serve"
 
 
-def add_place(parser: argparse.ArgumentParser, *, session: bool = True) -> None:
-    """The options by which a command is told where to go."""
-    place = parser.add_argument_group("where")
-    place.add_argument("--server", metavar="URL", help="http://HOST:PORT or unix:PATH (default: the one that runs)")
-    place.add_argument("--token-file", type=Path, metavar="FILE", help="the token that the server wants")
-    place.add_argument("--data-dir", type=Path, metavar="DIR",
-                       help="of the server to look for (default: CANCELMARK_DATA_DIR, or the user's)")
-    place.add_argument("--workspace", type=Path, default=Path(), metavar="DIR", help="(default: this directory)")
+def add_target(parser: argparse.ArgumentParser, *, session: bool = True) -> None:
+    """Adds the options that select the server, the workspace and the session."""
+    target = parser.add_argument_group("target")
+    target.add_argument("--server", metavar="URL",
+                       help="the server: http://HOST:PORT or unix:PATH (default: the one running locally)")
+    target.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token for the server")
+    target.add_argument("--data-dir", type=Path, metavar="DIR",
+                       help="data directory of the local server (default: CANCELMARK_DATA_DIR, or the user's data "
+                            "directory)")
+    target.add_argument("--workspace", type=Path, default=Path(), metavar="DIR",
+                       help="the workspace (default: the current directory)")
     if session:
-        place.add_argument("--session", default=SESSION, metavar="NAME", help="its title or id (default: %(default)s)")
+        target.add_argument("--session", default=SESSION, metavar="NAME",
+                           help="title or id of the session (default: %(default)s)")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A workspace, as a client sees it."""
+class Target:
+    """A workspace at a server."""
 
     client: "Client"
     workspace: "Workspace"
 
     async def session(self, name: str, *, create: bool = False) -> "Session | None":
-        """The session with this id or, the oldest first, this title. If there is none it is created, if that is wanted;
-        only the usual one may be missing."""
+        """The session with this id, or else the oldest one with this title.
+
+        If there is none: creates it if `create` is set, returns None for the default session, and otherwise raises
+        `UsageError`."""
         if found := await self._session(name):
             return found
         if create:
             await self.client.create_session(self.workspace.id, name)
-            return await self._session(name)  # which is another, if somebody else was faster
+            return await self._session(name)  # a different one if another client created it first
         if name == SESSION:
             return None
         known = [session.title or session.id for session in await self.client.sessions(self.workspace.id)]
-        raise UsageError(f"--session {name}: there is no such session in {self.workspace.path}; "
-                         + (f"it has {', '.join(known)}" if known else "it has none yet"))
+        raise UsageError(f"--session {name}: no such session in {self.workspace.path}; "
+                         + (f"choose from {', '.join(known)}" if known else "it has no sessions yet"))
+
+    async def known_session(self, name: str, otherwise: str) -> "Session":
+        """The session. If it does not exist, raises `UsageError` with the consequence `otherwise`."""
+        if (found := await self.session(name)) is None:
+            raise UsageError(f"session {name} does not exist yet: {otherwise}")
+        return found
 
     async def _session(self, name: str) -> "Session | None":
         sessions = await self.client.sessions(self.workspace.id)
@@ -61,10 +73,10 @@ class Place:
 
 
 @asynccontextmanager
-async def connect_place(arguments: argparse.Namespace) -> AsyncIterator[Place]:
-    """The workspace that is meant, at the server that is meant, or a `UsageError` that says what to do."""
+async def connect_target(arguments: argparse.Namespace) -> AsyncIterator[Target]:
+    """Connects to the server and workspace that the arguments select. Raises `UsageError` with a remedy."""
     server, token = _server(arguments)
-    from ...client import Client, Refusal, Unreachable  # for those who have somewhere to go
+    from ...client import Client, Refusal, Unreachable  # not loaded if there is no server
 
     try:
         client = Client(server, token=token)
@@ -77,20 +89,20 @@ async def connect_place(arguments: argparse.Namespace) -> AsyncIterator[Place]:
             raise UsageError(f"{error}; {_remedy(arguments)}") from error
         except Refusal as error:
             if error.status == 404:
-                raise UsageError(f"{server} answers, but not as Cancelmark: something else runs there") from error
+                raise UsageError(f"{server} is not a Cancelmark server; check the address") from error
             if error.status == 401:
-                raise UsageError(f"{error}; give its file with --token-file") from error
+                raise UsageError(f"{error}; give the token's file with --token-file") from error
             raise
         if version.name == "cancelmark" and version.protocol != PROTOCOL:
-            raise UsageError(f"{server} is Cancelmark {version.version} and speaks protocol {version.protocol}; this "
-                             f"command speaks protocol {PROTOCOL}: install the same version as the server's")
+            raise UsageError(f"{server} runs Cancelmark {version.version} with wire protocol {version.protocol}; this "
+                             f"command uses protocol {PROTOCOL}: install the server's version of cancelmark")
         workspace = await client.open_workspace(str(_directory(arguments.workspace)))
         await client.init_agent(workspace.id)
-        yield Place(client, workspace)
+        yield Target(client, workspace)
 
 
-def carry_out(command: Coroutine[Any, Any, int]) -> int:
-    """Runs a command to its end. What goes wrong between client and server is told in one line."""
+def run_client(command: Coroutine[Any, Any, int]) -> int:
+    """Runs a command and returns its exit status. Raises client errors as `UsageError`, to be reported in one line."""
     try:
         return asyncio.run(command)
     except UsageError:
@@ -104,19 +116,19 @@ def carry_out(command: Coroutine[Any, Any, int]) -> int:
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
-    """What is said, and what is attached."""
-    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="what to say; - reads it from standard input")
+    """Adds the options for the prompt and its attachments."""
+    parser.add_argument("prompt", nargs="*", metavar="PROMPT", help="the prompt; - reads it from standard input")
     parser.add_argument("--attach", action="append", default=[], type=Path, metavar="FILE",
-                        help="attach a text file; may be given more than once")
+                        help="attach a text file; may be repeated")
     busy = parser.add_mutually_exclusive_group()
     busy.add_argument("--now", action="store_const", const="interrupt", default="", dest="if_busy",
-                      help="stop what runs, and go ahead of what waits")
+                      help="stop the running prompt and start ahead of the queue")
     busy.add_argument("--if-idle", action="store_const", const="reject", default="", dest="if_busy",
-                      help="only if the session has nothing else to do")
+                      help="fail unless the session is idle")
 
 
 def read_attachments(files: list[Path]) -> list[Attachment]:
-    """The files that were given, each of which is text."""
+    """The contents of the given files, which must be text."""
     attachments: list[Attachment] = []
     for file in files:
         try:
@@ -124,7 +136,7 @@ def read_attachments(files: list[Path]) -> list[Attachment]:
         except OSError as error:
             raise UsageError(f"--attach {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise UsageError(f"--attach {file}: not UTF-8 at byte {error.start}; attach a text") from error
+            raise UsageError(f"--attach {file}: not UTF-8 at byte {error.start}; attach a text file") from error
         from mimetypes import guess_type
 
         kind = guess_type(file.name)[0] or ""
@@ -133,8 +145,7 @@ def read_attachments(files: list[Path]) -> list[Attachment]:
 
 
 def prompt_of(words: list[str], *, attached: bool = False) -> str:
-    """The prompt that was given: the words, or what comes from standard input for a lone `-`. It may be empty if
-    something is attached."""
+    """The prompt: the given words, or standard input for a lone `-`. It may be empty only if a file is attached."""
     if words == ["-"]:
         try:
             prompt = sys.stdin.buffer.read().decode()
@@ -143,7 +154,7 @@ def prompt_of(words: list[str], *, attached: bool = False) -> str:
     else:
         prompt = " ".join(words)
     if not (prompt.strip() or attached):
-        raise UsageError("the prompt is empty; say something, or --attach a file")
+        raise UsageError("the prompt is empty; give a text, or attach a file with --attach")
     try:
         prompt.encode()
     except UnicodeEncodeError as error:
@@ -151,8 +162,14 @@ def prompt_of(words: list[str], *, attached: bool = False) -> str:
     return prompt
 
 
+def tell_revoked(told: Revoked) -> str:
+    """The effect of canceling a prompt, as the predicate of a sentence."""
+    return {"canceled": "is canceled", "asked": "is running and was asked to stop",
+            "none": f"had already finished: {told.outcome.replace('_', ' ')}"}[told.effect]
+
+
 def _server(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """The address of the server, and its token if it wants one."""
+    """The address of the server, and its token if it requires one."""
     file = arguments.token_file
     server = arguments.server
     if server is None:
@@ -166,14 +183,14 @@ def _server(arguments: argparse.Namespace) -> tuple[str, str | None]:
     try:
         return server, Path(file).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+        raise UsageError(f"--token-file {file}: {getattr(error, 'strerror', None) or 'not a text file'}") from error
 
 
 def _remedy(arguments: argparse.Namespace) -> str:
     if arguments.server is None:
-        return (f"{data_directory(arguments.data_dir) / NAME} says that a server is there; wait a little, or start it "
-                f"again: {START}")
-    return f"check the address, or start a server there: {START} --help"
+        return (f"{data_directory(arguments.data_dir) / NAME} names this address; wait for the server, or restart it: "
+                f"{START}")
+    return f"check the address, or start a server there (see {START} --help)"
 
 
 def _directory(path: Path) -> Path:
@@ -183,5 +200,5 @@ def _directory(path: Path) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         raise UsageError(f"--workspace {path!r}: {error}") from error
     if not directory.is_dir():
-        raise UsageError(f"--workspace {path}: there is no such directory")
+        raise UsageError(f"--workspace {path}: no such directory")
     return directory

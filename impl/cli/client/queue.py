@@ -1,4 +1,4 @@
-"""`cancelmark queue`: what waits in a session, and dropping, editing and moving it."""
+"""`cancelmark queue`: lists the queued prompts of a session, and drops, edits and moves them."""
 
 import argparse
 import json
@@ -7,14 +7,13 @@ import shlex
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cancelmark.model.calls import CALLS
 
 from ...files import UsageError
 from ..text import line, plain
-from ..width import Help
-from .connect import Place, add_place, carry_out, connect_place
+from .connect import Target, add_target, connect_target, run_client, tell_revoked
 
 if TYPE_CHECKING:
     from ...client import Prompt, Refusal, Session
@@ -23,26 +22,28 @@ CHANGES = {call.queue[0]: call for call in CALLS if call.names_prompt}
 LINES = "\n".join(f"  {f'{word} NUMBER':14} {call.queue[1]}" for word, call in CHANGES.items())
 
 DESCRIPTION = f"""\
-List what waits in a session, the next one first, each with its number (#12), or change it:
+List the queued prompts of a session, the next one first, each with its number (#12), or change the queue:
 
-  clear          cancel all that waits; the prompt that is running goes on
+  clear          cancel all queued prompts; the running prompt continues
 {LINES}
 
-Somebody else may be faster: whoever comes too late is told what has become of the prompt.
+If another client changes the prompt first, the command reports its current state.
 """
 
 EPILOG = """\
-exit code: 0 done; 1 too late, or somebody else has changed the text; 2 bad usage, no server, or it refused
+exit status:
+  0     success
+  1     too late, or another client has changed the text
+  2     usage error, no server, or the server refused
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("queue", description=DESCRIPTION, epilog=EPILOG, formatter_class=Help)
-    parser.add_argument("what", nargs="?", choices=("list", "clear", *CHANGES), default="list", help="(default: list)")
-    parser.add_argument("number", nargs="?", metavar="NUMBER", help="of a prompt, as the list has it")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=("list", "clear", *CHANGES), default="list",
+                        help="the operation (default: list)")
+    parser.add_argument("number", nargs="?", metavar="NUMBER", help="the number of a prompt, as listed")
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    add_place(parser)
-    parser.set_defaults(run=run)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,33 +51,34 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.what in CHANGES:
         number = (arguments.number or "").removeprefix("#")
         if not (number.isascii() and number.isdigit()):
-            raise UsageError(f"queue {arguments.what}: {arguments.number or 'nothing'} is no number of a prompt; "
-                             "cancelmark queue lists them")
+            wrong = f"{arguments.number!r} is not a prompt number" if arguments.number else "missing prompt number"
+            raise UsageError(f"queue {arguments.what}: {wrong}; cancelmark queue lists them")
         seq = int(number)
     elif arguments.number:
-        raise UsageError(f"queue {arguments.what}: leave {arguments.number} out, or choose {', '.join(CHANGES)}")
-    return carry_out(change(arguments, seq) if seq else queue(arguments))
+        raise UsageError(f"queue {arguments.what}: unexpected argument {arguments.number}; only {', '.join(CHANGES)} "
+                         "accept a number")
+    return run_client(change(arguments, seq) if seq else queue(arguments))
 
 
 async def queue(arguments: argparse.Namespace) -> int:
     clear = arguments.what == "clear"
-    async with connect_place(arguments) as place:
-        session = await place.session(arguments.session)
-        waiting = await list_waiting(place, session) if session else ()
-        held = bool(session and (await place.client.agent_session(place.workspace.id, session.id)).held)
+    async with connect_target(arguments) as target:
+        session = await target.session(arguments.session)
+        waiting = await list_waiting(target, session) if session else ()
+        held = bool(session and (await target.client.agent_session(target.workspace.id, session.id)).held)
         if session and clear:
-            await place.client.clear_queue(place.workspace.id, session.id)
+            await target.client.clear_queue(target.workspace.id, session.id)
     if arguments.json:
         prompts = [{"seq": p.seq, "text": p.text, "version": p.version, "run_id": p.run_id or None} for p in waiting]
         print(json.dumps({"session_id": session and session.id, "queued": [p.text for p in waiting], "prompts": prompts,
                           "held": held, "cleared": clear}, ensure_ascii=False))
         return 0
     if held:
-        print(f"session {arguments.session} is held: nothing starts before cancelmark resume")
+        print(f"session {arguments.session} is held: queued prompts do not start until cancelmark resume")
     if not waiting:
-        print(f"nothing is queued in session {arguments.session}")
+        print(f"no prompts are queued in session {arguments.session}")
     elif clear:
-        print(f"cleared: {len(waiting)} prompt{'s' if len(waiting) > 1 else ''} of session {arguments.session}")
+        print(f"canceled {len(waiting)} queued prompt{'s' if len(waiting) > 1 else ''} of session {arguments.session}")
     else:
         for prompt in waiting:
             named = f"#{prompt.seq}" if prompt.seq else "-"
@@ -84,36 +86,32 @@ async def queue(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def list_waiting(place: Place, session: "Session") -> "tuple[Prompt, ...]":
-    """What waits. A server that knows no numbers tells the texts."""
+async def list_waiting(target: Target, session: "Session") -> "tuple[Prompt, ...]":
+    """The queued prompts. If the server reports only their texts, the numbers are 0."""
     from ...client import BadAnswer, Prompt
 
     try:
-        return await place.client.waiting(place.workspace.id, session.id)
+        return await target.client.waiting(target.workspace.id, session.id)
     except BadAnswer:
-        texts = await place.client.queue(place.workspace.id, session.id)
+        texts = await target.client.queue(target.workspace.id, session.id)
         return tuple(Prompt(0, session.id, "queued", text) for text in texts)
 
 
 async def change(arguments: argparse.Namespace, seq: int) -> int:
     """Drops, edits or moves one prompt."""
-    async with connect_place(arguments) as place:
+    async with connect_target(arguments) as target:
         from ...client import Refusal
 
-        session = await place.session(arguments.session)
-        if session is None:
-            raise UsageError(f"session {arguments.session} has no prompt #{seq}: there is no such session yet")
-        where = place.workspace.id, session.id
+        session = await target.known_session(arguments.session, f"it has no prompt #{seq}")
+        where = target.workspace.id, session.id
         try:
             if arguments.what == "drop":
-                told = await place.client.revoke(*where, seq)
-                late = told.effect == "none"
-                done = {"canceled": "is canceled", "asked": "runs already, and was asked to stop",
-                        "none": f"had ended before: {told.outcome.replace('_', ' ')}"}[told.effect]
+                told = await target.client.revoke(*where, seq)
+                late, done = told.effect == "none", tell_revoked(told)
             elif arguments.what == "edit":
-                late, done = await edit(place, session, seq)
+                late, done = await edit(target, session, seq)
             else:
-                await place.client.call(CHANGES[arguments.what].name, *where, seq)
+                await target.client.call(CHANGES[arguments.what].name, *where, seq)
                 late, done = False, f"is {CHANGES[arguments.what].done}"
         except Refusal as error:
             if not error.told.code:
@@ -129,33 +127,35 @@ async def change(arguments: argparse.Namespace, seq: int) -> int:
 def tell_late(error: "Refusal") -> str:
     told = error.told
     if told.code == "other_version":
-        return "was edited by somebody else meanwhile; look at it again"
+        return "was edited by another client meanwhile; check it and edit again"
     return tell_state(told.state, told.outcome)
 
 
 def tell_state(state: str, outcome: str) -> str:
-    return f"does not wait any more: it is {(outcome or state).replace('_', ' ')}"
+    return f"is no longer waiting: it is {(outcome or state).replace('_', ' ')}"
 
 
-async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
-    """Edits the text, in a session that is held meanwhile. What cannot be taken is not lost."""
+async def edit(target: Target, session: "Session", seq: int) -> tuple[bool, str]:
+    """Edits the text, holding the session meanwhile. If the server rejects the new text, the message contains it.
+
+    Returns whether it was too late, and the message."""
     from ...client import Refusal
 
-    where = place.workspace.id, session.id
-    held = (await place.client.agent_session(*where)).held
-    await place.client.hold(*where)
+    where = target.workspace.id, session.id
+    held = (await target.client.agent_session(*where)).held
+    await target.client.hold(*where)
     try:
-        prompt = next((p for p in await place.client.waiting(*where) if p.seq == seq), None)
+        prompt = next((p for p in await target.client.waiting(*where) if p.seq == seq), None)
         if prompt is None:
-            known = next((p for p in await place.client.prompts(*where) if p.seq == seq), None)
+            known = next((p for p in await target.client.prompts(*where) if p.seq == seq), None)
             if known and known.state == "accepted":
-                return True, "is still on its way into the queue; try again"
-            return True, tell_state(known.state, known.outcome) if known else "does not wait in this session"
+                return True, "has not entered the queue yet; try again"
+            return True, tell_state(known.state, known.outcome) if known else "does not exist in this session"
         text = ask_editor(prompt.text)
         if text == prompt.text:
-            return False, "is as it was"
+            return False, "is unchanged"
         try:
-            await place.client.replace(*where, seq, text, prompt.version)
+            await target.client.replace(*where, seq, text, prompt.version)
         except Refusal as error:
             if not error.told.code:
                 raise
@@ -163,7 +163,7 @@ async def edit(place: Place, session: "Session", seq: int) -> tuple[bool, str]:
         return False, "has the new text"
     finally:
         if not held:
-            await place.client.resume(*where)
+            await target.client.resume(*where)
 
 
 def ask_editor(text: str) -> str:
@@ -177,12 +177,12 @@ def ask_editor(text: str) -> str:
         except (OSError, ValueError) as error:
             raise UsageError(f"$EDITOR {editor}: {error}; set EDITOR to a program that edits a file") from error
         if code:
-            raise UsageError(f"$EDITOR {editor} has failed ({code}); nothing is changed")
+            raise UsageError(f"$EDITOR {editor} failed with exit status {code}; the prompt is unchanged")
         try:
             edited = file.read_text()
         except UnicodeDecodeError as error:
-            raise UsageError(f"the text is not UTF-8 at byte {error.start}; nothing is changed") from error
+            raise UsageError(f"the text is not UTF-8 at byte {error.start}; the prompt is unchanged") from error
     edited = edited if text.endswith("\n") else edited.removesuffix("\n")
     if not edited.strip():
-        raise UsageError("the text is empty; nothing is changed: cancelmark queue drop cancels the prompt")
+        raise UsageError("the text is empty; the prompt is unchanged (to cancel it: cancelmark queue drop)")
     return edited

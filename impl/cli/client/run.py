@@ -1,4 +1,4 @@
-"""`cancelmark run`: sends a prompt, shows its answer, and ends as it ends."""
+"""`cancelmark run`: sends a prompt, shows its answer, and exits with its outcome."""
 
 import argparse
 import asyncio
@@ -12,8 +12,7 @@ from cancelmark.model.lifecycle import State
 
 from ...wire import Attachment
 from ..text import plain
-from ..width import Help
-from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
+from .connect import add_prompt, add_target, connect_target, prompt_of, read_attachments, run_client
 
 if TYPE_CHECKING:
     from ...client import ClientError, Notice, RunComplete
@@ -22,21 +21,21 @@ EXIT = {"end_turn": 0, "error": 1, "canceled": 3}
 LEFT = 130
 
 DESCRIPTION = """\
-Send a prompt and wait for its end. On a terminal the answer is shown as it comes; in a pipe it is printed at the end,
-and nothing else is. What goes wrong is told on standard error.
+Send a prompt and wait until it finishes. On a terminal, the answer is shown as it arrives. In a pipe, only the final
+answer is printed, when it is complete. Errors go to standard error.
 
-Ctrl-C cancels everything that the session has accepted so far, this prompt with it, and waits for its end. A second one
-leaves at once: the prompt is the server's then. If the connection breaks, or the server is restarted, the command comes
-back and goes on waiting.
+Ctrl-C cancels every prompt that the session has accepted so far, including this one, and waits until it finishes. A
+second Ctrl-C exits at once and leaves the prompt to the server. If the connection breaks or the server restarts, the
+command reconnects and keeps waiting.
 """
 
 EPILOG = """\
-exit code:
-  0     the turn ended by itself
-  1     it ended in an error, or its end could not be learned
-  2     nothing was asked: bad usage, no server, or it refused
-  3     it was canceled
-  130   left by a second Ctrl-C
+exit status:
+  0     the turn finished
+  1     the turn failed, or its outcome is unknown
+  2     the prompt was not sent: usage error, no server, or the server refused it
+  3     the prompt was canceled
+  130   a second Ctrl-C ended the command
 
 examples:
   cancelmark run "hello"
@@ -46,21 +45,17 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("run",
-                                 description=DESCRIPTION, epilog=EPILOG,
-                                 formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_prompt(parser)
     parser.add_argument("--run-id", metavar="ID", help="the run id (default: a new one)")
-    parser.add_argument("--json", action="store_true", help="report how it ended as JSON, and show nothing before")
-    add_place(parser)
-    parser.set_defaults(run=run)
+    parser.add_argument("--json", action="store_true", help="print only the outcome, as JSON")
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     attachments = read_attachments(arguments.attach)
     prompt = prompt_of(arguments.prompt, attached=bool(attachments))
-    return carry_out(wait_for_run(arguments, prompt, attachments, View(quiet=arguments.json)))
+    return run_client(wait_for_run(arguments, prompt, attachments, View(quiet=arguments.json)))
 
 
 async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: list[Attachment],
@@ -68,12 +63,12 @@ async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: 
     interrupts = Interrupts(view)
     try:
         with view:
-            async with connect_place(arguments) as place:
+            async with connect_target(arguments) as target:
                 from ...client import ClientError, RunStream
 
-                session = await place.session(arguments.session, create=True)
+                session = await target.session(arguments.session, create=True)
                 assert session
-                async with RunStream(place.client, place.workspace.id, session.id, prompt, run_id=arguments.run_id,
+                async with RunStream(target.client, target.workspace.id, session.id, prompt, run_id=arguments.run_id,
                                      attachments=attachments, if_busy=arguments.if_busy,
                                      changed=view.connection) as stream:
                     interrupts.aim(stream.cancel)
@@ -81,23 +76,23 @@ async def wait_for_run(arguments: argparse.Namespace, prompt: str, attachments: 
                         async for notice in stream.events():
                             view.show(notice)
                     except ClientError as error:
-                        view.say(f"{error}; how run {stream.run_id} ended is not known")
+                        view.say(f"{error}; the outcome of run {stream.run_id} is unknown")
                         return EXIT["error"]
                     assert stream.result
                     interrupts.over()
                     if stream.recorded:
-                        view.say("the server keeps only how this run ended; the answer is in the session's messages")
+                        view.say("the server kept only this run's outcome; the answer is in the session's messages")
                     view.end(stream.result)
                     return EXIT.get(stream.result.outcome, EXIT["error"])
     except asyncio.CancelledError:
         if not interrupts.leaving:
             raise
-        view.say("left; the prompt is the server's now", pressed=True)
+        view.say("exiting; the prompt stays on the server", pressed=True)
         return LEFT
 
 
 class Interrupts:
-    """The first Ctrl-C cancels the prompt, as soon as there is one; the second leaves."""
+    """Handles Ctrl-C: the first cancels the prompt once it is accepted, the second exits."""
 
     def __init__(self, view: "View") -> None:
         self.leaving = False
@@ -107,11 +102,11 @@ class Interrupts:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt)
 
     def aim(self, cancel: Callable[[], Awaitable[None]]) -> None:
-        """Says how to cancel the prompt, now that it is accepted."""
+        """Sets how to cancel the prompt, now that it is accepted."""
         self._canceling = asyncio.ensure_future(self._cancel(cancel))
 
     def over(self) -> None:
-        """The prompt has ended: there is nothing left to cancel or to leave."""
+        """The prompt has finished: ignore Ctrl-C from now on."""
         if self._canceling:
             self._canceling.cancel()
         self._main = None
@@ -123,7 +118,7 @@ class Interrupts:
             self.leaving = True
             self._main.cancel()
         else:
-            self._view.say("canceling; Ctrl-C again leaves without waiting for the end", pressed=True)
+            self._view.say("canceling; press Ctrl-C again to exit without waiting", pressed=True)
             self._asked.set()
 
     async def _cancel(self, cancel: Callable[[], Awaitable[None]]) -> None:
@@ -137,15 +132,15 @@ class Interrupts:
 
 
 class View:
-    """What is shown of a run: on a terminal as it comes, in a pipe at its end, as JSON if only that is wanted."""
+    """Shows a run: on a terminal as it arrives, in a pipe when it finishes; if `quiet`, only its outcome as JSON."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._live = sys.stdout.isatty() and not quiet
         self._spinner: Any = None
-        self._shown: dict[str, str] = {}  # what is on the terminal of each message
+        self._shown: dict[str, str] = {}  # by message id: the text already on the terminal
         self._troubled = False
-        self._open = False  # the terminal's last line has no end yet
+        self._open = False  # the terminal's last line is not terminated yet
 
     def __enter__(self) -> "View":
         if self._live and sys.stderr.isatty():
@@ -160,7 +155,7 @@ class View:
 
     def connection(self, trouble: "ClientError | None") -> None:
         if trouble and not self._troubled:
-            self.say(f"{trouble}; trying again")
+            self.say(f"{trouble}; retrying")
         self._troubled = trouble is not None
 
     def show(self, notice: "Notice") -> None:
@@ -184,12 +179,12 @@ class View:
         elif result.text:
             print(result.text)
         if result.outcome == "error":
-            self.say(f"the run failed: {result.error or 'the server does not say why'}")
+            self.say(f"the run failed: {result.error or 'the server gave no reason'}")
         elif result.outcome == "canceled":
             self.say("canceled")
 
     def say(self, text: str, *, pressed: bool = False) -> None:
-        """A line on standard error. If a key was pressed, the terminal has shown it at the beginning of the line."""
+        """Prints a line on standard error. If a key was `pressed`, the terminal has echoed it on the current line."""
         if self._spinner:
             self._spinner.stop()
         if pressed and not self._open and not self._spinner and sys.stderr.isatty():
@@ -200,7 +195,7 @@ class View:
             self._spinner.start()
 
     def _print(self, id: str, text: str) -> None:
-        """Shows what is new in a message. One that has changed otherwise than by growing is shown anew."""
+        """Prints the new part of a message. A message that did not just grow is printed again in full."""
         shown = self._shown.get(id)
         if not text or text == shown:
             return

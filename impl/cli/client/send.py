@@ -1,66 +1,63 @@
-"""`cancelmark send`: has a prompt accepted, and does not wait for its end."""
+"""`cancelmark send`: sends a prompt and returns once the server has accepted it."""
 
 import argparse
 import json
-from typing import Any
 
 from ...files import UsageError
 from ...wire import Attachment
-from ..width import Help
-from .connect import add_place, add_prompt, carry_out, connect_place, prompt_of, read_attachments
+from .connect import add_prompt, add_target, connect_target, prompt_of, read_attachments, run_client
 
 DESCRIPTION = """\
-Send a prompt and return as soon as it is accepted, which is when it is safe from a crash of the server. Prints its run
-id, under which its end will be told (see cancelmark watch).
+Send a prompt and return as soon as the server has accepted it: from then on it survives a server crash. Prints the run
+id, which identifies the prompt's terminal event (see cancelmark watch).
 """
 
 EPILOG = """\
 examples:
   cancelmark send "summarize the log"
   cancelmark send --session talks - < prompt.txt
-  cancelmark send --fold "and in French, please"      (joins the turn that is running)
+  cancelmark send --fold "and in French, please"      join the running turn
   cancelmark send --attach app.log "what went wrong?"
-  cancelmark send --now "no, the other file"          (stops what runs; --if-idle waits for nobody and stops nobody)
+  cancelmark send --now "no, the other file"          stop the running prompt and run this one next
+  cancelmark send --if-idle "good morning"            fail if the session is busy
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("send", description=DESCRIPTION,
-                                 epilog=EPILOG, formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     add_prompt(parser)
     naming = parser.add_mutually_exclusive_group()
     naming.add_argument("--run-id", metavar="ID",
-                        help="the run id (default: a new one). The same prompt under the same id is accepted once")
+                        help="the run id (default: a new one); sending the same prompt with the same id is idempotent")
     naming.add_argument("--fold", action="store_true",
-                        help="no run id: if a turn is running the prompt joins it, and has no end of its own")
+                        help="send without a run id: a running turn may take the prompt in, and the prompt then has no "
+                             "terminal event of its own")
     parser.add_argument("--json", action="store_true", help="report as JSON")
-    add_place(parser)
-    parser.set_defaults(run=run)
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     attachments = read_attachments(arguments.attach)
-    return carry_out(send(arguments, prompt_of(arguments.prompt, attached=bool(attachments)), attachments))
+    return run_client(send(arguments, prompt_of(arguments.prompt, attached=bool(attachments)), attachments))
 
 
 async def send(arguments: argparse.Namespace, prompt: str, attachments: list[Attachment]) -> int:
     from uuid import uuid4
 
     run_id = "" if arguments.fold else arguments.run_id or str(uuid4())
-    async with connect_place(arguments) as place:
+    async with connect_target(arguments) as target:
         from ...client import Refusal, Unreachable
 
-        session = await place.session(arguments.session, create=True)
+        session = await target.session(arguments.session, create=True)
         assert session
         try:
-            await place.client.send(place.workspace.id, session.id, prompt, run_id, attachments, arguments.if_busy)
+            await target.client.send(target.workspace.id, session.id, prompt, run_id, attachments, arguments.if_busy)
         except (Refusal, Unreachable) as error:
             if run_id and (error.unknown if isinstance(error, Refusal) else error.sent):
-                raise UsageError(f"{error}; nobody knows whether it was accepted: send the same again with "
-                                 f"--run-id {run_id}, and it is accepted once") from error
+                raise UsageError(f"{error}; the prompt may have been accepted: to retry safely, send it again with "
+                                 f"--run-id {run_id}") from error
             raise
     if arguments.json:
-        print(json.dumps({"run_id": run_id or None, "session_id": session.id, "workspace_id": place.workspace.id}))
+        print(json.dumps({"run_id": run_id or None, "session_id": session.id, "workspace_id": target.workspace.id}))
     else:
         print(run_id or "accepted")
     return 0

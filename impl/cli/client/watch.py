@@ -1,4 +1,4 @@
-"""`cancelmark watch`: a workspace as it lives."""
+"""`cancelmark watch`: shows the prompts of a workspace live."""
 
 import argparse
 import asyncio
@@ -15,8 +15,7 @@ from cancelmark.model.lifecycle import State
 
 from ...files import UsageError
 from ..text import line, plain
-from ..width import Help
-from .connect import Place, add_place, carry_out, connect_place
+from .connect import Target, add_target, connect_target, run_client
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from ...client import ClientError, Events, Notice
     from .board import Board
 
-PAUSE = 0.05  # seconds between two pictures
-RECENT = 100  # sessions whose prompts are shown even if they are all done
+PAUSE = 0.05  # minimum seconds between two redraws
+RECENT = 100  # sessions whose prompts are shown even if all are done
 
 DESCRIPTION = """\
-Watch a workspace: its prompts as they move from accepted through queued and active to done, whoever sends them. q or
-Ctrl-C leaves, and changes nothing. In a pipe, one line for each event; updates of a message that is not complete are
-left out. If the connection breaks, or the server is restarted, it comes back by itself.
+Watch the prompts of a workspace, from all clients, as they move from accepted through queued and active to done. Press
+q or Ctrl-C to quit; this does not affect the prompts. In a pipe, each event is printed on one line, without updates of
+incomplete messages. If the connection breaks or the server restarts, the command reconnects.
 """
 
 EPILOG = """\
@@ -41,28 +40,25 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("watch", description=DESCRIPTION,
-                                 epilog=EPILOG, formatter_class=Help)
-    parser.add_argument("--json", action="store_true", help="every event as a line of JSON, as it is on the wire")
-    add_place(parser, session=False)
-    parser.set_defaults(run=run)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print every event as a line of JSON, as on the wire")
+    add_target(parser, session=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return carry_out(watch(arguments))
+    return run_client(watch(arguments))
 
 
 async def watch(arguments: argparse.Namespace) -> int:
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, over.set)
-    async with connect_place(arguments) as place:
+    async with connect_target(arguments) as target:
         from ...client import Events, Patience, Refusal
         from .board import Board
 
         board = Board()
-        shown: View = Screen(place, board, over) if sys.stdout.isatty() and not arguments.json else \
+        shown: View = Screen(target, board, over) if sys.stdout.isatty() and not arguments.json else \
             Lines(board, arguments.json)
         connected_again = asyncio.Event()
 
@@ -71,10 +67,10 @@ async def watch(arguments: argparse.Namespace) -> int:
             if trouble is None:
                 connected_again.set()
 
-        events = Events(place.client, place.workspace.id, patience=Patience(total=None), changed=changed)
+        events = Events(target.client, target.workspace.id, patience=Patience(total=None), changed=changed)
         async with events:
             tasks = [asyncio.ensure_future(work) for work in (
-                over.wait(), _follow(events, board, shown), _catch_up(place, board, shown, connected_again))]
+                over.wait(), _follow(events, board, shown), _catch_up(target, board, shown, connected_again))]
             try:
                 with shown.open():
                     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -83,7 +79,8 @@ async def watch(arguments: argparse.Namespace) -> int:
             except Refusal as error:
                 if error.status != 404:
                     raise
-                raise UsageError(f"the server has closed the workspace {place.workspace.path}") from error
+                raise UsageError(f"the server has closed the workspace {target.workspace.path}; run the command again "
+                                 "to reopen it") from error
             finally:
                 for task in tasks:
                     task.cancel()
@@ -92,42 +89,42 @@ async def watch(arguments: argparse.Namespace) -> int:
 
 
 async def _follow(events: "Events", board: "Board", view: "View") -> None:
-    """Puts on the board what happens."""
+    """Applies each event to the board and shows it."""
     async for notice in events:
         board.take(notice)
         view.show(notice)
 
 
-async def _catch_up(place: Place, board: "Board", view: "View", connected_again: asyncio.Event) -> None:
-    """After each loss of the connection, and at first, puts on the board how things are: updates were missed."""
+async def _catch_up(target: Target, board: "Board", view: "View", connected_again: asyncio.Event) -> None:
+    """Fills the board from listings at first and after each reconnect, since updates may have been missed."""
     from ...client import Refusal, Unreachable
 
     while True:
         await connected_again.wait()
         connected_again.clear()
-        with suppress(Refusal, Unreachable):  # the original has no such list; and who is cut off is told elsewhere
-            sessions = await place.client.sessions(place.workspace.id)
+        with suppress(Refusal, Unreachable):  # the original has no such listing; `connection` reports a lost server
+            sessions = await target.client.sessions(target.workspace.id)
             board.fill(sessions, [])
             for session in [s for s in sessions[:-RECENT] if s.is_busy] + [*sessions[-RECENT:]]:
-                board.fill([], await place.client.prompts(place.workspace.id, session.id))
+                board.fill([], await target.client.prompts(target.workspace.id, session.id))
         view.changed()
 
 
 class View:
-    """How a board is shown."""
+    """A way to show the board."""
 
     @contextmanager
     def open(self) -> Iterator[None]:
         yield
 
     def show(self, notice: "Notice") -> None:
-        """Something has happened, and is on the board."""
+        """Shows an event that is already on the board."""
 
     def changed(self) -> None:
-        """The board is new."""
+        """The board was filled from listings."""
 
     def connection(self, trouble: "ClientError | None") -> None:
-        """The connection is lost, and why; or there."""
+        """The connection was lost, with the reason; None: it is established."""
 
 
 class Lines(View):
@@ -143,18 +140,18 @@ class Lines(View):
 
     def connection(self, trouble: "ClientError | None") -> None:
         if trouble and not self._troubled:
-            print(f"cancelmark: {plain(str(trouble))}; trying again", file=sys.stderr, flush=True)
+            print(f"cancelmark: {plain(str(trouble))}; retrying", file=sys.stderr, flush=True)
         self._troubled = trouble is not None
 
     def tell(self, notice: "Notice") -> str:
         from ...client import AgentEvent, Called, Message, Prompt, RunComplete, Session, TakenOver
-        from .board import tell_place
+        from .board import prompt_note
 
         title = self._board.title
         match notice.payload:
             case Prompt() as prompt:
                 return line(f"{title(prompt.session_id)} #{prompt.seq} {prompt.state} {prompt.outcome} "
-                            f"{tell_place(prompt)}{prompt.text}")
+                            f"{prompt_note(prompt)}{prompt.text}")
             case TakenOver() as taken:
                 return line(f"{title(taken.session_id)} {taken.node} took over from {taken.gone}")
             case RunComplete() as end:
@@ -164,7 +161,7 @@ class Lines(View):
                 return line(f"{title(message.session_id)} #{message.seq} {message.role} {reason or ''} {message.text}")
             case Session() as session if notice.change == "created":
                 return line(f"{title(session.id)} session created")
-            case Called() as called:  # so a session that was held needs no line of its own
+            case Called() as called:  # covers hold and resume, so session updates need no line
                 seq, hold = f" #{called.seq}" if called.seq else "", " and hold" if called.held else ""
                 done = CALLS_BY_NAME[called.call].done if called.call in CALLS_BY_NAME else ""
                 return line(f"{title(called.session_id)}{seq} {done or called.call}"
@@ -175,14 +172,14 @@ class Lines(View):
 
 
 class Screen(View):
-    """The whole terminal, until it is left; then it is as it was."""
+    """A full-screen view; restores the terminal on exit."""
 
-    def __init__(self, place: Place, board: "Board", over: asyncio.Event) -> None:
+    def __init__(self, target: Target, board: "Board", over: asyncio.Event) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._place, self._board, self._over = place, board, over
-        # the terminal's size as it is now, not as it was when a shell exported it
+        self._target, self._board, self._over = target, board, over
+        # use the terminal's current size, not one that a shell exported earlier
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self._console = Console(highlight=False, _environ=environment)
         self._news = asyncio.Event()
@@ -214,7 +211,7 @@ class Screen(View):
             loop.add_signal_handler(signal.SIGTSTP, suspended)
             with self._live:
                 drawing = asyncio.ensure_future(self._draw())
-                drawing.add_done_callback(lambda _: self._over.set())  # a picture that cannot be drawn ends it
+                drawing.add_done_callback(lambda _: self._over.set())  # quit if drawing fails
                 try:
                     yield
                     if drawing.done():
@@ -243,21 +240,21 @@ class Screen(View):
 
         width, height = self._console.size
         unicode = not self._console.options.ascii_only
-        state = (("reconnecting" if width < 60 else f"{plain(str(self._trouble))}; trying again", "yellow")
+        state = (("reconnecting" if width < 60 else f"{plain(str(self._trouble))}; retrying", "yellow")
                  if self._trouble else ("live", "green"))
-        top = _ends(width, Text.assemble((" cancelmark ", "bold"), (line(self._place.workspace.path), "dim")),
+        top = _ends(width, Text.assemble((" cancelmark ", "bold"), (line(self._target.workspace.path), "dim")),
                     Text.assemble(("● " if unicode else "* ", state[1]), state, " "))
         counts = ", ".join(f"{self._board.count(name)} {name}" for name in COLUMNS)
         bottom = _ends(width, Text(f" {counts}", "dim"), Text("q quits ", "dim"))
         body = draw_board(self._board, width, height - 4, unicode=unicode)
         if not self._board.cards:
-            body = [Text(' nothing yet; in another terminal: cancelmark run "hello"', "dim", no_wrap=True)]
+            body = [Text(' no prompts yet; in another terminal: cancelmark run "hello"', "dim", no_wrap=True)]
         body += [Text("")] * (height - 4 - len(body))
         return Group(top, Text(""), *body, Text(""), bottom)
 
 
 def _ends(width: int, left: Any, right: Any) -> Any:
-    """A line with something at either end."""
+    """A line with `left` and `right` at its two ends."""
     left.truncate(max(0, width - right.cell_len - 1), overflow="ellipsis")
     left.append(" " * (width - left.cell_len - right.cell_len))
     left.append_text(right)
@@ -268,8 +265,8 @@ def _ends(width: int, left: Any, right: Any) -> Any:
 
 @contextmanager
 def keys(pressed: Callable[[bytes], None]) -> Iterator[tuple[Callable[[], None], Callable[[], None]]]:
-    """Tells of each key while it is entered, if there is a keyboard. Gives what restores the terminal, and takes it
-    again."""
+    """Calls `pressed` with each key, if standard input is a terminal. Yields two functions: one restores the terminal's
+    settings, the other starts reading keys again."""
     if not sys.stdin.isatty():
         yield (lambda: None), (lambda: None)
         return

@@ -1,1 +1,1 @@
-"""`cancelmark conform`: which guarantees does a server, or an agent, keep?"""
+"""`cancelmark conform`: test which guarantees a server or an agent keeps."""

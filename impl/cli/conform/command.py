@@ -1,20 +1,18 @@
-"""`cancelmark conform`: which of the guarantees does a server keep?"""
+"""`cancelmark conform`: test which guarantees a server keeps."""
 
 import argparse
-import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from ...files import UsageError, write
-from ..terminal import output, progress_bar
-from ..width import Help
+from ..terminal import output, plain_table, progress_bar
+from ..text import print_json
 from . import agents, servers
 from .agents import MODES, find_agents
 from .target import find_target
@@ -26,50 +24,64 @@ if TYPE_CHECKING:
     from .target import Target
 
 DESCRIPTION = """\
-Judge a server that speaks the wire of specs/wire.md, or with --adapter any other: several clients send it prompts,
-cancel, clear and watch, and what they see is held against the guarantees of specs/protocol.md. A guarantee is kept
-(enough histories could have broken it, and none did), broken (the shortest history found is shown, with the command
-that plays it again), not tested (and how much was), not observable on this server (and why), or not claimed. What is
-about a call that the server does not have, such as a hold of the queue, is not offered.
+Test which guarantees of specs/protocol.md a server keeps. Several clients send it prompts, cancel, clear and subscribe,
+and the kit checks what they observe. The server must speak the wire protocol of specs/wire.md, or have an adapter
+(--adapter).
 
-The last line has the verdict. conforms: all that a server of its kind must keep was tested, and is kept.
-nothing-broken: something of that was not tested; kept=12/29 says how much is kept. broken. unknown: nothing is claimed.
+verdicts on a guarantee:
+  kept            enough histories could have broken it, and none did
+  broken          a history broke it; the report shows how to reproduce it
+  not tested      too few histories could have broken it
+  not observable  the server or the adapter does not expose what is needed
+  not claimed     the adapter does not claim it
+  not offered     the server does not have the call that it is about
 
-Exit 0: conforms, or nothing-broken. 1: something is broken. 2: nothing was tested, something that is required was not,
-or the server cannot be judged. 130: interrupted, by Ctrl-C or SIGTERM; what was found until then is reported.
+verdicts on the server, in the last line:
+  conforms        every guarantee that it must keep was tested and is kept
+  nothing-broken  nothing is broken, but not everything was tested
+  broken          at least one guarantee is broken
+  unknown         inconclusive: nothing was tested, or not what is required
+
+exit codes:
+  0    conforms or nothing-broken
+  1    broken
+  2    unknown, bad usage, or the server cannot be judged
+  130  interrupted by Ctrl-C or SIGTERM, after reporting the findings so far
 """
 
 EPILOG = """\
-how turns are steered:
-  Most races need a turn that lasts as long as it has to. With --llm-port the kit serves a language model of its own,
-  which the server has to use: at http://127.0.0.1:PORT/v1, OpenAI-compatible, any key, any model name. For our own:
+controlling turns:
+  To provoke a race, the kit must control how long a turn takes. With --llm-port it serves a fake language model at
+  http://127.0.0.1:PORT/v1 (OpenAI-compatible; any key, any model name). Configure the server to use it. For our server:
 
     OPENAI_API_KEY=none cancelmark serve --model openai --model-name turn --base-url http://127.0.0.1:4545/v1
     cancelmark conform http://127.0.0.1:4343 --llm-port 4545
 
-  Without it the server's own turns are waited for, and what cannot be seen that way is reported as not observable.
+  Without --llm-port the kit waits for the server's own turns, and reports what it cannot check that way as not
+  observable.
 
 several nodes of one cluster:
-  conform URL URL URL judges them as one server: each call goes to a node that is drawn, and events are read at another.
-  All of them use the language model of --llm-port.
+  conform URL URL URL judges the nodes as one server: each call goes to a random node, and events are read from another.
+  All nodes must use the language model of --llm-port.
 
 other servers:
-  conform langgraph URL judges a server of the LangGraph API, and conform a2a URL an agent of the Agent2Agent protocol.
-  Give --llm-port, and start the server so that its language model is there.
+  conform langgraph URL judges a LangGraph API server, and conform a2a URL an Agent2Agent (A2A) agent. Give --llm-port,
+  and start the server with that language model.
 
-  Another wire takes an adapter, a Python class that the kit makes without arguments: --adapter mine:MyAdapter or
-  --adapter mine.py:MyAdapter. docs/adapters.md has a whole one to copy, and
-  python -m pydoc cancelmark.conformance.adapter lists everything that an adapter can offer.
+  For any other wire protocol write an adapter, a Python class that the kit instantiates without arguments:
+  --adapter mine:MyAdapter or --adapter mine.py:MyAdapter. See docs/adapters.md for a complete example;
+  python -m pydoc cancelmark.conformance.adapter documents the interface.
 
-playing a finding again:
-  Each finding ends with the command that plays it again, such as --script "accept A; cancel" --times 5, or, of a race,
-  --until 60s: then gaps and orders vary from play to play. The report counts in how many plays the finding shows. In a
-  script, `;` waits until the server is quiet, `,` does not wait, and
-  `+` is at the same time. python -m pydoc cancelmark.conformance.playing.script has all words of a script.
+reproducing a finding:
+  Each finding ends with the command that reproduces it, such as --script "accept A; cancel" --times 5. The command for
+  a race has --until 60s instead: it repeats the script for a minute with varying gaps and orders. The report counts the
+  runs that broke each guarantee. In a script, `;` waits until the server is quiet, `,` waits only for the response, and
+  `+` starts the next step at the same time. python -m pydoc cancelmark.conformance.playing.script documents scripts.
 
-A server that speaks our wire gets one workspace, with sessions of its own for each history: an empty directory, removed
-afterwards, if the server is on this machine, and otherwise the path /cancelmark-conform-…. Its other workspaces are
-left alone; --keep-open spares it the histories that close that workspace.
+effects on the server:
+  On a server that speaks our wire protocol the kit uses one workspace, and new sessions for each history. The workspace
+  is a temporary directory if the server is on this machine, and otherwise the path /cancelmark-conform-…. Other
+  workspaces are not touched. With --keep-open the kit skips the histories that close its workspace.
 """
 
 STYLE = {"kept": "green", "broken": "bold red", "not tested": "yellow", "not observable": "yellow",
@@ -78,59 +90,57 @@ EXITS = {"conforms": 0, "nothing-broken": 0, "broken": 1, "unknown": 2}
 INTERRUPTED = 130
 UNITS = {"s": 1, "m": 60}
 PROFILES = ("quick", "deep")
-TELL = ("Tell the agent with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for that address; "
-        "docs/judge.md has examples. Nothing is claimed")
+TELL = ("Pass the address with --env NAME={model_url} or --config PATH=FILE, where {model_url} stands for it; see "
+        "docs/judge.md for examples. The result is inconclusive")
 EXPLAIN = {
-    "polite": "Polite clients send one prompt at a time. Judged is what the text of the protocol promises.",
-    "free": "Free clients send whatever they like. The text of the protocol is silent about a second prompt while one "
-            "runs:\nwhat does not hold here breaks no promise.",
+    "polite": "Polite mode: clients send one prompt at a time. Only the guarantees of the ACP specification are "
+              "judged.",
+    "free": "Free mode: clients send prompts at any time. The ACP specification does not define a second prompt while "
+            "one is\nrunning, so guarantees that are broken here are not violations of the specification.",
 }
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "conform", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", nargs="?",
-                        help="http://HOST:PORT, https://HOST or unix:PATH; or acp, and after -- how an agent starts; "
-                        "or langgraph or a2a, and its URL")
-    parser.add_argument("others", metavar="URL", nargs="*", help="of other nodes of the same cluster; or of a server "
-                        "of the LangGraph API, or of an A2A agent")
-    parser.add_argument("--adapter", metavar="NAME", help="judge the server behind module:Class or file.py:Class")
-    parser.add_argument("--token", metavar="TOKEN", help="that the server wants")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the same, in a file")
-    parser.add_argument("--workspace", metavar="PATH", help="the server's workspace to use (default: see below)")
-    parser.add_argument("--llm-port", type=int, metavar="PORT", help="serve the kit's language model here; see below")
+                        help="server address: http://HOST:PORT, https://HOST or unix:PATH; or acp, with the agent's "
+                        "command after --; or langgraph or a2a, followed by a URL")
+    parser.add_argument("others", metavar="URL", nargs="*", help="further nodes of the same cluster; or the LangGraph "
+                        "server or A2A agent")
+    parser.add_argument("--adapter", metavar="NAME", help="use this adapter: module:Class or file.py:Class")
+    parser.add_argument("--token", metavar="TOKEN", help="bearer token for the server")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="file with the bearer token")
+    parser.add_argument("--workspace", metavar="PATH", help="workspace to use on the server (default: see below)")
+    parser.add_argument("--llm-port", type=int, metavar="PORT", help="serve the kit's fake language model on this port")
     parser.add_argument("--profile", default="quick", choices=PROFILES,
-                        help="quick: about a minute (default); deep: about five minutes, and what was left out is said")
+                        help="quick: about a minute (default); deep: about five minutes, more histories")
     parser.add_argument("--only", action="append", metavar="GUARANTEE",
-                        help="judge only this one; can be given more than once")
+                        help="judge only this guarantee; repeatable")
     parser.add_argument("--scenario", action="append", metavar="NAME",
-                        help="try only this one; can be given more than once")
+                        help="run only this scenario; repeatable")
     parser.add_argument("--script", action="append", metavar="TEXT",
-                        help="play only this, and count what shows; can be given more than once")
-    parser.add_argument("--times", type=int, metavar="N", help="how often to play each --script (default: 5)")
-    parser.add_argument("--until", type=seconds, metavar="60s", help="instead of --times: play each --script for so "
-                        "long, its races with other gaps and in other orders")
-    parser.add_argument("--list", action="store_true", help="list guarantees and scenarios, and judge nothing")
+                        help="run only this script, and count what it breaks; repeatable")
+    parser.add_argument("--times", type=int, metavar="N", help="how often to run each --script (default: 5)")
+    parser.add_argument("--until", type=seconds, metavar="60s", help="instead of --times: repeat each --script for "
+                        "this long, with varying gaps and orders in its races")
+    parser.add_argument("--list", action="store_true", help="list guarantees and scenarios, then exit")
     parser.add_argument("--require", action="append", metavar="GUARANTEE,…", default=[],
-                        help="exit 2 if nobody knows whether the server keeps these")
+                        help="exit 2 unless these guarantees were tested")
     parser.add_argument("--grace", type=float, metavar="SECONDS",
-                        help="how long the server waits when nobody watches (serve --grace): watchers leave for longer")
+                        help="how long the server waits without subscribers (serve --grace); enables the test of "
+                        "outlives-watcher")
     parser.add_argument("--keep-open", action="store_true", help="never close the workspace that the kit uses")
-    parser.add_argument("--json", action="store_true", help="the report for programs")
-    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML too")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as one page with pictures too")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="also write the report as JUnit XML")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the report as an HTML page")
     agents.add_options(parser)
     servers.add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def seconds(text: str) -> float:
-    """`60s` or `2m`, in seconds."""
+    """Parse `60s` or `2m` into seconds."""
     number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
     if not number.isdecimal() or not int(number):
-        raise argparse.ArgumentTypeError(f"{text!r}: give a time such as 60s or 2m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; give one such as 60s or 2m")
     return float(int(number) * UNITS[unit])
 
 
@@ -141,20 +151,20 @@ def run(arguments: argparse.Namespace) -> int:
     check_options(arguments)
     if arguments.url == "acp":
         if arguments.others:
-            raise UsageError(f"conform acp: {arguments.others[0]:.80} is no agent: give its command after --")
+            raise UsageError(f"conform acp: unexpected {arguments.others[0]:.80}; give the agent's command after --")
         return judge_agent(arguments)
     if given := [name for name in (*agents.OPTIONS, "started") if getattr(arguments, name)]:
         what = f"--{given[0]}" if given[0] != "started" else f"-- {arguments.started[0]}"
-        raise UsageError(f"{what:.80} is for agents: cancelmark conform acp [OPTIONS] -- COMMAND …")
+        raise UsageError(f"{what:.80} applies only to agents: cancelmark conform acp [OPTIONS] -- COMMAND …")
     if arguments.url in servers.KINDS:
         report = judge_target(servers.find_server(arguments), arguments)
     else:
         if given := [name for name in servers.OPTIONS if getattr(arguments, name)]:
-            raise UsageError(f"--{given[0]} is for other wires: cancelmark conform langgraph URL, or conform a2a URL")
+            raise UsageError(f"--{given[0]} applies only to LangGraph: cancelmark conform langgraph URL")
         with find_target(arguments) as target:
             report = judge_target(target, arguments)
     if arguments.json:
-        print(json.dumps(report.json(), indent=2))
+        print_json(report.json())
     else:
         show(report)
     write_files(report, arguments)
@@ -166,7 +176,7 @@ def exit_code(report: "Report") -> int:
 
 
 def judge_agent(arguments: argparse.Namespace) -> int:
-    """In each mode that is asked for. The worst of them counts."""
+    """Judge the agent in each requested mode, and return the worst exit code."""
     reports = {}
     for target in find_agents(arguments):
         mode = next(mode for mode in MODES if f"--mode {mode}" in target.options)
@@ -178,12 +188,12 @@ def judge_agent(arguments: argparse.Namespace) -> int:
         if reports[mode].interrupted:
             break
     if arguments.json:
-        print(json.dumps({"modes": {mode: report.json() for mode, report in reports.items()}}, indent=2))
+        print_json({"modes": {mode: report.json() for mode, report in reports.items()}})
     return worst({exit_code(report) for report in reports.values()})
 
 
 def worst(exits: Collection[int]) -> int:
-    """Of several judgements: interrupted, then broken, then not known, then well."""
+    """The exit code of several judgements: interrupted, else broken, else unknown, else success."""
     return next(code for code in (INTERRUPTED, 1, 2, 0) if code in exits)
 
 
@@ -203,37 +213,39 @@ def required(arguments: argparse.Namespace) -> list[str]:
 
 
 def check_options(arguments: argparse.Namespace) -> None:
-    """What can be wrong with the options whatever is judged."""
+    """Raise `UsageError` for options that are wrong for every kind of server."""
     from cancelmark.conformance.adapter import GUARANTEES
     from cancelmark.conformance.playing.scenarios import check_names
     from cancelmark.conformance.playing.script import read_scripts
 
     for option, file in (("--junit", arguments.junit), ("--html", arguments.html)):
         if file and not file.resolve().parent.is_dir():
-            raise UsageError(f"{option} {file}: there is no directory {file.parent}; make it first")
+            raise UsageError(f"{option} {file}: there is no directory {file.parent}; create it first")
     for option, names in (("--only", arguments.only or ()), ("--require", required(arguments))):
         if unknown := set(names) - GUARANTEES:
-            raise UsageError(f"{option} {sorted(unknown)[0]}: there is no such guarantee; choose from "
+            raise UsageError(f"{option} {sorted(unknown)[0]}: unknown guarantee; choose from "
                              f"{', '.join(sorted(GUARANTEES))}")
     if arguments.only and (unasked := set(required(arguments)) - set(arguments.only)):
-        raise UsageError(f"--require {sorted(unasked)[0]}: --only leaves it out")
+        raise UsageError(f"--require {sorted(unasked)[0]}: --only excludes it; add --only {sorted(unasked)[0]}")
     if arguments.llm_port is not None and not (arguments.adapter is None) <= arguments.llm_port < 65536:
-        raise UsageError(f"--llm-port {arguments.llm_port}: give a port that the server is told, from 1 to 65535")
+        raise UsageError(f"--llm-port {arguments.llm_port}: give the port that the server is configured to use, from 1 "
+                         "to 65535")
     if arguments.script and arguments.scenario:
-        raise UsageError("give --script or --scenario, not both")
+        raise UsageError("--script and --scenario are mutually exclusive")
     if arguments.times is not None and not arguments.script:
-        raise UsageError(f"--times {arguments.times} is for --script; for more of everything, --profile deep")
+        raise UsageError(f"--times {arguments.times} requires --script; for more histories use --profile deep")
     if arguments.until is not None and (arguments.times is not None or not arguments.script):
-        raise UsageError("--until is for --script, in place of --times")
+        raise UsageError("--until requires --script, and excludes --times")
     if arguments.times is not None and arguments.times < 1:
-        raise UsageError(f"--times {arguments.times}: play a script at least once")
+        raise UsageError(f"--times {arguments.times}: must be at least 1")
     try:
         check_names(arguments.scenario or ())
         if arguments.script:
             read_scripts(arguments.script)
     except ValueError as error:
         option = "--scenario" if arguments.scenario else "--script"
-        raise UsageError(f"{option}: {error}; cancelmark conform --list has what there is") from error
+        hint = "; cancelmark conform --list lists the scenarios" if arguments.scenario else ""
+        raise UsageError(f"{option}: {error}{hint}") from error
 
 
 def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
@@ -249,21 +261,21 @@ def judge_target(target: "Target", arguments: argparse.Namespace) -> "Report":
     except NotSteered as error:
         if target.fake:
             raise UsageError(f"{target.name}: {error}\n{TELL}") from error
-        raise UsageError(f"{error} `cancelmark conform --help` says how; or leave --llm-port out") from error
+        raise UsageError(f"{error} See cancelmark conform --help, or omit --llm-port") from error
     except JudgementInterrupted as error:
         if not error.report.histories:
             raise
         report = replace(error.report, interrupted=True)
     except JudgementStopped as error:
         if not error.report.broken:
-            raise UsageError(f"{target.explain(error)}; nothing is claimed") from error
+            raise UsageError(f"{target.explain(error)}; the result is inconclusive") from error
         report = error.report
     return replace(report, name=target.name)
 
 
 @contextmanager
 def progress() -> "Iterator[Progress]":
-    """How far it is, on a terminal."""
+    """A progress bar, on a terminal."""
     bar = progress_bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     task = bar.add_task("", total=None)
     with bar:
@@ -291,9 +303,7 @@ def show(report: "Report") -> None:
 
     console = output()
     console.print(f"{report.name}, {counted(report.histories)}\n", markup=False)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("guarantee", "verdict", ""):
-        table.add_column(heading, no_wrap=bool(heading))
+    table = plain_table("guarantee", "verdict", "", wrapped=[""])
     for verdict in report.rows:
         status = verdict.status.value
         table.add_row(verdict.guarantee, f"[{STYLE[status]}]{status}[/]", escape(verdict.about))
@@ -301,7 +311,7 @@ def show(report: "Report") -> None:
     if report.unoffered:
         console.print(report.unoffered, markup=False)
     if any(verdict.promise for verdict in report.verdicts):
-        console.print("\nwhat the text says:", markup=False)
+        console.print("\nprotocol text:", markup=False)
     for promise in dict.fromkeys(verdict.promise for verdict in report.verdicts if verdict.promise):
         names = ", ".join(verdict.guarantee for verdict in report.verdicts if verdict.promise == promise)
         console.print(f"  {names}: {promise}", markup=False)

@@ -1,4 +1,4 @@
-"""A report as JUnit XML, for those who collect test results: a test case for each guarantee."""
+"""A report as JUnit XML for CI systems, with a test case for each guarantee."""
 
 from xml.etree import ElementTree
 
@@ -6,7 +6,8 @@ from cancelmark.conformance.report import Report, Status
 
 
 def junit(report: Report) -> str:
-    """Broken is a failure, with its history; what is neither broken nor kept is skipped, with the reason."""
+    """The report as JUnit XML. A broken guarantee is a failure with its history; one that is neither broken nor kept
+    is skipped with the reason."""
     skipped = [v for v in report.verdicts if v.status not in (Status.KEPT, Status.BROKEN)]
     counts = {"tests": str(len(report.verdicts)), "failures": str(len(report.broken)), "errors": "0",
               "skipped": str(len(skipped)), "time": f"{report.seconds:.3f}"}

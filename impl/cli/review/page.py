@@ -1,4 +1,4 @@
-"""The page: everything that was found, as one HTML file that needs nothing else."""
+"""The review page: all findings in one self-contained HTML file."""
 
 import re
 
@@ -11,25 +11,24 @@ from cancelmark.views.drawing.render import inline, render_svg
 from cancelmark.views.states.session import session_graph
 
 from . import reading, sections
-from .cluster import cluster, searched_bounds, searched_states
 from .dressing import asset, dress_page
-from .family import family, searched_sets
+from .family import cluster, family, searched_bounds, searched_sets, searched_states
 from .findings import Findings
 from .payload import graphs, make_payload
 
 NAV = {
     "why": "Why it works",
-    "holds": "What holds",
-    "play": "Play it",
+    "holds": "Verdicts",
+    "play": "Explorer",
     "guarantees": "Examples",
     "history": "History",
     "flaws": "Flaws",
     "whatif": "What if …",
-    "family": "The family",
-    "cluster": "Several servers",
-    "unpromised": "Not promised",
+    "family": "Optional calls",
+    "cluster": "Clustering",
+    "unpromised": "Not guaranteed",
     "unchecked": "Not checked",
-    "words": "Words",
+    "words": "Glossary",
     "rules": "Rules",
 }
 

@@ -1,4 +1,4 @@
-"""What the page's program is told: the protocols it can walk, and the traces that are shown."""
+"""The data for the page's scripts: the protocols that the explorer offers, and the traces that the page shows."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from cancelmark.model.examples import EXAMPLES
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
 from cancelmark.model.revisions.matrix import JUDGED
 
+from .dressing import PackedGraph
 from .findings import REF, REVISIONS, Findings
-from .graphs import PackedGraph
 from .whatif import CHANGES, INSTEAD, POLICIES
 
 SENTENCES = {p.id: p.sentence for p in JUDGED}
-SESSIONS = "sessions"  # the reference with two of them
+SESSIONS = "sessions"  # the reference with two sessions
 
 
 class ShownTrace(NamedTuple):
@@ -45,9 +45,9 @@ def make_payload(found: Findings) -> dict[str, object]:
 
 
 def _placed(name: str) -> dict[str, object]:
-    """In which group of the menu a protocol stands, and how the command line plays it."""
+    """The menu group of a protocol, and its name on the command line."""
     if name in CHANGES:
-        kind = ("One call more" if CHANGES[name] in POLICIES else
+        kind = ("One optional call" if CHANGES[name] in POLICIES else
                 "In place of the mark" if CHANGES[name] in INSTEAD else "What if …")
         return {"group": kind, "play": CHANGES[name].play}
     if name in (LOGGED.name, LOSSY.name):
@@ -64,7 +64,7 @@ def graphs(found: Findings) -> dict[str, PackedGraph]:
 
 
 def example_traces(found: Findings) -> Iterator[ShownTrace]:
-    """The guarantees by example, as far as the reference that was reviewed has them."""
+    """The examples of the guarantees that the reviewed reference has."""
     for e in EXAMPLES:
         protocol, paths = (REF, found.chapters[REF]) if e.sessions == 1 else (SESSIONS, found.sessions)
         if path := paths.examples.get(e.name):
@@ -83,7 +83,7 @@ def counterexample_traces(found: Findings) -> Iterator[ShownTrace]:
 def _counterexample(name: str, property: str, protocol: str, path: list[int]) -> ShownTrace:
     stories = tuple(flaw.name for flaw in FLAWS if flaw.breaks == property and name in flaw.revisions)
     return ShownTrace(f"{name}/{property}", protocol, "Shortest counterexamples", f"{property}, {len(path)} steps",
-                f"{name} breaks {property}", f"{SENTENCES[property]} Here it fails after {len(path)} steps.", path,
+                f"{name} violates {property}", f"{SENTENCES[property]} Violated after {len(path)} steps.", path,
                 stories)
 
 
@@ -91,7 +91,7 @@ def flaw_traces(found: Findings) -> Iterator[ShownTrace]:
     for name, (protocol, path) in found.flaws.items():
         flaw = FLAWS_BY_NAME[name]
         yield ShownTrace(f"flaw/{name}", protocol, "Flaws", f"{name}, {len(path)} steps", f"{name}, in {flaw.latest}",
-                   f"{flaw.says} {flaw.tale} Ruled out: {flaw.ruled_out}", path)
+                   f"{flaw.says} {flaw.tale} Why the reference rules it out: {flaw.ruled_out}", path)
 
 
 def change_traces(found: Findings) -> Iterator[ShownTrace]:
@@ -99,5 +99,5 @@ def change_traces(found: Findings) -> Iterator[ShownTrace]:
         for property, path in changed.broken.items():
             if path:
                 yield ShownTrace(f"{id}/{property}", id, "Shortest counterexamples", f"{property}, {len(path)} steps",
-                                 f"What if: {CHANGES[id].title}", f"{SENTENCES[property]} Here it fails after "
-                                 f"{len(path)} steps.", path)
+                                 f"What if: {CHANGES[id].title}",
+                                 f"{SENTENCES[property]} Violated after {len(path)} steps.", path)

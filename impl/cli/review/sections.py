@@ -15,65 +15,64 @@ from cancelmark.views.drawing.plots import columns, growth, shares
 from cancelmark.views.drawing.render import inline
 from cancelmark.views.drawing.theme import PROMPT_LOOKS
 
+from .dressing import draw_table
 from .findings import CHECKED, GROWTH, LEVELS_PROFILE, REF, REVISIONS, Findings
 from .payload import SENTENCES, change_traces, counterexample_traces, example_traces, flaw_traces
 from .reading import bounds_text, cite, explain, explain_sentence
-from .tables import draw_table
 from .whatif import CHANGES, INSTEAD, SEEDED_CHANGES
 
-# --- what holds
+# --- verdicts
 
 def verdict(found: Findings) -> str:
-    """The answer, in figures."""
+    """The overall verdict, in figures."""
     wrong = found.wrong
     if wrong:
         items = "".join(f"<li>{escape(what)}</li>" for what in wrong)
-        return f'<div class="verdict violated"><p><strong>It does not hold.</strong></p><ul>{items}</ul></div>'
+        return f'<div class="verdict violated"><p><strong>The check failed.</strong></p><ul>{items}</ul></div>'
     broken = {flaw.name for flaw in FLAWS}
     figures = {
-        f"{len(JUDGED)}": "properties hold of the reference protocol",
-        f"{found.checked[CHECKED[0]].states:,}": "states in the largest search made for this page, each judged",
+        f"{len(JUDGED)}": "properties of the reference protocol verified",
+        f"{found.checked[CHECKED[0]].states:,}": "states checked in the largest search for this page",
         f"{len(broken)}": f"named flaws found in {len(REVISIONS)} revisions of the original",
-        "0": "of them in the reference",
+        "0": "of these flaws in the reference protocol",
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
-    reach = ('<a href="#holds">Within bounds</a> every order of events was tried. For any number of prompts there is '
-             '<a href="#checked-by-others">a proof</a> of all but delivery. Delivery, which brings each event to '
-             f"each client once, was searched: {found.delivered[LOGGED.name].searched} states. Every prompt ends once "
-             "callers stop calling and turns end.")
-    return (f'<div class="verdict holds"><p><strong>It holds.</strong></p><dl>{items}</dl></div>'
+    reach = ('<a href="#holds">Within bounds</a>, every order of events was explored. All properties except delivery '
+             'are also <a href="#checked-by-others">proved</a> for any number of prompts. Delivery (each client '
+             f"receives each event once) was model-checked over {found.delivered[LOGGED.name].searched} states. After "
+             "callers stop and turns finish, every prompt reaches a terminal state.")
+    return (f'<div class="verdict holds"><p><strong>All properties hold.</strong></p><dl>{items}</dl></div>'
             f'<p class="note">{reach}</p>')
 
 
-class Judged(NamedTuple):
-    """The verdict on a property of the reference, and the widest search that judged it."""
+class PropertyVerdict(NamedTuple):
+    """The verdict on a property of the reference, and the largest search that checked it."""
 
     verdict: str
     states: int
     bounds: Bounds
 
 
-def judge_property(found: Findings, property: Property) -> Judged:
+def judge_property(found: Findings, property: Property) -> PropertyVerdict:
     if property is DELIVERY:
         verdict = "violated" if found.chapters[REF].cells[property.id].startswith("fails") else "holds"
-        return Judged(verdict, found.delivered[LOGGED.name].searched, DELIVERY_BOUNDS)
+        return PropertyVerdict(verdict, found.delivered[LOGGED.name].searched, DELIVERY_BOUNDS)
     searches = [c for c in found.checked.values() if c.verdicts[property.id] != "–"]
     broken = [c for c in searches if property.id in c.traces]
     widest = max(broken or searches, key=lambda c: c.states)
-    return Judged("violated" if broken else "holds", widest.states, widest.bounds)
+    return PropertyVerdict("violated" if broken else "holds", widest.states, widest.bounds)
 
 
 HOLDS = '<span class="says good">✓<span class="unseen"> holds</span></span>'
-DELIVERED = (f"of a model of delivery alone, within {DELIVERY_BOUNDS.prompts} prompts and a subscriber that goes away "
-             "once")
+DELIVERED = f"of a separate delivery model ({DELIVERY_BOUNDS.prompts} prompts, a subscriber that disconnects once)"
 
 
 def properties(found: Findings) -> str:
-    """The properties, by the search that judged them."""
-    searches: dict[Judged, list[Property]] = {}
+    """The properties, by the search that checked them."""
+    searches: dict[PropertyVerdict, list[Property]] = {}
     for p in JUDGED:
         searches.setdefault(judge_property(found, p)._replace(verdict=""), []).append(p)
-    headings = ("property", "what it says", "rules", "holds")
+    headings = ("property", "statement", "rules", "holds")
     head = "".join(f'<th scope="col">{heading}</th>' for heading in headings)
     body = ""
     for (_, states, bounds), judged_by_it in searches.items():
@@ -88,9 +87,9 @@ def properties(found: Findings) -> str:
         body += "</tbody>"
     widest = found.checked[CHECKED[0]]
     happen = f"{widest.possible - len(widest.unmet)} of the" if widest.unmet else "All"
-    reach = (f"{happen} {widest.possible} rows, outcomes and actions happen in the largest search: no property holds "
-             'because its case never comes. And each check can fail: some change under <a href="#whatif">What if …</a> '
-             'breaks it, and <a href="#history">r0–r4</a> break delivery.')
+    reach = (f"{happen} {widest.possible} transitions, outcomes and actions are reached in the largest search, so no "
+             "property holds vacuously. Each check can fail: every property is violated by at least one change in the "
+             'section <a href="#whatif">What if …</a>, and delivery by <a href="#history">r0–r4</a>.')
     traces = "".join(
         f'<details open><summary>{id} is violated within {bounds_text(c.bounds)}</summary><pre tabindex="0">'
         f"{escape(text)}</pre></details>" for c in found.checked.values() for id, text in c.traces.items())
@@ -100,8 +99,8 @@ def properties(found: Findings) -> str:
 
 # --- guarantees
 
-REPEATED = "cancel-on-entry"  # the mark has been shown to do so
-FIRST = 3  # examples that are not folded
+REPEATED = "cancel-on-entry"  # "Why it works" has already shown it
+FIRST = 3  # examples that are always visible
 
 
 def guarantees(found: Findings) -> str:
@@ -131,7 +130,7 @@ def matrix(found: Findings) -> str:
         if trace not in known:
             return f'<span class="says bad">✗ {steps}</span>'
         return (f'<button type="button" class="fails" data-show="{trace}"><span aria-hidden="true">✗</span> {steps}'
-                f'<span class="unseen"> steps: how {name} breaks {property}</span></button>')
+                f'<span class="unseen"> steps: how {name} violates {property}</span></button>')
 
     known = {trace.id for trace in counterexample_traces(found)}
     heads = [f'<abbr title="{escape(c.column.title)}">{c.name}</abbr>' for c in found.chapters.values()]
@@ -140,32 +139,32 @@ def matrix(found: Findings) -> str:
         for p in JUDGED), "matrix")
     revisions = "".join(f"<div><dt>{c.name}</dt><dd>{escape(c.column.title)} <span>{c.column.states:,} states</span>"
                         "</dd></div>" for c in found.chapters.values())
-    lead = ('<h3>Which properties break</h3><p class="note">A number says after how many steps: choose it to see them. '
-            "–: not asked. The models of r0–r4 have no crash and one session, those of r0–r3 no "
-            f"{explain('[[close]]')}, and r0 cancels nothing on entry. All, ref too, are searched within smaller "
-            "bounds than above.</p>")
+    lead = ('<h3>Violated properties</h3><p class="note">The number is the length of the shortest counterexample; '
+            "click it to step through. “–” means not modelled: r0–r4 are modelled with one session and without "
+            f"crashes, r0–r3 without {explain('[[close]]')}, r0 without cancel on entry. All columns, including ref, "
+            "use smaller bounds than the table above.</p>")
     return f'{lead}{table}<dl class="revisions">{revisions}</dl>'
 
 
 STORY = (
-    "r0 gave prompts no number and took no lock. A cancel looked for prompts that run or are queued, and missed those "
-    "that had not entered. Prompts ran side by side, stayed in the queue, or ended without an event.",
-    "r1 remembered a cancel by a flag, r2–r4 by a mark. But a mark needs a number on every prompt: [[prompts from "
-    "inside the process|in process]] had none, and a [[requeued|requeue]] turn lost its own. And [[handoff]] and "
-    "[[clear_queue]] were several steps each: other calls came in between.",
-    "r4 still leaves the queue behind a turn that ends in an error, lets clear_queue end a prompt that then runs, and "
-    "publishes the end of a prompt only after all turns that were queued behind it.",
-    "The reference adds: a seq on every prompt, one atomic step for each action, and the end written in the step in "
-    "which the prompt is done.",
+    "r0 gave prompts no number and used no lock. A cancel found only running and queued prompts, and missed those that "
+    "had not entered. Prompts ran concurrently, were stranded in the queue, or finished without an event.",
+    "r1 recorded a cancel as a flag, r2–r4 as a mark. But a mark needs a number on every prompt: [[internal "
+    "prompts|in process]] (e.g. of sub-agents) had none, and a [[requeued|requeue]] turn lost its own. Also, "
+    "[[handoff]] and [[clear_queue]] were not atomic, so other calls could interleave.",
+    "r4 never starts the prompts that are queued when a turn fails, lets clear_queue end a prompt that then runs, and "
+    "publishes the terminal event of a prompt only after all turns that were queued behind it.",
+    "The reference adds a seq on every prompt, atomic actions, and an atomic write of the terminal event when a prompt "
+    "finishes.",
 )
-TOLD = "queue-stranded-by-error"  # the flaw of the merged version that is easiest to understand
+TOLD = "queue-stranded-by-error"  # the easiest flaw of the merged version to understand
 
 
 def story() -> str:
     """What was wrong, and what the reference adds."""
     lines = "".join(f"<p>{explain(escape(line))}</p>" for line in STORY)
     return (f'<h3>What was wrong</h3><div class="story">{lines}</div><button type="button" data-show="flaw/{TOLD}">'
-            f"See {REVISIONS[-1]} leave a prompt in the queue</button>")
+            f"See how {REVISIONS[-1]} strands a prompt in the queue</button>")
 
 
 def flaws_of(name: str) -> set[str]:
@@ -187,16 +186,16 @@ def ladder() -> str:
         rows.append((name, str(len(now)), str(len(now - was)) if not first else "–", repaired, new))
         was = now
     returned = [flaw.name for flaw in FLAWS if ", " in flaw.where]
-    again = f"{', '.join(returned)} was repaired and came back." if returned else ""
+    again = f"{', '.join(returned)} was fixed and later reintroduced." if returned else ""
     last = REVISIONS[-1]
     merged, before = flaws_of(last), set[str]().union(*map(flaws_of, REVISIONS[:-1]))
-    return ("<h3>The repair ladder</h3><p class=\"note\">"
-            f"The merged version, {last}, has {len(merged)} flaws: {len(merged & before)} that were there before, and "
-            f"{len(merged - before)} that came with the last repair. {again}</p>" + draw_table(
-                "How many flaws each revision has", ("revision", "flaws", "new"), (row[:3] for row in rows),
+    return ("<h3>Flaws per revision</h3><p class=\"note\">"
+            f"The merged version, {last}, has {len(merged)} flaws: {len(merged & before)} from earlier revisions, and "
+            f"{len(merged - before)} introduced by the last fix. {again}</p>" + draw_table(
+                "Number of flaws per revision", ("revision", "flaws", "new"), (row[:3] for row in rows),
                 "ladder brief", right=(1, 2))
-            + '<details class="more"><summary>Which flaws each repair ended, and which came with it</summary>'
-            + draw_table("What each repair did", ("revision", "repaired in it", "that came with it"),
+            + '<details class="more"><summary>Flaws fixed and introduced by each revision</summary>'
+            + draw_table("Flaws fixed and introduced", ("revision", "fixed", "introduced"),
                          ((row[0], *row[3:]) for row in rows), "ladder") + "</details>")
 
 
@@ -228,32 +227,34 @@ def flaws(found: Findings) -> str:
 # --- what if
 
 def whatif(found: Findings) -> str:
-    """The changed protocols, each with what it breaks."""
+    """The changed protocols, each with the properties that it violates."""
     known = {trace.id for trace in change_traces(found)}
 
     def broken(id: str) -> str:
         result = found.changed[id]
         cells = [f'<button type="button" class="fails" data-show="{id}/{p}">{p} <span aria-hidden="true">✗</span> '
-                 f'{len(walk)}<span class="unseen"> steps</span></button>' if f"{id}/{p}" in known else
+                 f'{len(walk)}<span class="unseen"> step{"s" if len(walk) > 1 else ""}</span></button>'
+                 if f"{id}/{p}" in known else
                  f'<span class="says bad">{p} ✗</span>' for p, walk in result.broken.items()]
-        also = "" if result.broken else "no property, but "
-        cells += [f'<span class="says none">{also}{escape(goal)} never happens</span>' for goal in result.unmet]
+        also = "" if result.broken else "violates no property, but "
+        goals = [goal.replace("row ", "transition ", 1) for goal in result.unmet]
+        cells += [f'<span class="says none">{also}{escape(goal)} is unreachable</span>' for goal in goals]
         return " ".join(cells) or HOLDS
 
     def rows(ids: Iterable[str]) -> Iterable[Sequence[str]]:
         return ((f'<a href="#play/{id}/">{escape(CHANGES[id].title)}</a>', broken(id)) for id in ids)
 
     shown = [change.id for change in (*INSTEAD, *SEEDED_CHANGES)]
-    return (f'<details class="more"><summary>{len(shown)} changes, and what each breaks</summary>' + draw_table(
-        "Changed protocols, and what each breaks", ("what if …", "then"), rows(shown), "whatif-table")
+    return (f'<details class="more"><summary>{len(shown)} changes, and what each violates</summary>' + draw_table(
+        "Changed protocols, and what each violates", ("what if …", "violates"), rows(shown), "whatif-table")
         + "</details>")
 
 
 # --- rows, figures, limits
 
 def rows_table(rows: Iterable[Row]) -> str:
-    """The table that the life of a prompt is drawn from."""
-    return draw_table("The rows", ("trigger", "from", "to", "when", "ends", "rule"), (
+    """The transition table that the lifecycle diagram is drawn from."""
+    return draw_table("Transition table", ("trigger", "from", "to", "when", "outcome", "rule"), (
         (f"<code>{row.trigger.value}</code>", row.source.value.replace("_", " "), row.dest.value.replace("_", " "),
          escape(row.condition) or "–", row.outcome.value if row.outcome else "–", cite(row.rule)) for row in rows),
         "actions-table")
@@ -264,25 +265,25 @@ def figures(found: Findings) -> str:
     series = {name: [found.checked[b].states for b in bounds] for name, bounds in GROWTH.items()}
     legend = "".join(f'<li><span class="swatch {kind}"></span>{kind.replace("_", " ")}</li>' for kind in PROMPT_LOOKS)
     depth = columns("States by depth", widest.levels, "steps from the start", "states")
-    doing = shares("What prompts are doing, by depth", [level.prompts for level in found.levels], [*PROMPT_LOOKS],
+    doing = shares("States of prompts by depth", [level.prompts for level in found.levels], [*PROMPT_LOOKS],
                    "steps from the start", "prompts")
     grows = growth("States by the number of prompts", series, "prompts", "states")
-    return f"""<details class="more"><summary>{len(found.checked)} searches of the reference, drawn</summary>
+    return f"""<details class="more"><summary>Charts of {len(found.checked)} searches of the reference</summary>
 <div class="plots">
-<figure>{inline(depth)}<figcaption>States by depth, of the largest search: {widest.states:,}.</figcaption>
+<figure>{inline(depth)}<figcaption>States by depth in the largest search: {widest.states:,}.</figcaption>
 </figure>
-<figure>{inline(doing)}<figcaption>What prompts are doing, by depth, in the
+<figure>{inline(doing)}<figcaption>States of prompts by depth, in the
 {sum(level.states for level in found.levels):,} states within {bounds_text(LEVELS_PROFILE.bounds)}.
 <ul class="legend">{legend}</ul></figcaption></figure>
-<figure>{inline(grows)}<figcaption>Growth with the bound, by powers of ten.</figcaption></figure>
+<figure>{inline(grows)}<figcaption>States by the number of prompts (log scale).</figcaption></figure>
 </div></details>"""
 
 
 def limits(found: Findings) -> dict[str, str]:
-    """How far what was checked goes, for the section on what was not."""
+    """The largest bounds checked, for the section "Not checked"."""
     return {
         "most_prompts": str(max(b.prompts for b in found.checked)),
         "most_sessions": str(max(b.sessions for b in found.checked)),
-        "profiles": f"{len(PROFILES)} bounds of at most {max(p.bounds.prompts for p in PROFILES)} prompts, such as "
+        "profiles": f"{len(PROFILES)} settings of at most {max(p.bounds.prompts for p in PROFILES)} prompts, such as "
                     f"{bounds_text(PROFILES[0].bounds)}",
     }

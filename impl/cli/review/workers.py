@@ -1,4 +1,4 @@
-"""Who does the work of a review: this process alone, or one process for each processor."""
+"""The workers of a review: this process only, or a pool of processes."""
 
 import gc
 import multiprocessing
@@ -22,65 +22,57 @@ T = TypeVar("T")
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Here:
-    """Does each piece of work in this process, when what it found is asked for."""
+class Workers:
+    """Runs each piece of work in the pool; without a pool, in this process, when its result is requested."""
 
-    def __init__(self, done: Callable[[int, int], None]) -> None:
-        self.done = done
+    def __init__(self, pool: ProcessPoolExecutor | None, done: Callable[[int, int], None]) -> None:
+        self.pool, self.done = pool, done
 
     def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
+        """Starts a piece of work and returns a function that waits for its result."""
         self.done(0, 1)
+        future: Future[T] | None = self.pool.submit(_run_to_end, work, arguments, more) if self.pool else None
+        if future:
+            future.add_done_callback(lambda _: self.done(1, 0))
 
         def found() -> T:
-            result = work(*arguments, **more)
+            try:
+                if future:
+                    return future.result()
+                result = work(*arguments, **more)
+            except BrokenProcessPool:
+                raise UsageError("a worker process was killed, perhaps for lack of memory; the result is inconclusive: "
+                                 "try --jobs 1") from None
             self.done(1, 0)
             return result
 
         return found
 
 
-class Elsewhere:
-    """Does the work in other processes."""
-
-    def __init__(self, pool: ProcessPoolExecutor, done: Callable[[int, int], None]) -> None:
-        self.pool, self.done = pool, done
-
-    def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
-        self.done(0, 1)
-        future: Future[T] = self.pool.submit(_run_to_end, work, arguments, more)
-        future.add_done_callback(lambda _: self.done(1, 0))
-        return lambda: self.result(future)
-
-    def result(self, future: Future[T]) -> T:
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            raise UsageError("a process of the review was killed, perhaps for want of memory: nothing is claimed; "
-                             "try --jobs 1") from None
-
-
 def _run_to_end(work: Callable[..., T], arguments: tuple[object, ...], more: dict[str, object]) -> T:
-    """A search that was stopped cannot cross over to another process as it is."""
+    """Runs the work, and turns `StoppedError`, which cannot be pickled, into a `UsageError`."""
     try:
         return work(*arguments, **more)
     except StoppedError as error:
-        raise UsageError(f"{error}; nothing is claimed") from None
+        raise UsageError(f"{error}; the result is inconclusive") from None
 
 
 def _settle_in() -> None:
-    """Ctrl-C is for the process that shows the progress; it ends the others. States are tuples that never refer back to
-    themselves: to look for circles among millions of them takes a third of the time and finds none."""
+    """Prepares a worker.
+
+    It ignores Ctrl-C: the main process handles it and ends the workers. Garbage collection is off: states are tuples
+    without cycles, and traversing millions of them takes a third of the time and frees nothing."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[int, int], None]]:
-    """On a terminal, a bar. What it yields is told how many pieces of work are done, and how many more there are."""
+    """Shows a bar on a terminal. Yields a function that reports finished pieces of work and adds new ones."""
     bar = progress_bar(SpinnerColumn(), TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     task = bar.add_task("checking", total=0)
 
@@ -92,15 +84,15 @@ def progress() -> Iterator[Callable[[int, int], None]]:
 
 
 @contextmanager
-def open_workers(jobs: int) -> Iterator[Here | Elsewhere]:
-    """Somebody to do the work. Leaves no process behind."""
+def open_workers(jobs: int) -> Iterator[Workers]:
+    """Opens the workers. All processes are gone on exit."""
     with progress() as done:
         if jobs == 1:
-            yield Here(done)
+            yield Workers(None, done)
             return
         pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_settle_in)
         try:
-            yield Elsewhere(pool, done)
+            yield Workers(pool, done)
         except BaseException:
             for process in multiprocessing.active_children():
                 process.terminate()

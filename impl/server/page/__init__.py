@@ -1,4 +1,4 @@
-"""The live page: files beside this one, in which the states of a prompt and their colours are filled in."""
+"""The live page: static files in this directory, completed with the states of a prompt and their colours."""
 
 from functools import cache
 from importlib.resources import files
@@ -9,9 +9,9 @@ from starlette.types import Receive, Scope, Send
 from cancelmark.model.lifecycle import State
 from cancelmark.views.drawing import theme
 
-from ..answers import Answer, problem
+from ..answers import Response, problem
 
-# Nothing from elsewhere, no inline script, and nobody may frame it.
+# Only resources from this server, no inline scripts, no framing.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
           "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 HEADERS = {"content-security-policy": POLICY, "referrer-policy": "no-referrer",
@@ -22,7 +22,7 @@ FILES = {
     "/style.css": ("style.css", b"text/css; charset=utf-8"),
     "/icon.svg": ("icon.svg", b"image/svg+xml"),
 }
-PATHS = frozenset(FILES)  # who may see these need not have a token: they hold nothing
+PATHS = frozenset(FILES)  # served without a token: they contain no data
 
 
 COLUMN = '<div class="column {0}" data-state="{0}"><h3>{1}</h3><ol></ol><p class="earlier quiet" hidden></p></div>'
@@ -35,7 +35,7 @@ SLOTS = {
 
 @cache
 def read_file(name: str) -> bytes:
-    """The file with its slots filled in."""
+    """The file with its slots filled."""
     data = files(__package__).joinpath(name).read_text(encoding="utf-8")
     for slot, content in SLOTS.items():
         data = data.replace(slot, content)
@@ -51,9 +51,9 @@ class File:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["cancelmark.call"] = "page"
         if scope["method"] in ("GET", "HEAD"):
-            answer = Answer(200, read_file(self._name), self._kind, HEADERS)
+            answer = Response(200, read_file(self._name), self._kind, HEADERS)
         else:
-            answer = problem(405, "this is a page; GET it", {"allow": "GET, HEAD"})
+            answer = problem(405, f"{scope['method']} is not allowed here; use GET", {"allow": "GET, HEAD"})
         await answer(scope, receive, send)
 
 

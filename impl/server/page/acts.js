@@ -1,18 +1,18 @@
-// What people do: they send, cancel, stop, hold and resume, and they drop, edit and move up what waits.
+// User actions: send, cancel, stop, hold and resume; drop, edit and move up waiting prompts.
 //
-// Others may do the same at the same time. Each act is one call, and whoever comes too late is told what the server says.
+// Other clients may act concurrently. Each action is one call, and the loser of a race is shown the server's message.
 
 import { $, announce, list, promptOf, say, sessionOf, waits, watchers } from "./board.js";
 import { Refused, ask, here, inSession, newId } from "./wire.js";
 
-/** Does what the user asked for, and shows what goes wrong. What it returns as a text is what the user must know. */
+/** Runs an action and shows its error. If the action returns a string, shows it to the user. */
 export async function attempt(work) {
   try {
     const result = await work();
     complain(typeof result === "string" ? result : null);
     return result;
   } catch (error) {
-    complain(error instanceof Refused ? error.message : `The server cannot be reached (${error.message}).`);
+    complain(error instanceof Refused ? error.message : `The server is unreachable (${error.message}). Try again.`);
     if (error.status === 401) document.dispatchEvent(new Event("unauthorized"));
     return null;
   }
@@ -41,13 +41,13 @@ export async function send(lane, how = "send") {
 
 const call = (lane, rest, body) => ask("POST", inSession(lane.dataset.session, rest), body);
 
-/** Stops the prompt that the user sees running, and no other that has come after it. */
+/** Stops the prompt that the user sees running, but not one that has replaced it meanwhile. */
 async function stop(lane, hold) {
   const seen = list(sessionOf(lane)).find((prompt) => prompt.state === "active");
   const { stopped, held } = await call(lane, "stop", { hold, seq: seen?.seq });
   const then = hold && !held ? ", and the session is not held" : "";
-  if (seen && !stopped) return `Prompt #${seen.seq} is not running any more: nothing is stopped${then}`;
-  if (!stopped && !hold) return "Nothing runs: nothing is stopped";
+  if (seen && !stopped) return `Prompt #${seen.seq} is no longer running: nothing was stopped${then}`;
+  if (!stopped && !hold) return "Nothing is running: nothing was stopped";
 }
 
 export const LANE_ACTS = {
@@ -68,18 +68,18 @@ export const CARD_ACTS = {
   up: (prompt) => ask("POST", at(prompt, "/next")).then(() => null),
   drop: async (prompt) => {
     const { effect, outcome, into } = await ask("DELETE", at(prompt));
-    if (effect === "asked") return `Prompt #${prompt.seq} runs already, and was asked to stop`;
+    if (effect === "asked") return `Prompt #${prompt.seq} is already running and was asked to stop`;
     if (effect === "none" && outcome !== "canceled") {
-      return `Prompt #${prompt.seq} had ended before: ${say(outcome)}${into ? ` into #${into}` : ""}`;
+      return `Prompt #${prompt.seq} had already finished: ${say(outcome)}${into ? ` into #${into}` : ""}`;
     }
   },
   halt: async (prompt) => {
     const { stopped } = await ask("POST", inSession(prompt.session_id, "stop"), { seq: prompt.seq });
-    if (!stopped) return `Prompt #${prompt.seq} is not running any more: nothing is stopped`;
+    if (!stopped) return `Prompt #${prompt.seq} is no longer running: nothing was stopped`;
   },
 };
 
-/** Acts on the prompt of a card, if it is one that this can be done to. */
+/** Runs an action on the prompt of a card, if the card offers it. */
 export function act(card, name) {
   const button = card.querySelector(`[data-act="${name}"]`);
   const prompt = promptOf(card);
@@ -88,9 +88,9 @@ export function act(card, name) {
 
 // --- editing
 
-let release = null; // ends the hold for which this page edits
+let release = null; // releases the hold that this page took for editing
 
-/** Edits a text in a session that is held meanwhile, so that the prompt does not start. */
+/** Edits a text while holding the session, so that the prompt does not start. */
 async function edit(prompt) {
   if ($("editing").open) return;
   const session = await ask("GET", inSession(prompt.session_id, "").replace(/\/$/, ""));
@@ -100,7 +100,7 @@ async function edit(prompt) {
   }
   try {
     const waiting = await read(prompt);
-    if (!waits(waiting)) return `Prompt #${prompt.seq} does not wait any more: it is ${say(waiting.outcome || waiting.state)}`;
+    if (!waits(waiting)) return `Prompt #${prompt.seq} is no longer waiting: it is ${say(waiting.outcome || waiting.state)}`;
     const told = await editText(waiting);
     if (told) announce(told);
   } finally {
@@ -110,13 +110,13 @@ async function edit(prompt) {
   }
 }
 
-/** The prompt with its whole text: events have only the beginning. */
+/** The prompt with its full text: events carry only the beginning. */
 async function read(prompt) {
   const listed = await ask("GET", inSession(prompt.session_id, "prompts"));
   return listed.find(({ seq }) => seq === prompt.seq) ?? { ...prompt, state: "done", outcome: "done" };
 }
 
-/** Opens the editor, and closes it when the text is taken or the user goes back. */
+/** Opens the editor, and closes it when the server accepts the text or the user cancels. */
 function editText(prompt) {
   const { seq } = prompt;
   let { version = 0 } = prompt;
@@ -125,8 +125,8 @@ function editText(prompt) {
   warn(null);
   const watcher = (other) => {
     if (other.seq !== seq || other.session_id !== prompt.session_id) return;
-    if (!waits(other)) warn(`Prompt #${seq} does not wait any more: it is ${say(other.outcome || other.state)}.`);
-    else if ((other.version ?? 0) > version) warn(`Somebody else has changed the text: ${other.text}`);
+    if (!waits(other)) warn(`Prompt #${seq} is no longer waiting: it is ${say(other.outcome || other.state)}.`);
+    else if ((other.version ?? 0) > version) warn(`Another client has changed the text: ${other.text}`);
   };
   watchers.add(watcher);
   $("editing").showModal();
@@ -137,14 +137,14 @@ function editText(prompt) {
       event.preventDefault();
       try {
         await ask("PUT", at(prompt, "/text"), { prompt: $("editing-text").value, if_version: version });
-        answer = `Prompt ${seq} has the new text`;
+        answer = `Prompt ${seq}: text saved`;
         $("editing").close();
       } catch (error) {
-        if (!(error instanceof Refused)) return warn(`The server cannot be reached (${error.message}). Save again.`);
-        if (error.told.code !== "other_version") return warn(`${error.message}. Your text is kept here until you go back.`);
+        if (!(error instanceof Refused)) return warn(`The server is unreachable (${error.message}). Save again.`);
+        if (error.told.code !== "other_version") return warn(`${error.message}. Your text stays here until you close the editor.`);
         const now = await read(prompt);
-        version = error.told.version; // whoever saves once more has seen the other text
-        warn(`Somebody else has changed the text to: ${now.text} — Save again to put yours in its place.`);
+        version = error.told.version; // the user has now seen the other text and may overwrite it
+        warn(`Another client has changed the text to: ${now.text} — Save again to overwrite it.`);
       }
     };
     $("editing-back").onclick = () => $("editing").close();
@@ -163,4 +163,4 @@ function warn(message) {
 $("editing-text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("editing-form").requestSubmit();
 });
-addEventListener("pagehide", () => release?.()); // whoever closes the page edits no more
+addEventListener("pagehide", () => release?.()); // closing the page ends the edit

@@ -1,18 +1,18 @@
-// The live page: what the server tells, shown. It keeps no rules of the protocol: a card is where the server says it is.
+// The live page: shows the server's state. It implements no protocol rules: the server determines a card's state.
 //
-// On every connection the stream is opened first and the state is asked for second; what the stream says meanwhile
-// waits, and is applied after the state. So nothing is missed, and what is applied twice ends as it should.
+// On every connection the page opens the stream first and then requests a snapshot. Events that arrive meanwhile are
+// buffered and applied after the snapshot. So no event is missed, and applying one twice is idempotent.
 
 import { LANE_ACTS, act, attempt, send } from "./acts.js";
 import * as board from "./board.js";
 import { $, key, prompts, sessions } from "./board.js";
 import { Refused, ask, authorization, eventsOf, here, inSession, pageBefore, place } from "./wire.js";
 
-const SESSIONS_SHOWN = 50; // at first, and each time that earlier ones are asked for
-const RETRY = [500, 1000, 2000, 5000]; // milliseconds
+const SESSIONS_SHOWN = 50; // per page of sessions
+const RETRY = [500, 1000, 2000, 5000]; // backoff in milliseconds
 
-let earlier = null; // the query for sessions that are not shown yet
-let stream = null; // the AbortController of the open stream, and the only one that goes on
+let earlier = null; // the query for the previous page of sessions
+let stream = null; // the AbortController of the current stream; older ones stop
 
 // --- the stream
 
@@ -20,14 +20,14 @@ async function follow() {
   const mine = new AbortController();
   stream?.abort();
   stream = mine;
-  let seen = null; // the place of the last event
+  let seen = null; // the id of the last event
   for (let failures = 0; stream === mine; failures += 1) {
     const attempted = new AbortController();
     mine.signal.addEventListener("abort", () => attempted.abort());
     try {
       const headers = { Accept: "text/event-stream", ...authorization(), ...(seen && { "Last-Event-ID": seen }) };
       const response = await fetch(`v1/${here("events")}?client_id=${place.client}`, { headers, signal: attempted.signal });
-      if (!response.ok) throw new Refused(response.status, `the event stream was refused with ${response.status}`);
+      if (!response.ok) throw new Refused(response.status, `the server refused the event stream with status ${response.status}`);
       failures = 0;
       const waiting = [];
       let apply = (event) => waiting.push(event);
@@ -52,7 +52,7 @@ async function follow() {
   }
 }
 
-/** Asks for everything that can be seen now. */
+/** Requests a snapshot of all sessions and prompts. */
 async function look() {
   const known = (await ask("GET", here(`sessions?limit=${SESSIONS_SHOWN}`))) ?? [];
   if (!sessions.size) offerEarlier(pageBefore(known));
@@ -92,7 +92,7 @@ function offerEarlier(query) {
   $("earlier").hidden = !query;
 }
 
-/** Shows the sessions that were made before those that are shown. */
+/** Shows the previous page of sessions. */
 async function showEarlier() {
   const known = await ask("GET", here(`sessions${earlier}`));
   offerEarlier(pageBefore(known));
@@ -167,7 +167,7 @@ function step(by) {
   next?.scrollIntoView({ block: "nearest" });
 }
 
-/** Goes from card to card of a lane; above the first is the field for a prompt. */
+/** Moves the focus from card to card of a lane; above the first card is the prompt field. */
 function walk(lane, by) {
   const cards = [...(lane?.querySelectorAll(".card:not([hidden])") ?? [])];
   const at = cards.indexOf(document.activeElement?.closest?.(".card")) + by;
@@ -175,9 +175,9 @@ function walk(lane, by) {
   else cards[Math.min(at, cards.length - 1)]?.focus();
 }
 
-// --- what the page asks
+// --- dialogs
 
-/** Asks for one line of text. Gives null if the user goes back. */
+/** Asks for one line of text. Returns null if the user cancels. */
 function askFor({ title, label, value = "", secret = false }) {
   $("naming-title").textContent = title;
   $("naming-label").textContent = label;
@@ -198,7 +198,7 @@ function askFor({ title, label, value = "", secret = false }) {
 }
 
 async function newSession() {
-  const title = await askFor({ title: "New session", label: "Its title", value: `session ${sessions.size + 1}` });
+  const title = await askFor({ title: "New session", label: "Title", value: `session ${sessions.size + 1}` });
   if (!title) return;
   const made = await attempt(() => ask("POST", here("sessions"), { title }));
   if (made) board.showSession(made).lane.querySelector("input[name=prompt]").focus();
@@ -207,16 +207,16 @@ async function newSession() {
 async function askForToken() {
   if ($("naming").open) return;
   connection("needs a token");
-  const given = await askFor({ title: "This server wants a token", label: "The text of its token file", secret: true });
+  const given = await askFor({ title: "This server requires a token", label: "Content of the server's token file", secret: true });
   if (!given) return;
   place.token = given;
   sessionStorage.setItem("token", given);
   await attempt(open);
 }
 
-// --- beginning
+// --- start
 
-/** Offers the server's workspaces, and opens the one in the address, or the first; makes one if there is none. */
+/** Lists the server's workspaces and opens the one in the address, or the first; creates one if there is none. */
 async function open() {
   const known = (await ask("GET", "workspaces")) ?? [];
   const wanted = new URLSearchParams(location.hash.slice(1)).get("workspace");
@@ -224,7 +224,7 @@ async function open() {
   await openPath(wanted ?? chosen?.path ?? (await ask("GET", "version")).directory);
 }
 
-/** Opens the workspace of a path, and shows it. One that has been closed meanwhile comes back as it was. */
+/** Opens the workspace of a path and shows it. Reopening a closed workspace restores its state. */
 async function openPath(path) {
   const opened = await ask("POST", "workspaces", { path, client_id: place.client });
   if (!opened.is_ready) await ask("POST", `workspaces/${encodeURIComponent(opened.id)}/agent/init`, { interactive: true });
@@ -238,7 +238,7 @@ async function pick() {
   if (!path) {
     $("workspace").value = place.workspace.path;
     path = await askFor({
-      title: "Open a workspace", label: "The path of its directory, on the server's machine", value: place.workspace.path });
+      title: "Open a workspace", label: "Path of its directory on the server", value: place.workspace.path });
   }
   if (path) await attempt(() => openPath(path));
 }

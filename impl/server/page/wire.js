@@ -1,14 +1,14 @@
-// The wire, as the page needs it: calls, and the events of a stream.
+// The wire protocol as far as the page needs it: calls, and the events of a stream.
 //
 // The stream is read with fetch, not EventSource, because a token belongs in a header and not in an address.
 
 export const place = {
-  client: crypto.randomUUID ? crypto.randomUUID() : fallbackId(), // who this page is, to others who watch
+  client: crypto.randomUUID ? crypto.randomUUID() : fallbackId(), // this page's client id, shown to other clients
   token: sessionStorage.getItem("token"),
   workspace: null,
 };
 
-/** Why the server has not done something: in its own words, with what else it tells. */
+/** An error response of the server: its message, and the rest of its body. */
 export class Refused extends Error {
   constructor(status, message, told) {
     super(message);
@@ -29,14 +29,14 @@ export async function ask(method, path, body, { keepalive = false } = {}) {
   try {
     told = text ? JSON.parse(text) : null;
   } catch {
-    // not JSON: the status says enough
+    // not JSON: the status is enough
   }
-  if (!response.ok) throw new Refused(response.status, told?.message ?? `the server answered ${response.status}`, told);
+  if (!response.ok) throw new Refused(response.status, told?.message ?? `the server responded with status ${response.status}`, told);
   if (told && typeof told === "object") links.set(told, response.headers.get("Link"));
   return told;
 }
 
-const links = new WeakMap(); // of what was told: the header that says how to go on
+const links = new WeakMap(); // by response body: its Link header, for paging
 
 /** The query for the page before this one, or null. */
 export const pageBefore = (list) => links.get(list)?.match(/<(\?[^>]*)>; *rel="?prev/)?.[1] ?? null;
@@ -45,7 +45,7 @@ export const authorization = () => (place.token ? { Authorization: `Bearer ${pla
 export const here = (rest) => `workspaces/${encodeURIComponent(place.workspace.id)}/${rest}`;
 export const inSession = (id, rest) => here(`agent/sessions/${encodeURIComponent(id)}/${rest}`);
 
-/** The events of a stream: { id, data }, either of which may be null. Lines end with LF, CRLF or CR; a piece may end
+/** The events of a stream: { id, data }, either of which may be null. Lines end with LF, CRLF or CR; a chunk may end
  * anywhere. */
 export async function* eventsOf(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,7 +1,7 @@
-"""The schema of the database: which version it has, and how it becomes the next one.
+"""The schema of the database: its version, and the migrations to later versions.
 
-Everything is in the schema `cancelmark`. A database has many workspaces. `steps` is the journal of what was committed:
-under which id, on which version, by which node, and which actions of the protocol it was made of.
+Everything is in the schema `cancelmark`. A database has many workspaces. `steps` is the journal of commits: under which
+id, on which version, by which node, and of which actions of the protocol.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 from ..interface import StoreError
 from .step import FORGET, STEP, STEP_ALL
 
-LOCK = 0x434D_524B  # of those who migrate: CMRK
+LOCK = 0x434D_524B  # the advisory lock for migrations: CMRK
 
 TABLES = """
 CREATE SCHEMA IF NOT EXISTS cancelmark;
@@ -150,12 +150,13 @@ CREATE INDEX steps_by_age ON steps (made_at);
 MIGRATIONS: tuple[str, ...] = (
     TABLES + STEP + STEP_ALL,
     "SET LOCAL search_path = cancelmark;" + STEP + FORGET,
+    "SET LOCAL search_path = cancelmark;" + STEP,  # a turn's messages name their prompt
 )
 
 
 async def migrate(where: str, connection: AsyncConnection[Any]) -> None:
-    """Brings the schema up to date, whoever else starts at the same time. What fails or is interrupted leaves no
-    trace. A database of a later version is refused."""
+    """Bring the schema up to date, even if other nodes start at the same time. A migration that fails or is interrupted
+    has no effect. A database of a later version is refused."""
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         known = await (await connection.execute("SELECT to_regclass('cancelmark.schema_version')")).fetchone()
@@ -165,8 +166,8 @@ async def migrate(where: str, connection: AsyncConnection[Any]) -> None:
             assert row is not None
             version = row[0]
         if version > len(MIGRATIONS):
-            raise StoreError(where, f"the database has schema version {version} and this program knows "
-                                    f"{len(MIGRATIONS)}", "use a newer Cancelmark, or choose another database")
+            raise StoreError(where, f"the database has schema version {version}; this program supports "
+                                    f"{len(MIGRATIONS)}", "upgrade Cancelmark, or choose another database")
         for script in MIGRATIONS[version:]:
             await connection.execute(script.encode())
         if version < len(MIGRATIONS):

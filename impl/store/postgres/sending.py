@@ -1,8 +1,9 @@
-"""Steps on their way to the database: one statement each, or one for all that have gathered.
+"""Sends commits to the database: one statement each, or one statement for all that have gathered.
 
-**Group commit.** Few statements of a node are under way at a time. Steps that come meanwhile, of whatever workspace,
-gather and go together in the next statement: they share its way and its commit. Whoever comes when there is room goes
-at once and alone, so that a node with little to do waits for nobody. A statement that takes long is not waited for.
+**Group commit.** A node has few statements in flight at a time. Commits that come meanwhile, of whatever workspace,
+gather and go together in the next statement: they share its round trip and its commit. A commit that finds room goes at
+once and alone, so a node with little load adds no latency. A slow statement stops counting, so it does not hold the
+others up.
 """
 
 import asyncio
@@ -12,38 +13,38 @@ from uuid import UUID
 
 from ..interface import StoreError, Unconfirmed
 
-UNDER_WAY = 2  # statements of one node
-TOGETHER = 48  # steps in one statement
-LONG = 0.1  # seconds after which a statement that is under way does not count any more
+UNDER_WAY = 2  # statements in flight, of one node
+TOGETHER = 48  # commits in one statement
+LONG = 0.1  # seconds after which a statement in flight no longer counts
 
 _ANSWER = "SELECT o_status, o_version, o_epoch, o_owner, o_places, o_seqs FROM cancelmark"
 STEP = f"{_ANSWER}.step(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 STEP_ALL = f"{_ANSWER}.step_all(%s)"
 
-Asked: TypeAlias = tuple[UUID, UUID, str, str, int | None, int | None, str, str, str, str]  # what `step` is called with
+Asked: TypeAlias = tuple[UUID, UUID, str, str, int | None, int | None, str, str, str, str]  # the arguments of `step`
 Row: TypeAlias = tuple[Any, ...]
 Waiting: TypeAlias = "tuple[Asked, asyncio.Future[Row | None]]"
 
 
 class Connected(Protocol):
-    """What takes a statement to the database."""
+    """Sends a statement to the database."""
 
     async def fetch(self, query: str, *values: Any, once: bool) -> list[Row]: ...
 
 
 class Sender:
-    """Sends the steps of one node, for one event loop. No two steps of one session are given to it at a time."""
+    """Sends the commits of one node, for one event loop. Callers submit at most one commit of a session at a time."""
 
     def __init__(self, database: Connected) -> None:
         self._database = database
-        self._under_way: set[asyncio.TimerHandle] = set()  # statements, by when they do not count any more
+        self._under_way: set[asyncio.TimerHandle] = set()  # one timer per statement: when it stops counting
         self._waiting: list[Waiting] = []
         self._tasks: set[asyncio.Future[None]] = set()
 
     async def send(self, asked: Asked) -> Row | None:
-        """The answer to the step. None if it cannot be sent with others: then it is to be sent alone, and nothing of it
-        is kept. Raises `StoreError`."""
-        if len(self._under_way) < UNDER_WAY or not asked[2]:  # without a session, it may lock any
+        """The answer to the commit. None if it cannot be sent with others: nothing of it is kept, and it must be sent
+        alone. Raises `StoreError`."""
+        if len(self._under_way) < UNDER_WAY or not asked[2]:  # without a session, it may lock any session
             count = self._count()
             try:
                 return await self.send_alone(asked)
@@ -57,13 +58,13 @@ class Sender:
         return (await self._database.fetch(STEP, *asked, once=True))[0]
 
     def _count(self) -> asyncio.TimerHandle:
-        """A statement is sent."""
+        """Count a statement as in flight."""
         count: asyncio.TimerHandle = asyncio.get_running_loop().call_later(LONG, lambda: self._go_on(count))
         self._under_way.add(count)
         return count
 
     def _go_on(self, count: asyncio.TimerHandle) -> None:
-        """A statement is back, or takes long: what has gathered meanwhile is sent."""
+        """Stop counting a statement that has returned or is slow, and send what has gathered meanwhile."""
         count.cancel()
         self._under_way.discard(count)
         if self._waiting and len(self._under_way) < UNDER_WAY:
@@ -77,7 +78,7 @@ class Sender:
         rows: list[Row | None] | Exception
         try:
             rows = await self._send_all([asked for asked, _ in together])
-        except StoreError as error:  # what does not pass by itself is the trouble of one of them
+        except StoreError as error:  # a permanent error belongs to one of them: send each alone
             rows = error if error.retry or isinstance(error, Unconfirmed) else [None] * len(together)
         except Exception as error:
             rows = error

@@ -1,28 +1,36 @@
-"""The one statement with which a step is committed. It compares and writes; what a step is made of, a node computes.
+"""The one statement that commits a step. It compares and writes; the node computes what the step consists of.
 
-**In one statement**, since a node that hangs between two would hold a lock for as long as it hangs. Each statement in
-the function sees what was committed before the session was locked (READ COMMITTED). Run ids, and whether the session is
-closing, are judged here, and a seq is taken here (C1c, C1d).
+**One statement**, because a node that hangs between two statements would hold a lock for as long as it hangs. Each
+statement inside the function sees what was committed before the session was locked (READ COMMITTED). The function also
+checks run ids and whether the session is closing, and assigns the seq.
 
-**Three comparisons**, under the lock of the session's row: whether the step was kept before (`dup`), whether the node
-still owns the session (`lost`), and whether the session is what the step was computed on (`stale`). What a turn says is
-written by the same statement (C2a, C2b, C3a, C3b, C3c). Two more belong to a claim, which begins an epoch: a session is
-free, or its owner is dead (else `held`) (C4a, C4c).
+**Three comparisons**, under the lock of the session's row:
+- whether the step was committed before (`dup`);
+- whether the node still owns the session (`lost`): the fence;
+- whether the session is still at the version on which the step was computed (`stale`).
 
-**Places** are taken from the workspace's counter at the end. Its lock lasts to the commit, so that places are in the
-order of commits and have no gap (C8a). Locks are always taken in one order: workspace, sessions, counter.
+A turn's messages are written by the same statement. They name their prompt, and are refused once it is done: a
+connection that is cut may deliver them after the end was committed on another.
 
-**A prompt that the step accepts** has no number before. What else the step does with it calls it 0, and its message p0.
+A claim, which starts an epoch, needs two more comparisons: the session is unowned, or its owner is dead (else
+`held`).
 
-**Several steps in one statement**, each of another session: `step_all`. Each is compared and kept by itself. One that
-fails, or whose session another statement has locked, is answered with `alone`: nothing of it is kept, it has to be sent
-alone, and the others do not wait for it. They come in the order of their workspaces, so that two such statements take
-counters in one order.
+**Offsets** of events are taken from the workspace's counter at the end. Its lock lasts until the commit, so offsets are
+in the order of commits and have no gap. Locks are always taken in one order: workspace, sessions, counter.
+
+**A prompt that the step accepts** has no seq before. The rest of the step refers to it as 0, and to its message as p0.
+
+**Several steps in one statement**, each of another session: `step_all`. Each is compared and committed by itself. A
+step that fails, or whose session is locked by another statement, is answered with `alone`: nothing of it is kept, it
+must be sent alone, and the others do not wait for it. Steps come in the order of their workspaces, so two such
+statements take the counters in the same order.
+
+(C1c, C1d, C2a, C2b, C3a, C3b, C3c, C4a, C4c, C8a)
 """
 
-REFUSED = "CM001"  # an operation contradicts what is stored; the detail is its index
+REFUSED = "CM001"  # an operation contradicts what is stored; the detail has its index
 CLOSING = "CM002"  # the session accepts nothing more
-WORN_OUT = "CM003"  # the sequence gives a seq that a cancel has covered already: it was set back
+WORN_OUT = "CM003"  # the sequence was reset: its next seq is already covered by a cancel
 
 STEP = r"""
 CREATE OR REPLACE FUNCTION step(
@@ -109,7 +117,9 @@ BEGIN
             END IF;
         WHEN 'message' THEN
             IF NOT (present AND op->>2 = sid) AND NOT EXISTS (
-                    SELECT FROM sessions WHERE workspace_id = home AND id = op->>2) THEN
+                    SELECT FROM sessions WHERE workspace_id = home AND id = op->>2)
+               OR op->>9 IS NOT NULL AND NOT EXISTS (
+                    SELECT FROM prompts WHERE workspace_id = home AND seq = (op->>9)::bigint AND state <> 'done') THEN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
             END IF;
             INSERT INTO messages AS m

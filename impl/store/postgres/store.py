@@ -11,7 +11,17 @@ import psycopg
 
 from cancelmark.model.lifecycle import INITIAL
 
-from ..interface import Broken, ClosingSession, Refused, Store, StoreError, Unconfirmed, UnknownSession, closed, discard
+from ..interface import (
+    Broken,
+    ClosingSession,
+    ConstraintViolation,
+    Store,
+    StoreError,
+    Unconfirmed,
+    UnknownSession,
+    closed,
+    discard,
+)
 from ..operations import (
     AcceptPrompt,
     AppendEvent,
@@ -26,7 +36,7 @@ from ..operations import (
     RaiseMark,
     ReplaceText,
 )
-from ..records import TERMINAL, Event, Life, Message, PromptRecord, SessionRecord, Transition
+from ..records import TERMINAL, Event, Incarnation, MessageRecord, PromptRecord, SessionRecord, Transition
 from ..rows import (
     make_event,
     make_life,
@@ -36,7 +46,7 @@ from ..rows import (
     make_session,
     make_transition,
 )
-from ..steps import Answer, Committed, Conflict, Lost, Snapshot, Steps
+from ..steps import CommitAnswer, CommitRequest, Committed, Conflict, Lost, Snapshot
 from ..tail import Tail
 from .database import Database
 from .sending import Asked
@@ -46,7 +56,7 @@ log = logging.getLogger("cancelmark.store")
 
 V = TypeVar("V")
 
-PATIENCE = 5.0  # seconds in which steps are tried again under their id
+PATIENCE = 5.0  # seconds of retries under the commit's id
 PAUSES = (0.02, 0.1, 0.5)
 
 _PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments::text, revoked, front, version, begun,"
@@ -64,26 +74,27 @@ _HIGHEST = 2**63 - 1
 
 
 class PostgresStore(Store):
-    """One workspace of a database, for one event loop. Several nodes may have it open: steps are compared.
+    """One workspace of a database, for one event loop. Several nodes may have it open: each commit is compared with
+    what is stored.
 
-    Commits in one session are applied in the order in which the calls were made; those of different sessions are not
-    held up by each other.
+    Commits in one session are applied in the order of the calls. Commits in different sessions do not wait for each
+    other.
     """
 
-    UNSTORABLE: ClassVar[str] = "NUL or half a character in it (a lone surrogate); send whole ones"
+    UNSTORABLE: ClassVar[str] = "NUL or half a character (a lone surrogate); send valid Unicode without NUL"
     shared: ClassVar[bool] = True
 
     def __init__(self, database: Database, workspace: UUID) -> None:
         self.database, self.workspace = database, workspace
         self._listeners: list[Callable[[int], None]] = []
-        self._last: dict[str, asyncio.Future[None]] = {}  # of each session's commits that are under way
+        self._last: dict[str, asyncio.Future[None]] = {}  # the last commit in flight of each session
         self._tasks: set[asyncio.Task[None]] = set()
         self._tail = Tail()
-        self.seen = 0  # the highest seq in the workspace that a load has found
+        self.seen = 0  # the highest seq of the workspace, as of the last load
         self._open = True
 
     async def make(self, path: str = "", log: str = "") -> None:
-        """Sees to it that the database has the workspace."""
+        """Create the workspace in the database. Idempotent."""
         await self.database.fetch(
             "WITH made AS (INSERT INTO cancelmark.workspaces (id, path, log, open, ready)"
             " VALUES (%s, %s, %s, true, false) ON CONFLICT DO NOTHING)"
@@ -92,9 +103,9 @@ class PostgresStore(Store):
 
     # --- writing
 
-    def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+    def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answer: asyncio.Future[CommitAnswer] = loop.create_future()
         if not self._open:
             answer.set_exception(closed(self.database.where))
             return answer
@@ -114,8 +125,8 @@ class PostgresStore(Store):
         task.add_done_callback(leave)
         return answer
 
-    async def _complete(self, steps: Steps, before: "asyncio.Future[None] | None", answer: "asyncio.Future[Answer]",
-                        ) -> None:
+    async def _complete(self, steps: CommitRequest, before: "asyncio.Future[None] | None",
+                        answer: "asyncio.Future[CommitAnswer]") -> None:
         if before:
             await before
         try:
@@ -123,14 +134,14 @@ class PostgresStore(Store):
         except Exception as error:
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # whoever waits hears of it; nobody has to wait
+                answer.exception()  # mark it as retrieved: the caller may have stopped waiting
         else:
             if isinstance(result, Committed) and result.events:
                 self.hear(result.events[-1])
             if not answer.done():
                 answer.set_result(result)
 
-    async def _commit(self, steps: Steps) -> Answer:
+    async def _commit(self, steps: CommitRequest) -> CommitAnswer:
         try:
             encoded = [encode(operation) for operation in steps.operations]
             operations = _dumps(encoded)
@@ -140,7 +151,7 @@ class PostgresStore(Store):
                   steps.claim, steps.release, _dumps(steps.actions), operations)
         for name in (steps.session_id, steps.id):
             if "\0" in name:
-                raise self.database.explain(UnicodeError("an id with NUL in it"), True)
+                raise self.database.explain(UnicodeError("an id contains NUL"), True)
         status, version, epoch, owner, places, seqs = await self._try(steps, values)
         match status:
             case "ok" | "dup":
@@ -154,16 +165,16 @@ class PostgresStore(Store):
 
     def _remember(self, operations: Sequence[Operation], encoded: Iterable[Sequence[Any]], places: Iterable[int],
                   ) -> None:
-        """Keeps what was added to the log: whoever watches asks for it now."""
+        """Add the appended events to the tail: subscribers ask for them next."""
         if any(isinstance(op, DropEvent) for op in operations):
             self._tail = Tail()
         added = ((op, len(told[3])) for op, told in zip(operations, encoded) if isinstance(op, AppendEvent))
         self._tail = self._tail.grow((Event(place, op.session_id, op.run_id, op.type, op.payload), size)
                                      for place, (op, size) in zip(places, added))
 
-    async def _try(self, steps: Steps, values: Asked) -> tuple[Any, ...]:
-        """The answer to the steps. They are repeated under their id until it comes, or patience is over; then nobody is
-        told that they failed (C2b, C2c)."""
+    async def _try(self, steps: CommitRequest, values: Asked) -> tuple[Any, ...]:
+        """The answer to the commit. Retries with backoff under its id until the answer comes or `PATIENCE` is over; an
+        unknown outcome is then never reported as a failure. (C2b, C2c)"""
         loop = asyncio.get_running_loop()
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
@@ -176,27 +187,27 @@ class PostgresStore(Store):
                 if isinstance(cause, psycopg.Error) and (judged := self._judge(steps, cause, state)):
                     raise judged from cause
                 doubt = doubt or isinstance(error, Unconfirmed)
-                known = bool(steps.id) or not doubt  # without an id only what may be repeated is
+                known = bool(steps.id) or not doubt  # without an id the operations are idempotent
                 if not (error.retry or state == "23505") or loop.time() >= end or not self._open:
                     if doubt and not isinstance(error, Unconfirmed) and known:
-                        raise Unconfirmed(error.where, "the database has not answered, and it is not known whether "
-                                          "this is kept", "repeat it (a prompt under the same run id)") from error
+                        raise Unconfirmed(error.where, "the database has not answered, and the outcome is unknown",
+                                          "retry (a prompt under the same run id)") from error
                     raise
                 await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
                 attempt += 1
 
-    def _judge(self, steps: Steps, error: psycopg.Error, state: str) -> StoreError | None:
-        """What the step function has raised."""
+    def _judge(self, steps: CommitRequest, error: psycopg.Error, state: str) -> StoreError | None:
+        """The store error for an error that the step function has raised, or None."""
         where = self.database.where
         if state == REFUSED:
-            return Refused(where, steps.operations[int(error.diag.message_detail or 0)])
+            return ConstraintViolation(where, steps.operations[int(error.diag.message_detail or 0)])
         if state == CLOSING:
             return ClosingSession(where, "the session is closing", "open its workspace again")
         if state == WORN_OUT:
-            return Broken(where, "the sequence of seqs is behind what was given out",
-                          "set cancelmark.seqs to the highest seq or mark")
+            return Broken(where, "the sequence cancelmark.seqs was reset below a seq already given out",
+                          "set it to the highest seq or mark")
         if state == "23505" and error.diag.constraint_name == "one_active":
-            return Refused(where, next(op for op in steps.operations if isinstance(op, MovePrompt)))
+            return ConstraintViolation(where, next(op for op in steps.operations if isinstance(op, MovePrompt)))
         return None
 
     def is_storable(self, text: str) -> bool:
@@ -279,7 +290,7 @@ class PostgresStore(Store):
                           " ORDER BY position")
 
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                       last: int | None = None) -> list[Message]:
+                       last: int | None = None) -> list[MessageRecord]:
         where, values = ["session_id = %s"], [session_id]
         for relation, id in ((">=", since), ("<", before)):
             if id is not None:
@@ -322,12 +333,13 @@ class PostgresStore(Store):
         rows = await self._fetch("SELECT latest, floor FROM cancelmark.logs WHERE workspace_id = %s")
         return (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
 
-    async def lives(self) -> list[Life]:
-        """The same for all nodes: the database is one life, after those of a file that was moved here."""
+    async def incarnations(self) -> list[Incarnation]:
+        """The lives of the log, the same for all nodes: the database is one life, after those of a file that was moved
+        here."""
         known = await self._read(
             make_life, "SELECT first, name FROM cancelmark.lives WHERE workspace_id = %s ORDER BY first")
         rows = await self._fetch("SELECT log FROM cancelmark.workspaces WHERE id = %s")
-        return known or [Life(1, str(rows[0][0])) for _ in rows]
+        return known or [Incarnation(1, str(rows[0][0])) for _ in rows]
 
     # --- listening
 
@@ -336,7 +348,8 @@ class PostgresStore(Store):
         return lambda: discard(self._listeners, listener)
 
     def hear(self, latest: int) -> None:
-        """The log has come to that place: by a commit of this node, or of another. Nothing else publishes (C2d)."""
+        """Notify the listeners that the log has reached that offset, by a commit of this node or of another. Nothing
+        else publishes. (C2d)"""
         for listener in self._listeners:
             listener(latest)
 
@@ -344,7 +357,7 @@ class PostgresStore(Store):
         self._open = False
 
     async def settle(self) -> None:
-        """Waits for the commits that are under way."""
+        """Wait for the commits in flight."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -362,14 +375,14 @@ class PostgresStore(Store):
 
 
 def encode(op: Operation) -> list[Any]:
-    """An operation as the step function reads it. What is kept as JSON is a text in it: PostgreSQL reads no list in
-    which there is a NUL."""
+    """The operation as the step function reads it. What is stored as JSON is passed as text: PostgreSQL cannot read a
+    list that contains NUL."""
     match op:
         case MovePrompt():
             return ["move", op.seq, op.state.value, op.outcome and op.outcome.value, op.into]
-        case PutMessage(m):
+        case PutMessage(m, during):
             return ["message", m.id, m.session_id, m.role, _dumps(m.parts), m.model, m.provider, m.created_at,
-                    m.updated_at]
+                    m.updated_at, during]
         case AppendEvent():
             return ["event", op.session_id, op.type, _dumps(op.payload), op.run_id]
         case AcceptPrompt():

@@ -1,1 +1,1 @@
-"""The fast engine of the search: the same states in the same order, on machine words. Needs numba."""
+"""The fast engine: visits the same states in the same order, encoded as machine words. Needs a C compiler."""

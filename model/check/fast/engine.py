@@ -1,9 +1,9 @@
-"""The same search on machine words: `kernel` runs it, `tables` says what can be done, and `explore` is the definition.
+"""The fast engine: the same search on machine words. `tables` lists the possible moves, and `kernel` runs the loop.
 
-States are met in the same order as by the plain explorer, so counts, depth and shortest traces are the same too. What
-the search brings home is *where* something was first seen. The plain explorer then goes there, along a path that is
-recovered level by level, and judges the place itself: no violation is reported and no goal is called met that it has
-not seen with its own eyes.
+States are visited in the same order as in the plain explorer, so counts, depth and shortest traces are the same. The
+search itself only reports *at which state* a violation or goal first occurred. The plain explorer then follows a path
+to that state, reconstructed level by level, and checks the state itself. No violation or goal is reported that the
+plain explorer has not confirmed.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from ...properties import Bounds, Property, ServerStep
 from ...protocol import Behaviour
 from ...session import NoPrompt
 from ..estimate import deepest, estimate, magnitude
-from ..plain import Explorer, nothing_collected
+from ..plain import Explorer, gc_disabled
 from ..result import Progress, Reduction, Result, Watch
 from . import kernel
 from .kernel import Plan, Search, Seen
@@ -24,22 +24,22 @@ from .reductions import Commuting, can_commute
 from .run_id_cases import without_run_ids
 from .tables import EndsTooWide, Sessions, Tables
 
-CHUNK = 1 << 18  # states between two looks at the watch
-LEAST, MOST = 1 << 16, 1 << 24  # the first size of the set, in words, is between these
+CHUNK = 1 << 18  # states between two calls of `watch`
+LEAST, MOST = 1 << 16, 1 << 24  # the initial size of the set, in words, is between these
 
 
 class ChoosyError(Exception):
-    """Sessions are not alike: something can happen everywhere in more than one way."""
+    """Sessions are not symmetric: an action on all sessions can happen in more than one way."""
 
 
 class FastExplorer:
-    """One search, with everything it remembers."""
+    """One search and all its state."""
 
     def __init__(
         self, protocol: Behaviour, bounds: Bounds, properties: Sequence[Property] | None = None,
         reductions: Collection[Reduction] = (), threads: int | None = None,
     ) -> None:
-        """`threads`, a power of two: as many as there are processors, unless given."""
+        """`threads` must be a power of two. By default it is derived from the number of processors."""
         self.threads = kernel.usable_threads() if threads is None else threads
         self.plain = Explorer(protocol, bounds, properties)
         self.bounds = bounds
@@ -53,12 +53,12 @@ class FastExplorer:
         self.lay_out(0 if Reduction.FINISHED in self.reductions else 3)
 
     def lay_out(self, end_bits: int) -> None:
-        """Begins anew, with words in which the end of a prompt has so many bits."""
+        """Restart the search with a layout in which each prompt's end has that many bits."""
         self.layout = Layout(self.bounds, end_bits)
         self.tables = Tables(
             self.sessions, self.layout, forget=Reduction.FINISHED in self.reductions,
             urgent=Commuting(self.sessions).urgent if Reduction.COMMUTING in self.reductions else lambda *_: repeat(()))
-        self.levels = [0]  # where each level begins
+        self.levels = [0]  # the index of each level's first state
         first = LEAST
         while not self.reductions and first < min(MOST, self.expected / kernel.LOAD):
             first *= 2
@@ -68,7 +68,7 @@ class FastExplorer:
 
     # --- the search
 
-    @nothing_collected()
+    @gc_disabled()
     def search(self, max_states: int | None = None, watch: Watch | None = None) -> Result:
         result = self.result
         try:
@@ -78,7 +78,7 @@ class FastExplorer:
         except (TooWide, MemoryError) as error:
             result.stopped = str(error) or "out of memory"
         except (IllegalTrigger, NoPrompt) as error:
-            result.stopped, result.broken = f"an action does what its rows do not allow: {error}", True
+            result.stopped, result.broken = f"an action does something that its rows do not allow: {error}", True
         result.states, result.edges = self.met.size, self.met.edges
         result.levels = self.sizes
         result.reductions = self.reductions
@@ -104,7 +104,7 @@ class FastExplorer:
                 self.lay_out(self.layout.end_bits)
 
     def level(self, max_states: int | None, watch: Watch | None) -> str | None:
-        """Expands the states of the last level."""
+        """Expand the states of the last level."""
         met, end = self.met, self.levels[-1]
         tabled = False
         while met.expanded < end:
@@ -121,7 +121,7 @@ class FastExplorer:
         return None
 
     def table(self, end: int) -> None:
-        """Tables what the sessions can do that occur in the states up to `end`."""
+        """Tabulate the moves of all sessions that occur in the states up to `end`."""
         tables = self.tables
         tables.add(self.met.find_untabled(self.plan, end))
         if tables.choosy and Reduction.SYMMETRY in self.reductions:
@@ -131,17 +131,17 @@ class FastExplorer:
 
     @property
     def plan(self) -> Plan:
-        """What the kernel has to know, as long as nothing is added to the tables."""
+        """The kernel's view of the tables. Adding to the tables invalidates it."""
         layout, tables = self.layout, self.tables
         return Plan(
             self.bounds.sessions, layout.low, layout.session_bits, self.bounds.prompts, layout.ends, layout.end_bits,
             Reduction.SYMMETRY in self.reductions, tables.case_of.address, _address(tables.cases),
             _address(tables.moves), tables.unrest_of_end.buffer_info()[0], len(self.sessions.at_rest))
 
-    # --- judging
+    # --- checking properties
 
     def judge(self) -> None:
-        """Lets the plain explorer look at each state at which something was first seen."""
+        """Let the plain explorer check each state at which a violation or goal first occurred."""
         first = self.first_seen()
         for path in self.paths(sorted(set(first.values()))):
             state = self.follow(path)
@@ -149,12 +149,13 @@ class FastExplorer:
                 self.plain.judge_rest(state, [p for p in self.plain.decode(state).prompts if p.state is State.DONE])
         unseen = first.keys() - self.result.violations.keys() - self.result.met.keys()
         if unseen:
-            raise RuntimeError(f"the tables show what the plain explorer does not see: {', '.join(sorted(unseen))}")
+            raise RuntimeError(f"the plain explorer does not confirm findings of the fast engine: "
+                               f"{', '.join(sorted(unseen))}; please report this bug")
         if not self.result.stopped:
             self.judge_progress()
 
     def first_seen(self) -> dict[str, int]:
-        """Where each property was first broken and each goal first met, as places in `words`."""
+        """The index in `words` at which each property was first violated and each goal first reached."""
         first: dict[str, int] = {}
 
         def note(ids: Iterable[str], at: int) -> None:
@@ -178,8 +179,8 @@ class FastExplorer:
         return first
 
     def judge_progress(self) -> None:
-        """The system must not be able to go round in circles. If it can, then so can one of the sessions by itself,
-        and mostly none can. Otherwise the plain explorer looks at the states with such a session, in order of depth."""
+        """Check that the system's own steps cannot form a cycle. If they can, then a single session can cycle too, and
+        usually none can. Otherwise the plain explorer checks the states with such a session, in order of depth."""
         if not any(p.id == "progress" for p in self.plain.properties):
             return
         restless = self.sessions.restless()
@@ -191,7 +192,7 @@ class FastExplorer:
                 return
 
     def with_sessions(self, numbers: set[int]) -> Iterator[int]:
-        """The places of states that have one of these sessions."""
+        """The indexes of the states that contain one of these sessions."""
         mask = (1 << self.layout.session_bits) - 1
         for at, word in enumerate(self.met.words.view[:self.met.size]):
             if any(word >> begin & mask in numbers for begin in self.layout.sessions):
@@ -200,7 +201,7 @@ class FastExplorer:
     # --- paths
 
     def paths(self, places: list[int]) -> list[list[int]]:
-        """A shortest path of words to the state at each of these places."""
+        """A shortest path of words to the state at each of these indexes."""
         parent: dict[int, int] = {}
         needed = set(places)
         words = self.met.words.view
@@ -221,7 +222,7 @@ class FastExplorer:
         return paths
 
     def follow(self, path: list[int]) -> int:
-        """The plain explorer's state at the end of the path, which from then on it knows a way to."""
+        """The plain explorer's state at the end of the path. The explorer learns the path, so it can build a trace."""
         state = self.plain.root()
         for word in path[1:]:
             state = self.step(state, word)
@@ -232,10 +233,10 @@ class FastExplorer:
             if self.word(after) == word:
                 self.plain.parent.setdefault(after, state)
                 return after
-        raise RuntimeError("the tables lead where no change of the protocol does")
+        raise RuntimeError("the fast engine took a step that the protocol does not allow; please report this bug")
 
     def word(self, state: int) -> int:
-        """The word of a state of the plain explorer; 0 if it has a session that was never met."""
+        """The word for a state of the plain explorer; 0 if it contains an unknown session."""
         situation = self.plain.situation(state)
         server = situation.server
         found = [self.sessions.find(without_run_ids(session)) for session in server.sessions]

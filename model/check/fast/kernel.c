@@ -1,9 +1,9 @@
-/* The fast explorer's inner loops: states are words, and what they can do is looked up in tables.
+/* The fast explorer's inner loops: states are words, and their moves are looked up in tables.
 
-   Nothing here knows the protocol. `tables.py` works out, with the protocol's own rows and actions, what each session
-   can do; the loops only add up words and remember which they have met. No function calls the system or another
-   library, allocates, or shares anything that it writes: several threads can work on one search, as `kernel.py` has
-   them do. */
+   This file knows nothing about the protocol. `tables.py` computes each session's moves with the protocol's own rows
+   and actions; the loops only add words and remember which they have visited. No function makes system calls, calls
+   another library, allocates memory, or shares anything that it writes. Several threads can therefore work on one
+   search, as in `kernel.py`. */
 
 #include <stdint.h>
 
@@ -13,54 +13,54 @@
 
 typedef uint64_t Word;
 
-/* What applies to words with (word & need) == want. */
+/* A case applies to words with (word & need) == want. */
 typedef struct {
     Word need, want;
     uint32_t moves, moves_end;
-    uint32_t unrest; /* what unfinished prompts break at rest: a bit for each property */
-    uint16_t quiet;  /* whether the session is at rest */
-    uint16_t urgent; /* whether its moves are made before anything else happens */
+    uint32_t unrest; /* liveness properties that unfinished prompts violate at quiescence, one bit each */
+    uint16_t quiet;  /* whether the session is quiescent */
+    uint16_t urgent; /* whether its moves are taken at once, before all others */
 } Case;
 
-/* Possible for words with word & left; leads to (word & keep) + add. */
+/* A move is possible for words with word & left, and leads to (word & keep) + add. */
 typedef struct {
     Word left, keep, add;
-    uint32_t shows;      /* the number of what it shows */
+    uint32_t shows;      /* the number of its set of violations and goals */
     uint16_t changes;    /* whether it changes the session */
-    uint16_t everywhere; /* the number of an action that happens in all sessions at once, or 0 */
+    uint16_t everywhere; /* the number of an action on all sessions at once, or 0 */
 } Move;
 
-/* What the words mean and what they can do. */
+/* The layout of words, and the tables. */
 typedef struct {
     int64_t sessions, low, session_bits, prompts, ends, end_bits, symmetric;
-    int32_t *case_of; /* by session, and its number, seq and closing: its first case; 0: not tabled yet */
+    int32_t *case_of; /* by session, and its number, seq and closing: its first case; 0: not tabulated yet */
     const Case *cases;
     const Move *moves;
-    const uint32_t *unrest_of_end; /* by end and run id: what the prompt breaks at rest */
-    int64_t at_rest;               /* properties that are judged at rest */
+    const uint32_t *unrest_of_end; /* by end and run id: the liveness properties that the prompt violates */
+    int64_t at_rest;               /* the number of liveness properties */
 } Plan;
 
-/* Where things were first seen, as the place of the state in the order in which states are met; -1: nowhere. */
+/* Where each violation and goal was first seen, as the index of the state in visiting order; -1: never. */
 typedef struct {
     int64_t *shown, *unrest;
-    int64_t *crossed; /* by the number of an action everywhere, closing, and the sessions that it changed */
+    int64_t *crossed; /* by the number of an action on all sessions, closing, and the sessions that it changed */
 } Seen;
 
-/* The set: 2^bits places, of which each of 2^part_bits parts is filled by one thread. 0 is an empty place. */
+/* The set: a hash table of 2^bits slots in 2^part_bits partitions, each filled by one thread. 0 is an empty slot. */
 typedef struct {
     Word *places;
     int64_t bits, part_bits;
 } Set;
 
-#define AHEAD 24     /* words from asking for a place in memory until it is looked at */
-#define BLOCK 256    /* states that one thread expands before it looks up what they led to */
-#define MOST 1024    /* moves of a word */
+#define AHEAD 24     /* prefetch distance, in words */
+#define BLOCK 256    /* states that one thread expands before it looks up their successors */
+#define MOST 1024    /* maximum number of moves of a word */
 #define SESSIONS 8   /* more do not fit into a word */
-#define RECENT 10    /* bits of a place among the words that were led to last */
+#define RECENT 10    /* the cache of recent successors has 2^RECENT slots */
 
 static inline Word spread(Word word) { return word * 11400714819323198485u; } /* 2^64 by the golden ratio, odd */
 
-/* The word with its sessions in order of their numbers, and the ends of finished prompts moved with them. */
+/* The word with its sessions sorted by number, and the ends of finished prompts reassigned accordingly. */
 Word canonical(const Plan *plan, Word word) {
     const int64_t bits = plan->session_bits, end_bits = plan->end_bits, sessions = plan->sessions;
     const Word mask = ((Word)1 << bits) - 1;
@@ -96,7 +96,7 @@ static inline void note(int64_t *first, int64_t at) {
     if (*first < 0) *first = at;
 }
 
-/* What happens in all sessions at once; 0 if it is not possible in one of them. */
+/* The successor by an action on all sessions at once; 0 if a session does not allow it. */
 static Word happen_everywhere(
     const Plan *plan, const Seen *seen, const Case *const *cases, const Move *move, Word word, int64_t at) {
     Word after = (word & move->keep) + move->add;
@@ -113,7 +113,7 @@ static Word happen_everywhere(
     return after;
 }
 
-/* Notes what is broken if the system is at rest in this word. */
+/* Records the liveness violations if the system is quiescent in this word. */
 static void judge_rest(const Plan *plan, const Seen *seen, Word word, uint32_t broken, int64_t at) {
     for (int64_t p = 0; p < plan->prompts; p++) {
         const Word end = word >> (plan->ends + p * plan->end_bits) & (((Word)1 << plan->end_bits) - 1);
@@ -123,8 +123,8 @@ static void judge_rest(const Plan *plan, const Seen *seen, Word word, uint32_t b
         if (broken >> p & 1) note(&seen->unrest[p], at);
 }
 
-/* Writes what the word at this place leads to, in the order of the model's `changes`; returns the end of what it has
-   written, or 0 if an action that happens everywhere is not possible in all sessions. */
+/* Writes the successors of the word at this index, in the order of the model's `changes`. Returns the end of the
+   output, or 0 if a session does not allow an action on all sessions. */
 static inline __attribute__((always_inline)) Word *lead_on(
     const Plan *plan, const Seen *seen, Word word, int64_t at, Word *out, const int several) {
     const Case *cases[SESSIONS];
@@ -160,8 +160,8 @@ static inline __attribute__((always_inline)) Word *lead_on(
     return out;
 }
 
-/* Drops the words that were led to a little while ago, as half of them were: they are in the set, or on their way there.
-   `recent` has a place for each of 2^RECENT words, which the processor has at hand. Returns the end of what is left. */
+/* Drops recent successors, about half of all: they are already in the set, or on their way there. `recent` is a table
+   of 2^RECENT slots that fits into the processor's cache. Returns the end of the remaining words. */
 static inline Word *drop_recent(Word *recent, Word *words, const Word *end) {
     Word *out = words;
     for (; words < end; words++) {
@@ -173,8 +173,8 @@ static inline Word *drop_recent(Word *recent, Word *words, const Word *end) {
     return out;
 }
 
-/* Puts words into the set. With `kept`, those that were there already become 0 where they are; otherwise the new ones
-   are written to `out`. Returns how many are new. */
+/* Inserts words into the set. With `kept`, duplicates become 0 in place; otherwise the new words are written to `out`.
+   Returns the number of new words. */
 static inline __attribute__((always_inline)) int64_t put_in(
     const Set *set, const Word *words, int64_t count, Word *out, const int kept) {
     const int shift = 64 - (int)set->bits;
@@ -198,10 +198,9 @@ static inline __attribute__((always_inline)) int64_t put_in(
 
 /* --- one thread */
 
-/* Goes on with a breadth-first search: `words` in the order in which they are met, `pending` for what a block leads to.
-   `progress` is how many have been expanded, how many there are, and the edges seen. It stops when `end` words have
-   been expanded or `room` words have been met. Returns 0, or -1 if an action that happens everywhere is not possible
-   in all sessions. */
+/* Continues a breadth-first search. `words` are in visiting order; `pending` is a buffer for the successors of a block.
+   `progress` has the numbers of words expanded, words visited, and edges. It stops when `end` words have been expanded
+   or `room` words have been visited. Returns 0, or -1 if a session does not allow an action on all sessions. */
 int64_t search(
     const Plan *plan, const Seen *seen, const Set *set, Word *words, Word *pending, int64_t *progress,
     int64_t end, int64_t room) {
@@ -223,11 +222,12 @@ int64_t search(
     return 0;
 }
 
-/* --- several threads, in three rounds: each expands a share of the words, each looks up what falls into its part of
-   the set, and each collects what is new from its share. So words are met in the same order as by one thread. */
+/* --- several threads, in three rounds: each expands a share of the words, each looks up the successors in its own
+   partition of the set, and each collects the new words of its share. The visiting order is that of a single thread. */
 
-/* What the words from `at` to `end` lead to, but for what is dropped, by parts, and for each in which part it is. `outs`
-   is where each part is written to, and afterwards where it ends. Returns the edges, or -1 as `search` does. */
+/* Writes the successors of the words from `at` to `end`, without the dropped ones, by partition, and the partition of
+   each. `outs` has the start of each partition's output, and afterwards its end. Returns the number of edges, or -1 as
+   `search` does. */
 int64_t expand(
     const Plan *plan, const Seen *seen, const Set *set, const Word *words, int64_t at, int64_t end,
     Word **restrict outs, uint8_t *restrict parts) {
@@ -248,10 +248,10 @@ int64_t expand(
     return edges;
 }
 
-/* Puts words into the set; those that were there already become 0. Returns how many are new. */
+/* Inserts words into the set; duplicates become 0. Returns the number of new words. */
 int64_t put(const Set *set, Word *words, int64_t count) { return put_in(set, words, count, words, 1); }
 
-/* Writes the words that are new, in the order in which they were met. */
+/* Writes the new words in visiting order. */
 void collect(Word **parted, const uint8_t *parts, int64_t new, Word *words) {
     for (Word *end = words + new; words < end;) {
         const Word word = *parted[*parts++]++;
@@ -260,9 +260,9 @@ void collect(Word **parted, const uint8_t *parts, int64_t new, Word *words) {
     }
 }
 
-/* --- besides */
+/* --- queries */
 
-/* Collects what sessions of these words are not tabled yet, each once, as session << 32 | index: `room` at most. */
+/* Collects the untabulated sessions of these words, each once, as session << 32 | index: at most `room`. */
 int64_t find_untabled(const Plan *plan, const Word *words, int64_t at, int64_t end, Word *found, int64_t room) {
     const Word below = ((Word)1 << plan->low) - 1, mask = ((Word)1 << plan->session_bits) - 1;
     int64_t count = 0;
@@ -273,14 +273,14 @@ int64_t find_untabled(const Plan *plan, const Word *words, int64_t at, int64_t e
             int32_t *first = &plan->case_of[(i << (plan->session_bits + plan->low)) + index];
             if (*first) continue;
             if (count == room) return count;
-            *first = -1; /* once is enough */
+            *first = -1; /* report it only once */
             found[count++] = i << 32 | index;
         }
     }
     return count;
 }
 
-/* For each of the words that are `wanted`, in ascending order: the first place from `at` to `end` that leads to it. */
+/* For each `wanted` word, in ascending order: the index of its first predecessor between `at` and `end`. */
 void find_parents(
     const Plan *plan, const Seen *seen, const Word *words, int64_t at, int64_t end, const Word *wanted, int64_t count,
     int64_t *found) {
@@ -300,7 +300,7 @@ void find_parents(
     }
 }
 
-/* Puts words that are all different into an empty set. */
+/* Inserts distinct words into an empty set. */
 void refill(const Set *set, const Word *words, int64_t count) {
     Word new[BLOCK + 1];
     for (int64_t at = 0; at < count; at += BLOCK)

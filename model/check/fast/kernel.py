@@ -1,9 +1,13 @@
-"""The compiled loops of `kernel.c` at work: the words of one search, the set of them, and the threads that fill it.
+"""The Python side of `kernel.c`: the words of one search, the set of visited words, and the worker threads.
 
-With one thread or several, words are met in the same order: breadth first, each word's successors in the order of the
-model's `changes`. Several threads take three rounds for each batch of words. In the first each expands a share of the
-batch, in the second each looks up the successors that fall into its own part of the set, and in the third each collects
-what is new from its share. Nobody writes what another reads in the same round.
+Words are visited in the same order with one thread or several: breadth first, each word's successors in the order of
+the model's `changes`. Several threads process each batch of words in three rounds:
+
+1. each thread expands its share of the batch;
+2. each looks up the successors that fall into its own partition of the set;
+3. each collects the new words of its share.
+
+Within a round no thread writes memory that another reads.
 """
 
 import os
@@ -25,15 +29,15 @@ CASE = Struct("=QQIIIHH")  # as in kernel.c
 MOVE = Struct("=QQQIHH")
 BLOCK, MOST_MOVES = 256, 1024
 
-BATCH = 1 << 17  # states that several threads expand before they look up what those led to
-WORTH_SHARING = 1 << 14  # states for which it is worth starting threads
+BATCH = 1 << 17  # states per batch with several threads
+WORTH_SHARING = 1 << 14  # the least number of states that is worth starting threads for
 MOST_THREADS = 8
-LOAD = 0.75  # how full the set may get
-UNTABLED = 1 << 12  # sessions that are asked for at once
+LOAD = 0.75  # maximum load factor of the set
+UNTABLED = 1 << 12  # untabulated sessions fetched per call
 
 
 class Plan(Structure):
-    """What the words mean and what they can do."""
+    """The layout of words and the tables, as kernel.c expects them."""
 
     _fields_ = [
         *((name, c_int64) for name in
@@ -70,19 +74,19 @@ def library() -> Any:
 
 
 def canonical(plan: Plan, word: int) -> int:
-    """The word with its sessions in order of their numbers, and the ends of finished prompts moved with them."""
+    """The word with its sessions sorted by number, and the ends of finished prompts reassigned accordingly."""
     found: int = library().canonical(byref(plan), word)
     return found
 
 
 def usable_threads() -> int:
-    """As many as this process has processors for: a power of two."""
+    """The number of threads to use by default: a power of two, at most the number of processors."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 1 << min(processors, MOST_THREADS).bit_length() - 1
 
 
 def work_together(threads: int, work: Callable[[int], T]) -> list[T]:
-    """What each thread comes to, by its number. The first is this one."""
+    """Run `work` in each thread and return the results by thread number. The current thread is number 0."""
     results: dict[int, T] = {}
 
     def run(thread: int) -> None:
@@ -100,7 +104,7 @@ def work_together(threads: int, work: Callable[[int], T]) -> list[T]:
 
 
 class Seen:
-    """Where one thread saw things first, as places in the order in which states are met; -1: nowhere."""
+    """Where one thread first saw each violation and goal, as indexes in visiting order; -1 if never."""
 
     def __init__(self, unrest: int, crossed: int) -> None:
         self.shown, self.unrest, self.crossed = array("q"), _nowhere(unrest), _nowhere(crossed)
@@ -109,7 +113,7 @@ class Seen:
         self.shown.extend(_nowhere(shown - len(self.shown)))
 
     @property
-    def _as_parameter_(self) -> Any:  # as it is handed to the library
+    def _as_parameter_(self) -> Any:  # ctypes passes this to the library
         return byref(_Seen(*(numbers.buffer_info()[0] for numbers in (self.shown, self.unrest, self.crossed))))
 
 
@@ -118,17 +122,17 @@ def _nowhere(length: int) -> "array[int]":
 
 
 class NotEverywhereError(RuntimeError):
-    """An action that happens everywhere is not possible in all sessions."""
+    """An action on all sessions is not enabled in every session."""
 
 
 class Search:
-    """The words that were met, in order; the set of them; and how far they have been expanded."""
+    """The visited words in order, the set of them, and how far they have been expanded."""
 
     def __init__(self, first: int, length: int, seen: Sequence[Seen]) -> None:
-        """`first` is the first word, `length` the first size of the set, and each of those who have `seen` a thread."""
+        """`first` is the initial word, `length` the initial size of the set; `seen` has one entry per thread."""
         self.seen = seen
         self.words, self.set = Memory(length), Memory(length, at_random=True)
-        self.progress = array("q", [0, 1, 0])  # words expanded, words met, edges
+        self.progress = array("q", [0, 1, 0])  # words expanded, words visited, edges
         self._scratch: dict[str, Memory] = {}
         self.words.view[0] = first
         self._refill()
@@ -146,8 +150,8 @@ class Search:
         return self.progress[2]
 
     def advance(self, plan: Plan, most: int, end: int, expected: int) -> None:
-        """Expands the words up to `end`, or as many as there is room for; or makes room, for as many as are expected.
-        `most`: moves that a word can have."""
+        """Expand the words up to `end`, or as many as there is room for. If there is no room, grow instead, to the
+        expected size. `most` is the maximum number of moves of a word."""
         margin = BLOCK * most + 1
         room = min(len(self.words), int(len(self.set) * LOAD)) - margin
         if self.size >= room:
@@ -161,7 +165,7 @@ class Search:
                 raise NotEverywhereError(NotEverywhereError.__doc__)
 
     def _share(self, plan: Plan, most: int, end: int, room: int) -> bool:
-        """Lets all threads expand the words up to `end`. False: there may be no room for what they lead to."""
+        """Expand the words up to `end` with all threads. False if there may be no room for the successors."""
         do, words, threads, seen, in_set = library(), self.words.address, len(self.seen), self.seen, self._set
         share = -(-(end - self.expanded) // threads)
         borders = [min(end, self.expanded + share * thread) for thread in range(threads + 1)]
@@ -192,7 +196,7 @@ class Search:
         return True
 
     def _at_hand(self, name: str, length: int, kind: Kind = "Q") -> int:
-        """The address of memory that is used again and again."""
+        """The address of a reusable scratch buffer."""
         if name not in self._scratch or len(self._scratch[name]) < length:
             self._scratch[name] = Memory(length, kind)
         return self._scratch[name].address
@@ -211,16 +215,16 @@ class Search:
         length = len(self.set)
         if self.size >= int(length * LOAD) - margin:
             length *= 2
-            while length * LOAD < expected:  # at once, so that the words are put in anew once
+            while length * LOAD < expected:  # grow to the expected size at once, to rehash only once
                 length *= 2
-            del self.set  # the words are all there, so there is no need to have both
+            del self.set  # it can be rebuilt from the words, so never hold both in memory
             self.set = Memory(length, at_random=True)
             self._refill()
 
-    # --- what else is asked of the words
+    # --- queries on the words
 
     def find_untabled(self, plan: Plan, end: int) -> list[tuple[int, int]]:
-        """The sessions of the words up to `end` that are not tabled yet, each with its index, in order."""
+        """The sessions of the words up to `end` that are not tabulated yet, each with its index, in order."""
         found: list[int] = []
         some = array("Q", bytes(WORD * UNTABLED))
         count = UNTABLED
@@ -231,8 +235,8 @@ class Search:
         return [(each >> 32, each & 0xFFFFFFFF) for each in sorted(found)]
 
     def find_parents(self, plan: Plan, begin: int, end: int, wanted: Sequence[int]) -> list[int]:
-        """For each of the words, which are in ascending order: the first place from `begin` to `end` that leads to
-        it. All these places have been expanded."""
+        """For each wanted word, in ascending order: the index of its first predecessor between `begin` and `end`. All
+        words in that range have been expanded."""
         words, found = array("Q", wanted), _nowhere(len(wanted))
         library().find_parents(
             byref(plan), self.seen[0], self.words.address, begin, end, words.buffer_info()[0], len(words),

@@ -1,12 +1,12 @@
-"""A whole state as one machine word.
+"""The encoding of a whole state as one machine word.
 
 From the lowest bit up:
 
-    closing | seq | a number for each session | what is left of each bound | run ids, by seq | ends, by seq | 1
+    closing | seq | a number for each session | the rest of each bound | run ids, by seq | ends, by seq | 1
 
-A session's number stands for its mark and its unfinished prompts, run ids hidden. The end of a finished prompt stands
-for its session, its outcome and its history. The topmost bit is always set, so that no state is 0. Nothing is rounded
-or hashed: a word is a state and a state is a word, and a step adds a constant to it.
+A session's number stands for its mark and its unfinished prompts, with hidden run ids. The end of a finished prompt
+stands for its session, its outcome and its history. The topmost bit is always set, so that no state is 0. Nothing is
+rounded or hashed: words and states correspond one to one, and a step adds a constant to the word.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from functools import cached_property
 
 from ...properties import BOUND_NAMES, Bounds
 
-WORD_BITS = 63  # a signed word; its sign is not used
-SESSION_BITS = 18  # as many as any search has use for
+WORD_BITS = 63  # a signed word; its sign bit is not used
+SESSION_BITS = 18  # as many as any search needs
 LEAST_SESSION_BITS = 8
-BUDGETS = tuple(name for name in BOUND_NAMES if name != "prompts")  # the latest seq says how many prompts there are
+BUDGETS = tuple(name for name in BOUND_NAMES if name != "prompts")  # the latest seq gives the number of prompts
 
 
 class TooWide(Exception):
@@ -27,14 +27,14 @@ class TooWide(Exception):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are in a word."""
+    """The bit positions of the fields of a word."""
 
     bounds: Bounds
     end_bits: int
 
     @cached_property
     def low(self) -> int:
-        """The bits of closing and seq together. What a session can do depends on its number and on these."""
+        """The number of bits for closing and seq. A session's next steps depend only on these and on its number."""
         return 1 + self.bounds.prompts.bit_length()
 
     @cached_property
@@ -47,12 +47,12 @@ class Layout:
 
     @cached_property
     def sessions(self) -> tuple[int, ...]:
-        """Where the number of each session begins."""
+        """The lowest bit of each session's number."""
         return tuple(self.low + i * self.session_bits for i in range(self.bounds.sessions))
 
     @cached_property
     def budgets(self) -> dict[str, int]:
-        """Where what is left of each bound begins."""
+        """The lowest bit of the rest of each bound."""
         begins = self.low + self.bounds.sessions * self.session_bits
         return {name: begins + sum(self._budget_bits[:i]) for i, name in enumerate(BUDGETS)}
 
@@ -62,12 +62,12 @@ class Layout:
 
     @cached_property
     def run_ids(self) -> int:
-        """Where the run ids begin."""
+        """The lowest bit of the run ids."""
         return self.low + self.bounds.sessions * self.session_bits + sum(self._budget_bits)
 
     @cached_property
     def ends(self) -> int:
-        """Where the ends begin."""
+        """The lowest bit of the ends."""
         return self.run_ids + self.bounds.prompts
 
     def run_id(self, seq: int) -> int:
@@ -75,7 +75,7 @@ class Layout:
         return 1 << self.run_ids + seq - 1
 
     def bits_left(self, bound: str) -> int:
-        """The bits that say how much is left of a bound."""
+        """The mask of the bits that hold the rest of a bound."""
         limit: int = getattr(self.bounds, bound)
         return (1 << limit.bit_length()) - 1 << self.budgets[bound]
 
@@ -83,8 +83,8 @@ class Layout:
         self, closing: bool, seq: int, sessions: Iterable[int], left: Iterable[int], run_ids: Iterable[int],
         ends: Iterable[tuple[int, int]],
     ) -> int:
-        """The word of a state: its sessions' numbers, what is left of the bounds, the seqs of prompts with a run id,
-        and the ends of finished prompts by seq."""
+        """Encode a state: the sessions' numbers, the rest of each bound, the seqs of the prompts with a run id, and the
+        ends of finished prompts by seq."""
         word = 1 << WORD_BITS - 1 | closing | seq << 1
         word += sum(number << at for number, at in zip(sessions, self.sessions))
         word += sum(n << at for n, at in zip(left, self.budgets.values()))

@@ -1,8 +1,8 @@
-"""The kernel as machine code: compiled once by whatever C compiler is there, kept, and loaded from then on.
+"""Compiles the kernel once with an available C compiler, caches the shared library, and loads it.
 
-It is kept beside the compiled Python files, or where nobody may write there, in the user's cache directory; or nowhere,
-and is then compiled each time. What is loaded is run. So a file is loaded only if this user or root has written it, and
-only from a directory that nobody else can write to.
+The library is cached next to the compiled Python files or, if that directory is not writable, in the user's cache
+directory. If neither works, it is compiled each time. Loading a library runs its code, so a file is loaded only if this
+user or root owns it, and only from a directory that no other user can write to.
 """
 
 import os
@@ -21,31 +21,31 @@ class NoLibrary(Exception):
 
 
 def load() -> CDLL:
-    """The kernel, ready to be called."""
+    """Load the kernel, compiling it first if necessary."""
     name = file_name()
     for folder in folders():
         if is_trusted(folder) and is_trusted(folder / name):
             try:
                 return CDLL(str(folder / name))
-            except OSError:  # a file that was cut off, or of another kind of machine: it is written anew
+            except OSError:  # truncated, or built for another architecture: rebuild it
                 continue
     return build(name)
 
 
 def can_load() -> bool:
-    """Whether there is a compiler, or what one has made."""
+    """Whether there is a compiler or a cached library."""
     name = file_name()
     return any(is_trusted(folder) and is_trusted(folder / name) for folder in folders()) or compiler() is not None
 
 
 def file_name() -> str:
-    """Says all that the machine code depends on."""
+    """The file name of the library: a hash of everything that the machine code depends on."""
     made_of = SOURCE.read_bytes() + repr((OPTIONS, sys.platform, os.uname().machine, sys.maxsize)).encode()
     return f"kernel-{source_hash(made_of).hex()}.so"
 
 
 def folders() -> Iterator[Path]:
-    """Where the kernel may be kept, the first choice first."""
+    """The directories to cache the kernel in, in order of preference."""
     yield SOURCE.with_name("__pycache__")
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(
         "~/Library/Caches" if sys.platform == "darwin" else "~/.cache")
@@ -54,7 +54,7 @@ def folders() -> Iterator[Path]:
 
 
 def is_trusted(path: Path) -> bool:
-    """Whether it is there, and nobody but this user or root can have written it."""
+    """Whether the path exists and only this user or root can have written it."""
     try:
         found = path.lstat()
     except OSError:
@@ -63,7 +63,7 @@ def is_trusted(path: Path) -> bool:
 
 
 def compiler() -> list[str] | None:
-    """The command of a C compiler: the one that the user names, the machine's, or the one that an extra brings."""
+    """The command of a C compiler: $CC, the system's compiler, or ziglang from the extra `fast`."""
     from shutil import which
 
     if named := os.environ.get("CC"):
@@ -75,7 +75,7 @@ def compiler() -> list[str] | None:
 
 
 def build(name: str) -> CDLL:
-    """Compiles the kernel, keeps it if there is a place for it, and loads it."""
+    """Compile the kernel, cache it if possible, and load it."""
     from tempfile import TemporaryDirectory
 
     command = compiler()
@@ -89,7 +89,7 @@ def build(name: str) -> CDLL:
                     made = compile_kernel(command, Path(place))
                     made.chmod(0o755)
                     return CDLL(str(made.replace(folder / name)))
-        except OSError:  # read-only, full, or mounted so that nothing there can be run
+        except OSError:  # read-only, full, or mounted noexec
             continue
     with TemporaryDirectory(prefix="cancelmark-") as place:
         try:
@@ -99,7 +99,7 @@ def build(name: str) -> CDLL:
 
 
 def compile_kernel(command: list[str], place: Path) -> Path:
-    """The kernel as a shared library in this place."""
+    """Compile the kernel into a shared library in this directory."""
     from subprocess import PIPE, STDOUT, run
 
     made = place / "kernel.so"
@@ -107,7 +107,7 @@ def compile_kernel(command: list[str], place: Path) -> Path:
         done = run([*command, *OPTIONS, "-o", str(made), str(SOURCE)], stdout=PIPE, stderr=STDOUT, text=True,
                    stdin=-3, check=False)
     except OSError as error:
-        raise NoLibrary(f"{command[0]} does not run: {error.strerror}") from error
+        raise NoLibrary(f"cannot run the C compiler {command[0]}: {error.strerror}") from error
     if done.returncode or not made.exists():
-        raise NoLibrary(f"{command[0]} does not compile the fast engine: {(done.stdout.splitlines() or ['?'])[-1]}")
+        raise NoLibrary(f"{command[0]} failed to compile the fast engine: {(done.stdout.splitlines() or ['?'])[-1]}")
     return made

@@ -1,16 +1,16 @@
-"""Memory for many words: all of it is zero, and what nobody has touched takes no room."""
+"""Large zero-initialized arrays in anonymous memory. Pages that were never touched take no physical memory."""
 
 import mmap
 from ctypes import addressof, c_char
 from typing import Literal
 
-BYTES = {"Q": 8, "i": 4, "B": 1}  # of a number of each kind
+BYTES = {"Q": 8, "i": 4, "B": 1}  # item size by kind
 WORD = BYTES["Q"]
 Kind = Literal["Q", "i", "B"]
 
 
 class Memory:
-    """Room for so many numbers of one kind: words, or smaller ones. `at_random`: they are not used in order."""
+    """An array of `length` numbers of one kind. `at_random`: the access pattern is random, so use huge pages."""
 
     def __init__(self, length: int, kind: Kind = "Q", *, at_random: bool = False) -> None:
         self.kind, self.at_random = kind, at_random
@@ -21,9 +21,9 @@ class Memory:
         try:
             found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
-            raise MemoryError(f"no {size >> 20:,} MiB of memory") from error
+            raise MemoryError(f"cannot allocate {size >> 20:,} MiB of memory") from error
         if self.at_random and hasattr(mmap, "MADV_HUGEPAGE"):
-            found.madvise(mmap.MADV_HUGEPAGE)  # a word is found sooner; but each page takes longer to be had
+            found.madvise(mmap.MADV_HUGEPAGE)  # faster random access, slower first touch of each page
         return found
 
     @property
@@ -32,17 +32,17 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Where it begins, until it grows."""
+        """The start address. Growing the array invalidates it."""
         return addressof(c_char.from_buffer(self._map))
 
     def __len__(self) -> int:
         return len(self._map) // BYTES[self.kind]
 
     def grow(self, length: int) -> None:
-        """Makes room for so many, and keeps what is there. No view of it may be left."""
+        """Enlarge the array to `length`, and keep its contents. No view of it may exist."""
         try:
             self._map.resize(length * BYTES[self.kind])
-        except SystemError:  # this system cannot
+        except SystemError:  # this platform has no mremap
             larger = self._ask(length)
             larger[:len(self._map)] = self._map[:]
             self._map = larger

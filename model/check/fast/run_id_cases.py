@@ -1,11 +1,11 @@
-"""Prompts whose run ids nobody has looked at yet.
+"""Prompts with hidden run ids.
 
-Most of what happens to a session does not depend on which of its prompts have a run id. So sessions are tabulated with
-their run ids hidden: an action or a property that asks for one raises `Asked`, and only then are both answers tried.
-What was worked out without asking holds for either.
+Most steps of a session do not depend on which of its prompts have a run id. Sessions are therefore tabulated with their
+run ids hidden. An action or a property that reads one raises `Asked`, and only then are both cases tried. A result that
+was computed without reading a run id holds in both cases.
 
-Such a prompt is in every other respect a prompt: its run id is compared as one unknown value, which is right because
-two prompts with one seq have one run id. A protocol that reads run ids must read the field `run_id`.
+In every other respect such a prompt is an ordinary prompt. Its run id compares as one unknown value, which is correct
+because two prompts with the same seq have the same run id. A protocol must read run ids through the field `run_id`.
 """
 
 from typing import Any, TypeVar
@@ -16,9 +16,9 @@ T = TypeVar("T", bound=AnySession)
 
 
 class Asked(BaseException):
-    """The run id of the prompt with this seq is asked for.
+    """The hidden run id of the prompt with this seq was read.
 
-    No `Exception`, so that a protocol which goes on after any of those does not go on after this.
+    A `BaseException`, so that a protocol that catches `Exception` does not swallow it.
     """
 
     def __init__(self, seq: int) -> None:
@@ -27,10 +27,10 @@ class Asked(BaseException):
 
 
 class _Unknown:
-    """Stands where a run id is. It is equal to itself and cannot be taken for true or false."""
+    """The placeholder for a hidden run id. It equals only itself and has no truth value."""
 
     def __bool__(self) -> bool:
-        raise TypeError("a hidden run id was read by its position; read the field run_id")
+        raise TypeError("a hidden run id was read by tuple position; use the field run_id instead")
 
 
 UNKNOWN: Any = _Unknown()
@@ -58,12 +58,12 @@ def without_run_ids(session: AnySession) -> AnySession:
 
 
 def with_run_ids(session: AnySession, run_ids: dict[int, bool]) -> AnySession:
-    """The session with these run ids, by seq, and the others as they are."""
+    """The session with these run ids filled in, by seq. The others are unchanged."""
     return _with_prompts(session, [
         Prompt(p.seq, run_ids[p.seq], *p[2:]) if p.seq in run_ids else p for p in session.prompts])
 
 
 def _with_prompts(session: T, prompts: list[Prompt]) -> T:
-    """The session with other prompts, which are in order."""
+    """A copy of the session with these prompts, which must already be sorted by seq."""
     same: T = session._replace(prompts=tuple(prompts))  # type: ignore[attr-defined]
     return same

@@ -1,11 +1,12 @@
-"""What each session can do, worked out once with the protocol's own rows and actions, as tables of words.
+"""The moves of each session, computed once with the protocol's own rows and actions, as tables of words.
 
-A session does the same whatever the other sessions, the finished prompts and what is left of the bounds; and mostly the
-same whatever its run ids. So what it can do is tabled by its number, the server's seq and whether the server is
-closing. Where somebody asks for a run id there is a *case* for each answer; the one that applies is told by the word.
+A session's moves do not depend on other sessions, on finished prompts or on the rest of the bounds, and rarely on its
+run ids. They are therefore tabulated by the session's number, the server's seq and the closing flag. If a move depends
+on a run id, there is a *case* for each value; the word determines which case applies.
 
-Judged here, on every move of every session that is met: safety, and what unfinished prompts break if the session rests.
-The tables say what a move would show (properties broken, goals met), the search says whether it is ever made.
+The tables also check every move of every session: safety properties, and the liveness properties that unfinished
+prompts would violate at quiescence. They state what a move would show (properties violated, goals reached); the search
+determines whether the move ever happens.
 """
 
 from array import array
@@ -27,21 +28,21 @@ from .run_id_cases import Asked, with_run_ids, without_run_ids
 
 T = TypeVar("T")
 
-MOST_AT_REST = 32  # properties: each has a bit
+MOST_AT_REST = 32  # liveness properties; each has a bit
 NOTHING: frozenset[int] = frozenset()
 
 
 class Option(NamedTuple):
-    """One thing that a session can do, whatever the run ids that nothing asked for, and what it leads to."""
+    """A possible move of a session and its result. It is independent of the run ids that were not read."""
 
     action: Action
     seq: int | None
     variant: Variant
-    run_ids: tuple[int, ...]  # of the prompts that it accepts: the seqs that have one
+    run_ids: tuple[int, ...]  # the seqs of the prompts that it accepts with a run id
     ended: tuple[Prompt, ...]
-    lost: frozenset[int]  # the seqs of prompts that are no longer there although they did not end
-    shows: tuple[str, ...]  # the properties it breaks and the goals it meets, by id
-    live: int  # the number of the session without the finished prompts, hidden
+    lost: frozenset[int]  # the seqs of prompts that disappeared without ending
+    shows: tuple[str, ...]  # the ids of the properties it violates and of the goals it reaches
+    live: int  # the number of the resulting session, without finished prompts and with hidden run ids
     changes: bool
 
     @property
@@ -50,22 +51,22 @@ class Option(NamedTuple):
 
     @property
     def ends(self) -> tuple[tuple[Any, ...], ...]:
-        """How prompts end: their seqs, and all that an end is known by. Their run ids are what they are."""
+        """The ended prompts without their run ids, which the move does not change."""
         return tuple([(p[0], *p[2:]) for p in self.ended])
 
 
 class Case(NamedTuple):
-    """What a session can do if its run ids are as `known` says, by seq."""
+    """The moves of a session whose run ids are as in `known`, by seq."""
 
     known: dict[int, bool]
     moves: tuple[Option, ...]
-    unrest: int  # the liveness properties that its prompts break if this is where it rests: bits, by `Sessions.at_rest`
+    unrest: int  # bits, by `Sessions.at_rest`: the liveness properties that its prompts violate at quiescence
 
 
 def ask(
     session: AnySession, known: dict[int, bool], work_out: Callable[[AnySession], T],
 ) -> Iterator[tuple[dict[int, bool], T]]:
-    """What is worked out, for each answer to what that asks of run ids."""
+    """The results of `work_out`, one for each combination of the run ids that it reads."""
     try:
         found = work_out(session)
     except Asked as asked:
@@ -77,8 +78,8 @@ def ask(
 
 
 class Parts:
-    """A protocol in parts, which come one after the other: each action that has asked for a run id, and the actions
-    between these. It is one part if its moves are not listed by actions."""
+    """A protocol split into consecutive parts: each action that has read a run id, and the runs of actions between
+    them. A protocol with its own `moves` stays one part."""
 
     def __init__(self, protocol: Behaviour) -> None:
         self.protocol = protocol
@@ -86,7 +87,7 @@ class Parts:
         self._asking: set[Action] = set()
 
     def split(self, part: Behaviour, asks: Callable[[Behaviour], bool]) -> bool:
-        """Takes apart the part that has asked, by which of its actions ask. False: it has no parts."""
+        """Split the part that has read a run id, by which of its actions do. False if it cannot be split."""
         protocol, asking = self.protocol, self._asking
         if not isinstance(protocol, Protocol) or type(protocol).moves is not Protocol.moves or len(part.actions) < 2:
             return False
@@ -98,7 +99,7 @@ class Parts:
 
 
 class Sessions:
-    """All sessions that were met, and what they can do."""
+    """All sessions found so far, and their moves."""
 
     def __init__(self, plain: Explorer) -> None:
         self.plain = plain
@@ -106,21 +107,21 @@ class Sessions:
         self._numbers: dict[AnySession, int] = {}
         self.at_rest = [p.at_rest for p in plain.properties if p.at_rest]
         if len(self.at_rest) > MOST_AT_REST:
-            raise TooWide(f"more than {MOST_AT_REST} properties are judged at rest")
+            raise TooWide(f"there are more than {MOST_AT_REST} liveness properties")
         self._parts = Parts(plain.protocol)
         self._parts_when_full = Parts(plain.without_accept)
         self._cases: dict[tuple[int, int], tuple[Case, ...]] = {}
         self._goals: dict[tuple[Action, tuple[Row, ...]], tuple[str, ...]] = {}
 
     def number(self, session: AnySession) -> int:
-        """The number of a hidden session."""
+        """The number of a session with hidden run ids; a new one if the session is new."""
         number = self._numbers.setdefault(session, len(self.known))
         if number == len(self.known):
             self.known.append(session)
         return number
 
     def find(self, session: AnySession) -> int | None:
-        """The same, if it was ever met."""
+        """The number of a session with hidden run ids, or None if the session is unknown."""
         return self._numbers.get(session)
 
     def cases(self, number: int, seq: int) -> tuple[Case, ...]:
@@ -130,9 +131,9 @@ class Sessions:
         return cases
 
     def _list_cases(self, session: AnySession, seq: int) -> list[Case]:
-        """A case for each answer to what is asked of run ids."""
+        """A case for each combination of the run ids that the moves depend on."""
         def work_out(session: AnySession, part: Behaviour) -> tuple[Option, ...]:
-            moves = list(part.moves(session, seq))  # all of them first: if one asks, nothing was judged in vain
+            moves = list(part.moves(session, seq))  # list all first: if one reads a run id, no check was wasted
             return tuple([self._judge(session, seq, move) for move in moves])
 
         def list_answers(part: Behaviour) -> list[tuple[dict[int, bool], tuple[Option, ...]]]:
@@ -140,7 +141,7 @@ class Sessions:
 
         parts = self._parts_when_full if seq >= self.plain.bounds.prompts else self._parts
         cases = [Case(known, (), unrest) for known, unrest in ask(session, {}, lambda s: self.unrest(s.owed))]
-        for part in parts.parts:  # what does not ask is worked out once for all cases
+        for part in parts.parts:  # a part that reads no run id is computed once for all cases
             found = list_answers(part)
             if len(found) > 1 and parts.split(part, lambda part: len(list_answers(part)) > 1):
                 return self._list_cases(session, seq)
@@ -150,7 +151,7 @@ class Sessions:
         return cases
 
     def _judge(self, session: AnySession, seq: int, move: Move) -> Option:
-        """The move as an option, with what it shows."""
+        """The move as an option, with its violations and goals."""
         step = SessionStep.of(session, move)
         shows = tuple([id for id, holds in self.plain.on_session if not holds(step)]) + self._goals_met(move)
         before, after = [p.seq for p in session.prompts], [p.seq for p in move.after.prompts]
@@ -171,7 +172,7 @@ class Sessions:
         return goals
 
     def restless(self) -> set[int]:
-        """The sessions from which the system could go on for ever without ending a prompt, for all they know."""
+        """The sessions from which the system's own steps might continue forever without ending a prompt."""
         onward: dict[int, tuple[int, ...]] = {}
         for (number, _), cases in self._cases.items():
             onward[number] = (*onward.get(number, ()), *(
@@ -180,22 +181,22 @@ class Sessions:
         return endless(onward)
 
     def unrest(self, prompts: Iterable[Prompt]) -> int:
-        """Which liveness properties these prompts break at rest."""
+        """The liveness properties that these prompts violate at quiescence, as bits."""
         return sum(1 << i for i, holds in enumerate(self.at_rest) if not all(map(holds, list(prompts))))
 
 
 WHOLE = (1 << 64) - 1  # all bits of a word
 
-# In each case of a session, by its number and seq: the moves that are made before anything else, if there are any.
+# For each case of a session, by its number and seq: the moves to take at once, before all others, or none.
 Urgent = Callable[[int, int], Iterable[tuple[Option, ...]]]
 
 
 class EndsTooWide(Exception):
-    """Prompts end in more ways than the layout has numbers for."""
+    """Prompts end in more different ways than the layout can number."""
 
 
 class Tables:
-    """The same in memory, for the kernel: its `Case` and its `Move`, one after the other."""
+    """The tables in memory, for the kernel: arrays of its structs `Case` and `Move`."""
 
     def __init__(self, sessions: Sessions, layout: Layout, *, forget: bool, urgent: Urgent) -> None:
         bounds = layout.bounds
@@ -204,25 +205,26 @@ class Tables:
         self.several = bounds.sessions > 1
         self.index_bits = layout.session_bits + layout.low
         self.case_of = Memory(bounds.sessions << self.index_bits, "i")
-        self.cases = bytearray(CASE.size)  # the first is none, and stands for what is not tabled yet
+        self.cases = bytearray(CASE.size)  # the first entry is empty and means "not tabulated yet"
         self.moves = bytearray()
-        self.most = 0  # moves that a state can have
-        self.choosy = False  # whether there is more than one way for something to happen everywhere
+        self.most = 0  # the maximum number of moves of a state
+        self.choosy = False  # whether some action on all sessions can happen in more than one way
         self.shows: dict[tuple[str, ...], int] = {}
         self._summed_up: dict[tuple[Action, ...], tuple[bool, bool]] = {}
         self.everywhere: dict[Action, int] = {}
         self._kinds: dict[tuple[Action, int, bool, bool, tuple[str, ...]], tuple[int, int, int, int]] = {}
-        self.ends: dict[tuple[Any, ...], int] = {}  # the first number of each kind of end: all of it but seq and run
-        # id; and the seq if a property at rest tells seqs apart
+        # The first number of each kind of end. A kind leaves out seq and run id; it includes the seq only if a liveness
+        # property depends on it.
+        self.ends: dict[tuple[Any, ...], int] = {}
         self.unrest_of_end = array("I", bytes(4 * (2 << layout.end_bits)))
 
     def add(self, untabled: Iterable[tuple[int, int]]) -> None:
-        """Tables what sessions can do, each in these combinations of number, seq and closing."""
+        """Tabulate the moves for these sessions and combinations of number, seq and closing."""
         layout, case_of = self.layout, self.case_of.view
         for session, index in untabled:
             number, seq, closing = index >> layout.low, (index & (1 << layout.low) - 1) >> 1, bool(index & 1)
             case_of[session << self.index_bits | index] = len(self.cases) // CASE.size
-            packed: dict[int, bytes] = {}  # by option: several cases have the same
+            packed: dict[int, bytes] = {}  # by option, which several cases can share
             for case, urgent in zip(self.sessions.cases(number, seq), self.urgent(number, seq)):
                 options = urgent or case.moves
                 if closing:
@@ -241,10 +243,10 @@ class Tables:
                 self.most = max(self.most, layout.bounds.sessions * len(options))
                 self.choosy |= self._sum_up(case.moves)[1]
         if self.most > MOST_MOVES:
-            raise TooWide(f"a state has more than {MOST_MOVES:,} moves")
+            raise TooWide(f"a state has more than {MOST_MOVES:,} moves")  # the kernel's buffer is that large
 
     def _sum_up(self, options: tuple[Option, ...]) -> tuple[bool, bool]:
-        """Whether the system can do none of these by itself; and whether two of them are the same action everywhere."""
+        """Whether none of these is the system's own, and whether two of them are the same action on all sessions."""
         actions = tuple([option.action for option in options])
         found = self._summed_up.get(actions)
         if found is None:
@@ -254,10 +256,10 @@ class Tables:
         return found
 
     def _pack(self, session: int, number: int, closing: bool, option: Option) -> bytes:
-        """One move."""
+        """Encode one move."""
         layout, keep, after = self.layout, WHOLE, option.live
         if after >> layout.session_bits:
-            raise TooWide(f"more than {after:,} sessions do not fit into {layout.session_bits} bits")
+            raise TooWide(f"there are more than {after:,} sessions, too many for {layout.session_bits} bits")
         kind = option.action, session, closing, option.changes, option.shows
         fields = self._kinds.get(kind)
         if fields is None:
@@ -279,8 +281,8 @@ class Tables:
     def _fields_of_kind(
         self, action: Action, session: int, closing: bool, changes: bool, shows: tuple[str, ...],
     ) -> tuple[int, int, int, int]:
-        """What all moves of a kind have in common: `left`, what they add but for sessions and prompts, the number of
-        what they show, and `everywhere`."""
+        """The fields that all moves of a kind share: `left`, the part of `add` that is independent of sessions and
+        prompts, the number of what they show, and `everywhere`."""
         left, add, everywhere = 1 << WORD_BITS - 1, 0, 0
         closing_after = closing if action.sets_closing is None else action.sets_closing
         if action.everywhere and self.several:
@@ -299,7 +301,7 @@ class Tables:
         return left, add, self.shows.setdefault(shows, len(self.shows)), everywhere
 
     def end(self, session: int, seq: int, kind: tuple[Any, ...]) -> int:
-        """The number of the way in which a prompt of that session ended: by kind, then by session. 0: forgotten."""
+        """The number of a prompt's end, by kind and then by session; 0 if it is dropped from the state."""
         first = self.ends.get(kind)
         if first is None:
             first = self.ends.get((seq, *kind))
@@ -323,5 +325,5 @@ class Tables:
         return first
 
     def _judge_end(self, seq: int, kind: tuple[Any, ...]) -> list[int]:
-        """What a prompt that ended breaks at rest, without a run id and with one."""
+        """The liveness properties that an ended prompt violates, without and with a run id."""
         return [self.sessions.unrest((Prompt(seq, run_id, *kind),)) for run_id in (False, True)]

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 import acp
 import pytest
 from support import broken_acp
-from support.servers import PATIENCE
 
 from cancelmark.conformance.adapter.process import ServerProcess
 from cancelmark.conformance.kit import PROFILES, judge
@@ -20,6 +19,7 @@ from cancelmark.impl.adapters.acp import acp_adapter
 from cancelmark.impl.adapters.agents import AgentCommand
 from cancelmark.impl.cli.main import main
 
+pytestmark = pytest.mark.real
 CANCELMARK = (sys.executable, "-m", "cancelmark.impl.cli.main")
 SHORT = replace(PROFILES["quick"], histories=12, repeats=1, races=1, shrinks=0, limit=8, decisive=1)
 
@@ -52,96 +52,79 @@ async def started(*options: str, editor: Editor | None = None) -> AsyncIterator[
         yield agent, editor
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
-    async def guarded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await scene
-    asyncio.run(guarded())
+async def test_the_official_client_is_told_the_answer_piece_by_piece(tmp_path: Path) -> None:
+    async with started("--memory", "--pace", "0.01") as (agent, editor):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        done = await agent.prompt(session_id=session, prompt=[acp.text_block("hello there, editor")])
+        assert done.stop_reason == "end_turn"
+        assert done.field_meta["cancelmark"]["outcome"] == "end_turn"
+        chunks = [u for _, u in editor.updates if u.session_update == "agent_message_chunk"]
+        assert len(chunks) > 1
+        assert "hello there, editor" in editor.said("agent_message_chunk")
+        assert not editor.said("user_message_chunk")
+        assert "active" in editor.states()
 
 
-def test_the_official_client_is_told_the_answer_piece_by_piece(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with started("--memory", "--pace", "0.01") as (agent, editor):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            done = await agent.prompt(session_id=session, prompt=[acp.text_block("hello there, editor")])
-            assert done.stop_reason == "end_turn"
-            assert done.field_meta["cancelmark"]["outcome"] == "end_turn"
-            chunks = [u for _, u in editor.updates if u.session_update == "agent_message_chunk"]
-            assert len(chunks) > 1
-            assert "hello there, editor" in editor.said("agent_message_chunk")
-            assert not editor.said("user_message_chunk")
-            assert "active" in editor.states()
-    play(scene())
+async def test_a_cancel_reaches_all_that_was_sent_before_it_and_nothing_after(tmp_path: Path) -> None:
+    async with started("--memory", "--pace", "0.01") as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        first = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("slow: one " * 40)]))
+        second = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("fast: two")]))
+        await asyncio.sleep(0)
+        await agent.cancel(session_id=session)
+        third = await agent.prompt(session_id=session, prompt=[acp.text_block("fast: three")])
+        assert [(await each).stop_reason for each in (first, second)] == ["cancelled", "cancelled"]
+        assert third.stop_reason == "end_turn"
 
 
-def test_a_cancel_reaches_all_that_was_sent_before_it_and_nothing_after(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with started("--memory", "--pace", "0.01") as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            first = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("slow: one " * 40)]))
-            second = asyncio.create_task(agent.prompt(session_id=session, prompt=[acp.text_block("fast: two")]))
-            await asyncio.sleep(0)
-            await agent.cancel(session_id=session)
-            third = await agent.prompt(session_id=session, prompt=[acp.text_block("fast: three")])
-            assert [(await each).stop_reason for each in (first, second)] == ["cancelled", "cancelled"]
-            assert third.stop_reason == "end_turn"
-    play(scene())
+async def test_a_turn_that_fails_is_an_error(tmp_path: Path) -> None:
+    async with started("--memory", "--pace", "0.01") as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        with pytest.raises(acp.RequestError):
+            await agent.prompt(session_id=session, prompt=[acp.text_block("fail: it")])
+        with pytest.raises(acp.RequestError, match="no such session"):
+            await agent.prompt(session_id="none", prompt=[acp.text_block("hello")])
+        with pytest.raises(acp.RequestError, match="absolute"):
+            await agent.new_session(cwd="here", mcp_servers=[])
 
 
-def test_a_turn_that_fails_is_an_error(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with started("--memory", "--pace", "0.01") as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            with pytest.raises(acp.RequestError):
-                await agent.prompt(session_id=session, prompt=[acp.text_block("fail: it")])
-            with pytest.raises(acp.RequestError, match="no such session"):
-                await agent.prompt(session_id="none", prompt=[acp.text_block("hello")])
-            with pytest.raises(acp.RequestError, match="absolute"):
-                await agent.new_session(cwd="here", mcp_servers=[])
-    play(scene())
+async def test_a_session_is_found_again_by_the_next_process(tmp_path: Path) -> None:
+    options = ("--data-dir", str(tmp_path / "data"), "--pace", "0.01")
+    async with started(*options) as (agent, _):
+        session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        await agent.prompt(session_id=session, prompt=[acp.text_block("fast: remember me")])
+    async with started(*options) as (agent, editor):
+        await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+        assert editor.said("user_message_chunk") == "fast: remember me"
+        assert "remember me" in editor.said("agent_message_chunk")
+        again = await agent.prompt(session_id=session, prompt=[acp.text_block("fast: go on")])
+        assert again.stop_reason == "end_turn"
+        listed = await agent.list_sessions(cwd=str(tmp_path))
+        assert [each.session_id for each in listed.sessions] == [session]
+    async with started(*options) as (agent, editor):
+        await agent.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+        assert not editor.updates
+        with pytest.raises(acp.RequestError, match="no such session"):
+            await agent.load_session(cwd=str(tmp_path), session_id="none", mcp_servers=[])
 
 
-def test_a_session_is_found_again_by_the_next_process(tmp_path: Path) -> None:
-    async def scene() -> None:
-        options = ("--data-dir", str(tmp_path / "data"), "--pace", "0.01")
-        async with started(*options) as (agent, _):
-            session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            await agent.prompt(session_id=session, prompt=[acp.text_block("fast: remember me")])
-        async with started(*options) as (agent, editor):
-            await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-            assert editor.said("user_message_chunk") == "fast: remember me"
-            assert "remember me" in editor.said("agent_message_chunk")
-            again = await agent.prompt(session_id=session, prompt=[acp.text_block("fast: go on")])
-            assert again.stop_reason == "end_turn"
-            listed = await agent.list_sessions(cwd=str(tmp_path))
-            assert [each.session_id for each in listed.sessions] == [session]
-        async with started(*options) as (agent, editor):
-            await agent.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-            assert not editor.updates
-            with pytest.raises(acp.RequestError, match="no session"):
-                await agent.load_session(cwd=str(tmp_path), session_id="none", mcp_servers=[])
-    play(scene())
-
-
-def test_two_editors_share_a_session_at_one_server(tmp_path: Path) -> None:
-    async def scene() -> None:
-        server = ServerProcess([*CANCELMARK, "serve", "--port", "{port}", "--memory", "--pace", "0.01"],
-                               ready="/v1/health")
-        await server.start()
-        try:
-            async with started("--url", server.url) as (one, _), started("--url", server.url) as (two, watcher):
-                session = (await one.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-                await two.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-                running = asyncio.create_task(one.prompt(session_id=session, prompt=[
-                    acp.text_block("slow: what the other one said " * 20)]))
-                while "what" not in watcher.said("agent_message_chunk"):
-                    await asyncio.sleep(0.02)
-                assert "what the other one said" in watcher.said("user_message_chunk")
-                await two.cancel(session_id=session)
-                assert (await running).stop_reason == "cancelled"
-        finally:
-            await server.close()
-    play(scene())
+async def test_two_editors_share_a_session_at_one_server(tmp_path: Path) -> None:
+    server = ServerProcess([*CANCELMARK, "serve", "--port", "{port}", "--memory", "--pace", "0.01"],
+                           ready="/v1/health")
+    await server.start()
+    try:
+        async with started("--url", server.url) as (one, _), started("--url", server.url) as (two, watcher):
+            session = (await one.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+            await two.resume_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
+            running = asyncio.create_task(one.prompt(session_id=session, prompt=[
+                acp.text_block("slow: what the other one said " * 20)]))
+            while "what" not in watcher.said("agent_message_chunk"):
+                await asyncio.sleep(0.02)
+            assert "what the other one said" in watcher.said("user_message_chunk")
+            await two.cancel(session_id=session)
+            assert (await running).stop_reason == "cancelled"
+    finally:
+        await server.close()
 
 
 # --- under the judge
@@ -202,9 +185,9 @@ def test_a_broken_copy_is_caught(flaw: str, mode: str, script: str, guarantee: s
 
 
 @pytest.mark.parametrize(("options", "says"), [
-    (["--url", "http://127.0.0.1:1"], "nobody answers at http://127.0.0.1:1; start it with: cancelmark serve"),
-    (["--url", "nonsense"], "--url nonsense: give http://HOST:PORT"),
-    (["--url", "http://127.0.0.1:1", "--memory"], "--memory is for sessions in this process"),
+    (["--url", "http://127.0.0.1:1"], "cannot connect to http://127.0.0.1:1; start it with: cancelmark serve"),
+    (["--url", "nonsense"], "--url nonsense: invalid address; expected http://HOST:PORT"),
+    (["--url", "http://127.0.0.1:1", "--memory"], "--memory and --url are mutually exclusive"),
     (["--model", "other"], "--model other: choose scripted or openai"),
 ])
 def test_what_it_cannot_do_is_said(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,36 +97,30 @@ def deep(depth: int) -> str:
     '{"id":3,"method":"session/new","params":{"cwd":"\\ud800"}}', '{"id":3,"method":"session/list","params":{"cwd":7}}',
     '{"id":3,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"type":"\\ud800"}]}}', "x" * 3_000_000,
 ])
-def test_a_malformed_line_is_answered_and_the_next_one_is_heard(line: str) -> None:
-    async def scene() -> None:
-        async with bridged(limit=1_000_000) as editor:
-            await editor.ask(1, "session/new", cwd="/w")
-            editor.lines.feed_data(line.encode("latin-1") + b"\n")
-            assert (await editor.ask("next", "session/new", cwd="/w"))["result"] == {"sessionId": "s"}
-    asyncio.run(scene())
+async def test_a_malformed_line_is_answered_and_the_next_one_is_heard(line: str) -> None:
+    async with bridged(limit=1_000_000) as editor:
+        await editor.ask(1, "session/new", cwd="/w")
+        editor.lines.feed_data(line.encode("latin-1") + b"\n")
+        assert (await editor.ask("next", "session/new", cwd="/w"))["result"] == {"sessionId": "s"}
 
 
-def test_a_request_nested_as_deep_as_can_be_read_fails_alone() -> None:
-    async def scene() -> None:
-        async with bridged() as editor:
-            await editor.ask(1, "session/new", cwd="/w")
-            for depth in range(900, 1000):
-                for method, name in ("session/new", "cwd"), ("session/prompt", "prompt"), ("session/load", "sessionId"):
-                    params = f'{{"sessionId": "s", "cwd": "/w", "{name}": [{deep(depth)}]}}'
-                    editor.lines.feed_data(f'{{"id": 2, "method": "{method}", "params": {params}}}\n'.encode())
-                assert "result" in await editor.ask(f"after {depth}", "session/new", cwd="/w")
-            await asyncio.sleep(0.1)
-    asyncio.run(scene())
+async def test_a_request_nested_as_deep_as_can_be_read_fails_alone() -> None:
+    async with bridged() as editor:
+        await editor.ask(1, "session/new", cwd="/w")
+        for depth in range(900, 1000):
+            for method, name in ("session/new", "cwd"), ("session/prompt", "prompt"), ("session/load", "sessionId"):
+                params = f'{{"sessionId": "s", "cwd": "/w", "{name}": [{deep(depth)}]}}'
+                editor.lines.feed_data(f'{{"id": 2, "method": "{method}", "params": {params}}}\n'.encode())
+            assert "result" in await editor.ask(f"after {depth}", "session/new", cwd="/w")
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize(("status", "code"), [
     (404, NO_SESSION), (400, NO_SESSION), (503, INTERNAL), (429, INTERNAL), (401, INTERNAL)])
-def test_that_a_session_is_not_there_is_said_only_if_that_is_known(status: int, code: int) -> None:
-    async def scene() -> None:
-        async with bridged(**{f"GET {SESSION}": says(status, {"message": "no"})}) as editor:
-            answer = await editor.ask(1, "session/load", cwd="/w", sessionId="s")
-            assert answer["error"]["code"] == code
-    asyncio.run(scene())
+async def test_that_a_session_is_not_there_is_said_only_if_that_is_known(status: int, code: int) -> None:
+    async with bridged(**{f"GET {SESSION}": says(status, {"message": "no"})}) as editor:
+        answer = await editor.ask(1, "session/load", cwd="/w", sessionId="s")
+        assert answer["error"]["code"] == code
 
 
 # --- answers in any order, and some of them never
@@ -187,33 +181,27 @@ class Accepting:
 @given(before=PASSING, how=st.sampled_from(["accepted", "500 after", "reset after"]), after=PASSING,
        updates=st.lists(st.integers(1, len(WHOLE)), unique=True, max_size=3).map(sorted),
        cut=st.none() | st.integers(0, 3), gap=st.booleans(), late=st.booleans())
-def test_an_editor_is_told_once_how_its_prompt_ended_and_all_of_its_text(
+async def test_an_editor_is_told_once_how_its_prompt_ended_and_all_of_its_text(
         gap: bool, cut: int | None, **way: Any) -> None:
     """Whatever answers are lost, late, or come before others. An error means that nothing was accepted."""
     server = Accepting(cut=cut if cut is None else min(cut, len(way["updates"])), gap=gap and cut is not None, **way)
-
-    async def scene() -> None:
-        async with bridged(**server.routes) as editor:
-            await editor.ask(1, "session/new", cwd="/w")
-            answer = await editor.ask(2, "session/prompt", sessionId="s", prompt=[{"type": "text", "text": "hello"}])
-            server.told.set()
-            await editor.ask(3, "session/prompt", sessionId="s", prompt="")  # comes after all that is asked before it
-            assert editor.answers(2) == [answer]
-            if "error" in answer:
-                assert not server.accepted.is_set()
-            else:
-                assert answer["result"]["stopReason"] == "end_turn"
-                assert editor.text() == WHOLE
-    asyncio.run(scene())
+    async with bridged(**server.routes) as editor:
+        await editor.ask(1, "session/new", cwd="/w")
+        answer = await editor.ask(2, "session/prompt", sessionId="s", prompt=[{"type": "text", "text": "hello"}])
+        server.told.set()
+        await editor.ask(3, "session/prompt", sessionId="s", prompt="")  # comes after all that is asked before it
+        assert editor.answers(2) == [answer]
+        if "error" in answer:
+            assert not server.accepted.is_set()
+        else:
+            assert answer["result"]["stopReason"] == "end_turn"
+            assert editor.text() == WHOLE
 
 
-def test_a_workspace_that_could_not_be_watched_is_watched_the_next_time() -> None:
+async def test_a_workspace_that_could_not_be_watched_is_watched_the_next_time() -> None:
     server = Accepting([], "accepted", [], [], None, False, False)
     init = {"POST /v1/workspaces/w/agent/init": [says(503, {}), says(200, {})]}
-
-    async def scene() -> None:
-        async with bridged(**server.routes, **init) as editor:
-            assert "error" in await editor.ask(1, "session/new", cwd="/w")
-            assert "result" in await editor.ask(2, "session/new", cwd="/w")
-            assert "result" in await editor.ask(3, "session/prompt", sessionId="s", prompt=[])
-    asyncio.run(scene())
+    async with bridged(**server.routes, **init) as editor:
+        assert "error" in await editor.ask(1, "session/new", cwd="/w")
+        assert "result" in await editor.ask(2, "session/new", cwd="/w")
+        assert "result" in await editor.ask(3, "session/prompt", sessionId="s", prompt=[])

@@ -17,7 +17,7 @@ from cancelmark.conformance.adapter.process import NotRunning
 from cancelmark.conformance.kit import PROFILES, JudgementStopped, judge
 from cancelmark.conformance.playing.venue import NotSteered
 from cancelmark.conformance.report import Decision, Report
-from cancelmark.impl.acp.peer import Answer
+from cancelmark.impl.acp.peer import RpcResponse
 from cancelmark.impl.adapters.acp import CLAUSES, SILENT, AcpAdapter, acp_adapter
 from cancelmark.impl.adapters.agents import AgentCommand
 from cancelmark.impl.adapters.jail import NOWHERE
@@ -40,6 +40,7 @@ def play(flaw: str, mode: str, *scripts: str) -> Report:
     return judge(kind, fake=kind.make_model, scripts=scripts, times=1)
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("mode", ["polite", "free"])
 def test_a_good_agent_conforms(mode: str) -> None:
     kind = adapter("", mode)
@@ -48,9 +49,11 @@ def test_a_good_agent_conforms(mode: str) -> None:
     assert report.decision is (Decision.CONFORMS if mode == "polite" else Decision.NOTHING_BROKEN), report
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "no-poisoning"}
     assert ("fifo" in report.kept) == (mode == "free")
-    assert ("has failed was not judged" in report.verdict("attribution").about) == (mode == "polite")
+    assert ("failure of the language model were not checked" in report.verdict("attribution").about) == (
+        mode == "polite")
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [
     ("loses-early-cancel", "polite", "accept A, cancel", "no-lost-cancel"),
     ("error-for-cancelled", "polite", "accept A; cancel", "attribution"),
@@ -71,17 +74,19 @@ def test_a_bad_agent_is_caught(flaw: str, mode: str, script: str, guarantee: str
     report = play(flaw, mode, script)
     assert guarantee in report.broken, report
     story = report.verdict(guarantee).story
-    assert "its own text: " in story
+    assert "protocol text: " in story
     assert (guarantee in CLAUSES) == ("ACP v1" in story or "JSON-RPC" in story)
     if guarantee not in CLAUSES:
         assert SILENT in story
 
 
+@pytest.mark.real
 def test_a_polite_client_sends_one_prompt_at_a_time() -> None:
     for flaw in ("swallows-second", "interrupts", "refuses", "withholds"):
         assert not play(flaw, "polite", "accept A; accept B; release", "accept A, cancel, accept B").broken, flaw
 
 
+@pytest.mark.real
 def test_an_agent_that_refuses_a_second_prompt_has_refused_it_and_owes_it_nothing() -> None:
     report = play("refuses", "free", "accept A; accept B; release", "accept A, accept B, cancel")
     assert not report.broken, report
@@ -102,7 +107,7 @@ def test_an_error_refuses_a_second_prompt_unless_it_was_canceled(
         made = kind()
         made.names, made.texts = {"s": ["A"]}, {"s": ""}
         made.crowded, made.stopped = {"A"} if crowded else set(), {"A"} if stopped else set()
-        made._answered("s", "A", Answer(None, error))
+        made._answered("s", "A", RpcResponse(None, error))
         return await anext(made.events())
 
     told = asyncio.run(scene())
@@ -114,21 +119,25 @@ def test_of_two_modes_the_worst_counts(exits: tuple[int, int]) -> None:
     assert worst(exits) == min(exits, key=EXITS.index)
 
 
+@pytest.mark.real
 def test_an_agent_that_says_a_canceled_prompt_again_with_the_next_has_not_started_it_again() -> None:
     for mode in ("polite", "free"):
         report = play("repeats", mode, "accept A; cancel; accept B; release", "accept A + cancel; accept B")
         assert not report.broken, report
 
 
+@pytest.mark.real
 def test_lines_that_are_no_messages_are_not_taken_for_the_end() -> None:
     assert not play("talks", "polite", "accept A; cancel").broken
 
 
+@pytest.mark.real
 def test_an_agent_that_never_asks_the_language_model_is_not_judged() -> None:
-    with pytest.raises(NotSteered, match="no turn has reached the kit's language model"):
+    with pytest.raises(NotSteered, match="the server did not call the kit's language model"):
         play("never-asks", "polite", "accept A")
 
 
+@pytest.mark.real
 def test_an_agent_that_wants_a_login_is_told_with_its_ways_to_log_in() -> None:
     with pytest.raises(JudgementStopped, match=r"Authentication required.*--auth.*by-hand") as stopped:
         play("wants-login", "polite", "accept A")
@@ -176,7 +185,7 @@ def test_an_agent_has_a_home_of_its_own_and_no_network_but_the_language_model(tm
                 command = (sys.executable, "-c", PROBE, str(other.getsockname()[1]), str(tmp_path / "found"))
                 files = {"c/f.json": '{"url": "{model_root}"}'}
                 agent = Agent(AgentCommand(command, {"KEY": "{model_url}"}, files, alone=alone), model.url, model.serve)
-                with pytest.raises(NotRunning, match="ended before it answered initialize"):
+                with pytest.raises(NotRunning, match="exited before it responded to initialize"):
                     await agent.start()
                 home = agent.home.home
                 await agent.close()
@@ -207,6 +216,7 @@ def conform(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return code, said.out, said.err
 
 
+@pytest.mark.real
 def test_the_command_says_what_is_broken_by_which_clause_and_how_to_see_it_again(
         capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = conform(capsys, "--mode", "polite", "--script", "accept A; cancel", "--times", "1", "--", *AGENT,
@@ -217,16 +227,17 @@ def test_the_command_says_what_is_broken_by_which_clause_and_how_to_see_it_again
     assert "'{model_url}' error-for-cancelled" in out
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(("arguments", "says"), [
-    ([], "say how the agent is started"),
-    (["--"], "say how the agent is started"),
-    (["--", "no-such-program"], "there is no program 'no-such-program'"),
-    (["--env", "NAME", "--", "python3"], "--env NAME: give a name, = and a value"),
-    (["--config", "../x=y", "--", "python3"], "--config ../x=y: give a path in the agent's home"),
-    (["--config", "x=no-such-file", "--", "python3"], "--config no-such-file: No such file"),
-    (["--llm-port", "4", "--", "python3"], "--llm-port is not for agents"),
-    (["--html", "x.html", "--", "python3"], "give --mode polite or --mode free too"),
-    (["--mode", "polite", "--", "true"], "true ended before it answered initialize"),
+    ([], "the agent's command is missing"),
+    (["--"], "the agent's command is missing"),
+    (["--", "no-such-program"], "'no-such-program' is not on the PATH"),
+    (["--env", "NAME", "--", "python3"], "--env NAME: expected NAME=VALUE"),
+    (["--config", "../x=y", "--", "python3"], "--config ../x=y: expected PATH=FILE"),
+    (["--config", "x=no-such-file", "--", "python3"], "--config: cannot read no-such-file: No such file"),
+    (["--llm-port", "4", "--", "python3"], "--llm-port does not apply to conform acp"),
+    (["--html", "x.html", "--", "python3"], "add --mode polite or --mode free"),
+    (["--mode", "polite", "--", "true"], "true exited before it responded to initialize"),
     (["--mode", "polite", "--", *AGENT, "never-asks"], "--env NAME={model_url}"),
     (["--mode", "polite", "--", *AGENT[:-1], "http://127.0.0.1:9/v1"], "--env NAME={model_url}"),
 ])
@@ -239,7 +250,7 @@ def test_what_cannot_be_judged_is_refused_with_the_remedy(
 
 def test_options_of_agents_are_refused_for_servers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["conform", "http://127.0.0.1:1", "--mode", "free"]) == 2
-    assert "--mode is for agents" in capsys.readouterr().err
+    assert "--mode applies only to agents" in capsys.readouterr().err
 
 
 def test_the_jail_says_why_it_is_none(tmp_path: Path) -> None:

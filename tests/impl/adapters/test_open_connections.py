@@ -53,26 +53,20 @@ async def close_unanswered(reader: StreamReader, writer: StreamWriter) -> None:
 
 
 @pytest.mark.parametrize(("serve", "needed"), [(answer_once, 2), (answer_all, 1)])
-def test_a_connection_serves_until_the_server_closes_it(serve: Serve, needed: int) -> None:
-    async def play() -> None:
-        async with connected(serve) as (connections, made):
-            assert (await connections.ask("GET", "/")).status_code == 200
-            (line,) = connections._endpoint._idle
-            with suppress(TimeoutError):
-                async with asyncio.timeout(0.2):  # until it is closed, if it is to be
-                    while not line.ended:
-                        await asyncio.sleep(0.001)
-            assert (await connections.ask("GET", "/")).status_code == 200
-            assert len(made) == needed
-
-    asyncio.run(play())
+async def test_a_connection_serves_until_the_server_closes_it(serve: Serve, needed: int) -> None:
+    async with connected(serve) as (connections, made):
+        assert (await connections.ask("GET", "/")).status_code == 200
+        (line,) = connections._endpoint._idle
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):  # until it is closed, if it is to be
+                while not line.ended:
+                    await asyncio.sleep(0.001)
+        assert (await connections.ask("GET", "/")).status_code == 200
+        assert len(made) == needed
 
 
-def test_a_server_that_closes_before_it_answers_is_gone() -> None:
-    async def play() -> None:
-        async with connected(close_unanswered) as (connections, _):
-            with pytest.raises(Unreachable) as caught:
-                await connections.ask("GET", "/")
-            assert is_gone(caught.value)
-
-    asyncio.run(play())
+async def test_a_server_that_closes_before_it_answers_is_gone() -> None:
+    async with connected(close_unanswered) as (connections, _):
+        with pytest.raises(Unreachable) as caught:
+            await connections.ask("GET", "/")
+        assert is_gone(caught.value)

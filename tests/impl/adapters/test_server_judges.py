@@ -66,7 +66,7 @@ def test_a_good_server_conforms(wire: str) -> None:
 def test_a_bad_server_is_caught(wire: str, flaw: str, script: str, guarantee: str) -> None:
     report = play(wire, flaw, script)
     assert guarantee in report.broken, report
-    assert "its own text: " in report.verdict(guarantee).story
+    assert "protocol text: " in report.verdict(guarantee).story
 
 
 @pytest.mark.parametrize(("policy", "ends"), [
@@ -109,7 +109,7 @@ def test_every_status_of_a_run_is_an_end_or_is_waited_for_or_is_refused(status: 
 
     looks: list[str] = []
     if status not in RUN_STATUS:
-        with pytest.raises(ValueError, match="'paused', which is no status of the API"):
+        with pytest.raises(ValueError, match="'paused', which the API does not define"):
             asyncio.run(scene())
         return
     end = asyncio.run(scene())
@@ -155,18 +155,18 @@ def test_the_commands_say_what_is_broken_and_how_to_see_it_again(
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    (["langgraph"], "give the address of the server"),
-    (["a2a", "127.0.0.1:4"], "give the address of the server"),
-    (["langgraph", "{dead}"], "does not answer (ConnectError); check the address"),
-    (["langgraph", "{url}", "--assistant", "nobody"], "--assistant nobody: {url} has agent; choose from these"),
-    (["langgraph", "{url}/x"], "does not answer as a server of the LangGraph API"),
-    (["langgraph", "{url}", "--token", "x"], "--token is not for conform langgraph"),
-    (["a2a", "{url}", "--policy", "reject"], "--policy is not for conform a2a"),
-    (["a2a", "{url}"], "does not stream: its card says so"),
-    (["a2a", "{url}/x"], "does not stream"),
-    (["langgraph", "{url}", "{url}"], "conform langgraph: give one URL"),
-    (["acp", "{url}"], "is no agent: give its command after --"),
-    (["{url}", "--ends", "join"], "--ends is for other wires"),
+    (["langgraph"], "the server's URL is missing or invalid"),
+    (["a2a", "127.0.0.1:4"], "the server's URL is missing or invalid"),
+    (["langgraph", "{dead}"], "does not respond (ConnectError); check the URL"),
+    (["langgraph", "{url}", "--assistant", "nobody"], "--assistant nobody: unknown at {url}; choose from agent"),
+    (["langgraph", "{url}/x"], "is not a LangGraph API server"),
+    (["langgraph", "{url}", "--token", "x"], "--token does not apply to conform langgraph"),
+    (["a2a", "{url}", "--policy", "reject"], "--policy does not apply to conform a2a"),
+    (["a2a", "{url}"], "does not support streaming, according to its agent card"),
+    (["a2a", "{url}/x"], "does not support streaming"),
+    (["langgraph", "{url}", "{url}"], "give exactly one URL"),
+    (["acp", "{url}"], "give the agent's command after --"),
+    (["{url}", "--ends", "join"], "--ends applies only to LangGraph"),
 ])
 def test_what_cannot_be_judged_is_refused_with_the_remedy(
         capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:

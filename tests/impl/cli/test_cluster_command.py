@@ -23,13 +23,13 @@ def test_a_report_as_json_says_the_same() -> None:
 
 def test_a_flaw_is_a_violation_with_its_history() -> None:
     said = run_command("check", "--cluster", "--flaw", "message-unfenced", code=1).stdout
-    assert "fenced is violated; a shortest history, 5 steps" in said
+    assert "fenced is violated; a shortest trace, 5 steps" in said
     assert "a: message of A" in said
 
 
 def test_liveness_says_that_there_is_no_way_on() -> None:
     said = run_command("check", "--cluster", "--flaw", "claim-only", code=1).stdout
-    assert "all-ends is violated; a shortest history, after which it cannot be any more, 3 steps" in said
+    assert "all-ends is violated; a shortest trace, after which the property can no longer hold, 3 steps" in said
 
 
 def test_a_limit_leaves_nothing_claimed() -> None:
@@ -38,15 +38,15 @@ def test_a_limit_leaves_nothing_claimed() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["--kills", "1"], "--kills: only with --cluster"),
-    (["--flaw", "claim-only"], "--flaw: only with --cluster"),
-    (["--cluster", "--flaw", "nothing"], "--flaw nothing: no such flaw of a cluster; choose one of version-ignored"),
-    (["--cluster", "--flaw", "claim-only", "--kills", "1"], "--flaw: it has bounds of its own"),
-    (["--cluster", "--kills", "10"], "--kills 10: give a number from 0 to 9"),
-    (["--cluster", "--crashes", "1"], "--crashes: not with --cluster"),
-    (["--cluster", "--engine", "fast"], "--engine: not with --cluster"),
-    (["--cluster", "--deep", "--kills", "1"], "--kills: --deep has bounds of its own"),
-    (["--cluster", "--protocol", "r0", "--kills", "1"], "--protocol r0: not with --cluster"),
+    (["--kills", "1"], "--kills requires --cluster"),
+    (["--flaw", "claim-only"], "--flaw requires --cluster"),
+    (["--cluster", "--flaw", "nothing"], "--flaw nothing: no such cluster flaw; choose one of version-ignored"),
+    (["--cluster", "--flaw", "claim-only", "--kills", "1"], "--flaw sets its own bounds"),
+    (["--cluster", "--kills", "10"], "--kills 10: must be from 0 to 9"),
+    (["--cluster", "--crashes", "1"], "--crashes and --cluster are mutually exclusive"),
+    (["--cluster", "--engine", "fast"], "--engine and --cluster are mutually exclusive"),
+    (["--cluster", "--deep", "--kills", "1"], "--kills and --deep are mutually exclusive"),
+    (["--cluster", "--protocol", "r0", "--kills", "1"], "--protocol r0: --cluster supports only ref, family"),
 ])
 def test_what_cannot_be_searched_is_refused(arguments: list[str], words: str) -> None:
     assert words in read_refusal("check", *arguments)
@@ -54,7 +54,7 @@ def test_what_cannot_be_searched_is_refused(arguments: list[str], words: str) ->
 
 def test_explain_tells_a_flaw_of_a_cluster() -> None:
     said = run_command("explain", "claim-only").stdout
-    assert "breaks all-ends; leaves out C4b of specs/cluster.md" in said
+    assert "breaks all-ends; violates C4b of specs/cluster.md" in said
     assert "  3  a is killed" in said
     assert json.loads(run_command("explain", "claim-only", "--json").stdout)["calls"][-1] == "a is killed"
     assert run_command("explain", "claim-only", "--format", "svg").stdout.startswith("<svg")
@@ -66,8 +66,8 @@ def test_explain_lists_the_flaws_of_a_cluster() -> None:
 
 
 def test_explain_refuses_what_a_cluster_has_not() -> None:
-    assert "is a flaw of a cluster" in read_refusal("explain", "claim-only", "--revision", "r0")
-    assert "told as text, svg or json" in read_refusal("explain", "claim-only", "--format", "mermaid")
+    assert "is a cluster flaw and has no revisions" in read_refusal("explain", "claim-only", "--revision", "r0")
+    assert "choose text, svg or json" in read_refusal("explain", "claim-only", "--format", "mermaid")
 
 
 def test_a_lost_answer_is_drawn_on_its_way_back_and_the_step_that_breaks_is_marked() -> None:
@@ -77,4 +77,4 @@ def test_a_lost_answer_is_drawn_on_its_way_back_and_the_step_that_breaks_is_mark
     assert database
     assert float(start) == float(database[1]) > float(end)
     assert drawn.count('<line class="fault"') == 2
-    assert drawn.index("cancel, again") < drawn.index("✗ breaks no-echo")
+    assert drawn.index("cancel, retried") < drawn.index("✗ breaks no-echo")

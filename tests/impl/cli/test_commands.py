@@ -197,7 +197,7 @@ def test_one_interrupt_cancels_the_prompt_and_waits_for_its_end(user: User) -> N
     running.send_signal(signal.SIGINT)
     code, out, err = ended(running)
     assert (code, out) == (3, "")
-    assert err.splitlines() == ["cancelmark: canceling; Ctrl-C again leaves without waiting for the end",
+    assert err.splitlines() == ["cancelmark: canceling; press Ctrl-C again to exit without waiting",
                                 "cancelmark: canceled"]
 
 
@@ -209,7 +209,7 @@ def test_two_interrupts_leave_and_the_prompt_goes_on(user: User) -> None:
     assert "canceling" in running.stderr.readline()
     running.send_signal(signal.SIGINT)
     code, out, err = ended(running)
-    assert (code, out, err) == (130, "", "cancelmark: left; the prompt is the server's now\n")
+    assert (code, out, err) == (130, "", "cancelmark: exiting; the prompt stays on the server\n")
     again = user.run("run", "--run-id", "left", "stubborn: a b c d", code=3)
     assert again.stderr == "cancelmark: canceled\n", "the prompt was asked to stop, and whoever asks is told its end"
 
@@ -252,14 +252,14 @@ def test_a_prompt_that_folds_joins_the_turn_that_runs(user: User) -> None:
 
 
 def test_queue_lists_and_clears_and_cancel_cancels(user: User) -> None:
-    assert user.says("queue") == "nothing is queued in session default\n"
+    assert user.says("queue") == "no prompts are queued in session default\n"
     assert user.says("cancel") == "session default is idle: nothing to cancel\n"
     queued_behind(user, "second \x1b[31m\n prompt", "third")
     assert re.fullmatch(r" +#\d+  second \[31m prompt\n +#\d+  third\n", user.says("queue"))
     assert json.loads(user.says("queue", "list", "--json"))["queued"] == ["second \x1b[31m\n prompt", "third"]
-    assert user.says("queue", "clear") == "cleared: 2 prompts of session default\n"
-    assert user.says("queue", "clear") == "nothing is queued in session default\n"
-    assert user.says("cancel") == "canceled everything that session default had accepted\n"
+    assert user.says("queue", "clear") == "canceled 2 queued prompts of session default\n"
+    assert user.says("queue", "clear") == "no prompts are queued in session default\n"
+    assert user.says("cancel") == "canceled all prompts of session default\n"
     user.until(lambda told: not told["was_busy"], "cancel")
 
 
@@ -280,7 +280,7 @@ def test_sessions_are_named_by_title_or_id(user: User) -> None:
     again = json.loads(user.says("run", "--json", "--session", told["session_id"], "fast: c"))
     assert again["session_id"] == told["session_id"]
     assert user.refused("cancel", "--session", "none").endswith(
-        f"--session none: there is no such session in {user.directory}; it has talks")
+        f"--session none: no such session in {user.directory}; choose from talks")
 
 
 def test_those_who_are_first_at_the_same_time_share_a_session(user: User) -> None:
@@ -314,10 +314,10 @@ def test_the_workspace_is_this_directory_or_the_one_that_is_named(user: User, tm
     assert re.fullmatch(r" +#\d+  second\n", user.says("queue", "--workspace", str(link)))
     other = tmp_path / "other"
     other.mkdir()
-    assert user.says("queue", "--workspace", str(other)) == "nothing is queued in session default\n"
+    assert user.says("queue", "--workspace", str(other)) == "no prompts are queued in session default\n"
     user.says("cancel")
-    assert "there is no such directory" in user.refused("queue", "--workspace", str(tmp_path / "none"))
-    assert "there is no such directory" in user.refused("queue", "--workspace", __file__)
+    assert "no such directory" in user.refused("queue", "--workspace", str(tmp_path / "none"))
+    assert "no such directory" in user.refused("queue", "--workspace", __file__)
 
 
 def test_no_server_is_told_how_to_start_one(tmp_path: Path) -> None:
@@ -336,8 +336,8 @@ def test_a_server_that_was_killed_or_does_not_answer_is_noticed(tmp_path: Path) 
         told = json.loads(announcement.read_text())
         announcement.write_text(json.dumps({**told, "pid": os.getpid()}))
         refused = user.refused("queue")
-        assert f"nobody answers at {server.url}; {announcement} says that a server is there" in refused
-        assert refused.endswith("start it again: cancelmark serve")
+        assert f"cannot connect to {server.url}; {announcement} names this address" in refused
+        assert refused.endswith("restart it: cancelmark serve")
         announcement.write_text("{")
         assert "no server is running" in user.refused("queue")
 
@@ -351,20 +351,20 @@ def test_a_server_on_a_socket_that_wants_a_token_is_found(tmp_path: Path) -> Non
         assert other.says("run", "--server", f"unix:{socket}", "--token-file", str(token), "hello")
         assert other.says("run", "--data-dir", str(tmp_path / "data"), "hello")
         token.write_text("not the token of this server")
-        assert "give its file with --token-file" in user.refused("run", "hello")
+        assert "give the token's file with --token-file" in user.refused("run", "hello")
         token.write_bytes(b"\xff")
-        assert "it is not text" in user.refused("run", "hello")
+        assert "not a text file" in user.refused("run", "hello")
         assert "No such file" in user.refused("run", "--token-file", str(tmp_path / "none"), "hello")
 
 
 @pytest.mark.parametrize(("reply", "said"), [
     (says(200, {"version": "9.0.0", "name": "cancelmark", "protocol": 2}),
-     "is Cancelmark 9.0.0 and speaks protocol 2; this command speaks protocol 1: install the same version"),
-    (says(200, b"<html>It works!</html>", {"content-type": "text/html"}), "not in JSON: something else runs there"),
-    (says(404, b"<html>No!</html>", {"content-type": "text/html"}), "not as Cancelmark: something else runs there"),
+     "runs Cancelmark 9.0.0 with wire protocol 2; this command uses protocol 1: install the server's version"),
+    (says(200, b"<html>It works!</html>", {"content-type": "text/html"}), "does not respond with JSON; check the"),
+    (says(404, b"<html>No!</html>", {"content-type": "text/html"}), "is not a Cancelmark server; check the address"),
     (says(500, b""), "the server refused (500 Internal Server Error)"),
     (Reply((b"SSH-2.0-OpenSSH_9.2\r\n", Act.DROP), head=False, framing=Framing.UNTIL_CLOSE),
-     "perhaps something else runs there"),
+     "without a valid response; check the address"),
 ])
 def test_something_else_at_that_address_is_said_plainly(reply: Reply, said: str, tmp_path: Path) -> None:
     async def test() -> tuple[bytes, int | None]:
@@ -413,20 +413,20 @@ def test_an_interrupt_after_the_end_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "stdin", "named"), [
-    (["run"], b"", "the prompt is empty; say something, or --attach a file"),
+    (["run"], b"", "the prompt is empty; give a text, or attach a file with --attach"),
     (["run", ""], b"", "the prompt is empty"),
     (["run", "-"], b" \n", "the prompt is empty"),
     (["run", "-"], b"abc\xff", "standard input: not UTF-8 at byte 3"),
     (["run", os.fsdecode(b"\xff")], b"", "the prompt is not UTF-8"),
-    (["run", "--server", "localhost", "x"], b"", "--server localhost: give http://HOST:PORT, https://HOST"),
-    (["run", "--server", "http://127.0.0.1:1", "x"], b"", "nobody answers at http://127.0.0.1:1; check the address"),
-    (["run", "--server", "unix:/nowhere", "x"], b"", "nobody answers at unix:/nowhere"),
+    (["run", "--server", "localhost", "x"], b"", "--server localhost: invalid address; expected http://HOST:PORT"),
+    (["run", "--server", "http://127.0.0.1:1", "x"], b"", "cannot connect to http://127.0.0.1:1; check the address"),
+    (["run", "--server", "unix:/nowhere", "x"], b"", "cannot connect to unix:/nowhere"),
     (["send"], b"", "the prompt is empty"),
     (["send", "--now", "--if-idle", "x"], b"", "not allowed with"),
     (["send", "--fold", "--run-id", "x", "y"], b"", "not allowed with"),
-    (["queue", "drop"], b"", "queue drop: nothing is no number of a prompt; cancelmark queue lists them"),
-    (["queue", "up", "first"], b"", "queue up: first is no number of a prompt"),
-    (["queue", "list", "3"], b"", "queue list: leave 3 out, or choose drop, edit, up"),
+    (["queue", "drop"], b"", "queue drop: missing prompt number; cancelmark queue lists them"),
+    (["queue", "up", "first"], b"", "queue up: 'first' is not a prompt number"),
+    (["queue", "list", "3"], b"", "queue list: unexpected argument 3; only drop, edit, up accept"),
     (["queue", "swap", "3"], b"", "swap"),
     (["cancel", "now"], b"", "now"),
     (["watch", "--session", "x"], b"", "--session"),
@@ -454,7 +454,7 @@ def test_a_run_outlives_the_server_it_waits_for(tmp_path: Path) -> None:
         server.start()
         code, _, err = ended(active)
         assert (code, err.splitlines()[-1]) == (1, "cancelmark: the run failed: interrupted by a restart of the server")
-        assert "trying again" in err
+        assert "retrying" in err
         code, out, _ = ended(queued)
         assert (code, out) == (0, ECHO.format("queued"))
 

@@ -65,14 +65,14 @@ def test_one_interrupt_cancels_and_two_leave(terminal: Terminal) -> None:
     terminal.type("C-c")
     answer, *rest = terminal.until("code 3").splitlines()
     assert re.fullmatch(r"You said: .*\^C", answer)
-    assert rest == ["cancelmark: canceling; Ctrl-C again leaves without waiting for the end", "cancelmark: canceled",
+    assert rest == ["cancelmark: canceling; press Ctrl-C again to exit without waiting", "cancelmark: canceled",
                     "code 3", "$"]
     terminal.run(*COMMAND, "run", "stubborn: " + "one two three four " * 20, after="; echo code $?")
     terminal.until("You said:")
     terminal.type("C-c")
     terminal.until("canceling")
     terminal.type("C-c")
-    assert "cancelmark: left; the prompt is the server's now" in terminal.until("code 130")
+    assert "cancelmark: exiting; the prompt stays on the server" in terminal.until("code 130")
 
 
 def test_what_others_say_cannot_drive_the_terminal(terminal: Terminal, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_watch_shows_prompts_move_and_leaves_the_terminal_as_it_was(
         terminal: Terminal, server: Process, tmp_path: Path) -> None:
     terminal.run("stty", "-a", after=" > before")
     terminal.run("echo", "here before", after="; " + " ".join(COMMAND) + " watch; echo code $?; stty -a > after")
-    assert "● live" in terminal.until("nothing yet; in another terminal: cancelmark run")
+    assert "● live" in terminal.until("no prompts yet; in another terminal: cancelmark run")
     send(server, tmp_path, "send", "slow: the first prompt")
     send(server, tmp_path, "send", "the second prompt")
     terminal.until(lambda shown: re.search(r"1 ●─{19}● \d+s +slow: the first", shown)
@@ -113,7 +113,7 @@ def test_watch_shows_prompts_move_and_leaves_the_terminal_as_it_was(
 @pytest.mark.parametrize("key", ["q", "C-c", "C-d"])
 def test_watch_is_left_by_a_key(key: str, terminal: Terminal) -> None:
     terminal.run("env", "COLUMNS=80", "LINES=24", *COMMAND, "watch", after="; echo code $?")
-    terminal.until("nothing yet")
+    terminal.until("no prompts yet")
     for width in (60, 70, 50):  # and nothing else happens, for which it would be drawn anew
         terminal.resize(width, 12)
         terminal.until(lambda shown, width=width: re.search(  # type: ignore[misc]
@@ -126,7 +126,7 @@ def test_watch_is_left_by_a_key(key: str, terminal: Terminal) -> None:
 
 def test_watch_can_be_suspended_and_goes_on(terminal: Terminal, server: Process, tmp_path: Path) -> None:
     terminal.run(*COMMAND, "watch", after="; echo code $?")
-    terminal.until("nothing yet")
+    terminal.until("no prompts yet")
     terminal.type("C-z")
     terminal.until("Stopped")
     send(server, tmp_path, "run", "fast: meanwhile")
@@ -140,11 +140,11 @@ def test_watch_comes_back_to_a_server_that_was_killed(tmp_path: Path) -> None:
     with Process(tmp_path / "data", "--pace", "10") as server, \
             Terminal(tmp_path, {"CANCELMARK_DATA_DIR": str(server.directory)}) as terminal:
         terminal.run(*COMMAND, "watch")
-        terminal.until("nothing yet")
+        terminal.until("no prompts yet")
         send(server, tmp_path, "send", "one")
         terminal.until(lambda shown: re.search(r"● \d+s +one", shown))
         server.kill()
-        terminal.until("trying again")
+        terminal.until("retrying")
         server.start()
         shown = terminal.until("✗ error     one")
         assert "interrupted by a restart" in shown
@@ -161,28 +161,25 @@ def test_watch_on_a_terminal_without_unicode(terminal: Terminal, server: Process
     terminal.type("q")
 
 
-def test_watch_catches_up_with_what_it_missed(tmp_path: Path) -> None:
+async def test_watch_catches_up_with_what_it_missed(tmp_path: Path) -> None:
     """The connection breaks, and while it is away a prompt ends: nothing is published after it comes back."""
     def prompts(state: str) -> Reply:
         return says(200, [{"seq": 1, "session_id": "s", "state": state, "text": "hello"}])
 
-    async def test() -> None:
-        routes: dict[str, Any] = {
-            "GET /v1/version": says(200, {"version": "1"}),
-            "POST /v1/workspaces": says(200, {"id": "w", "path": "/"}),
-            "POST /v1/workspaces/w/agent/init": says(200, {}),
-            "GET /v1/workspaces/w/sessions": says(200, [{"id": "s", "title": "default"}]),
-            f"{STATUS}/prompts": [prompts("queued"), prompts("active")],
-            EVENTS: [stream(place(0), Act.HOLD), open_stream(place(0))]}
-        async with Hostile(routes) as server:
-            with Terminal(tmp_path, {}) as terminal:
-                await asyncio.to_thread(terminal.run, *COMMAND, "watch", "--server", server.address)
-                await asyncio.to_thread(terminal.until, "1 queued, 0 active")
-                server.released.set()
-                await asyncio.to_thread(terminal.until, "0 queued, 1 active")
-                terminal.type("q")
-
-    asyncio.run(test())
+    routes: dict[str, Any] = {
+        "GET /v1/version": says(200, {"version": "1"}),
+        "POST /v1/workspaces": says(200, {"id": "w", "path": "/"}),
+        "POST /v1/workspaces/w/agent/init": says(200, {}),
+        "GET /v1/workspaces/w/sessions": says(200, [{"id": "s", "title": "default"}]),
+        f"{STATUS}/prompts": [prompts("queued"), prompts("active")],
+        EVENTS: [stream(place(0), Act.HOLD), open_stream(place(0))]}
+    async with Hostile(routes) as server:
+        with Terminal(tmp_path, {}) as terminal:
+            await asyncio.to_thread(terminal.run, *COMMAND, "watch", "--server", server.address)
+            await asyncio.to_thread(terminal.until, "1 queued, 0 active")
+            server.released.set()
+            await asyncio.to_thread(terminal.until, "0 queued, 1 active")
+            terminal.type("q")
 
 
 # --- the board

@@ -64,7 +64,7 @@ def test_a_finding_is_played_again_by_the_command_that_it_ends_with(here: Path) 
         program, *arguments = shlex.split(line)
         assert program == "cancelmark"
         again = run_command(*arguments, code=1).stdout
-        assert " showed in 5 of 5 plays" in again
+        assert " broken in 5 of 5 runs" in again
     assert out.startswith("my_own.py:Mine, ")
 
 
@@ -72,7 +72,7 @@ def test_it_works_in_a_process_of_its_own(here: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT.parent))  # where the adapter finds what it is made of
     script = ("--script", "accept A; accept B; fail", "--times", "2")
     said = run_process("conform", "--adapter", "my_own:make", *script, code=1)
-    assert "accept A; accept B; fail: all-done showed in 2 of 2 plays" in said.stdout
+    assert "accept A; accept B; fail: all-done broken in 2 of 2 runs" in said.stdout
     assert said.stderr == ""
 
 
@@ -109,25 +109,25 @@ def test_what_there_is_is_listed() -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(("arguments", "says"), [
-    ((), "give either the URL of a server that speaks our wire, or --adapter"),
+    ((), "give either the URL of a server that speaks our wire protocol, or --adapter"),
     (("http://127.0.0.1:1", "--adapter", "my_own:Mine"), "give either the URL"),
-    (("--adapter", "mine"), "--adapter mine: 'mine' does not say what and where; write module:Class"),
+    (("--adapter", "mine"), "--adapter mine: 'mine' is not an adapter's name; expected module:Class"),
     (("--adapter", "yours:Mine"), "--adapter yours:Mine: cannot load yours: ModuleNotFoundError"),
     (("--adapter", "yours.py:Mine"), "--adapter yours.py:Mine: cannot load yours.py: FileNotFoundError"),
     (("--adapter", "my_own:Yours"), "my_own has no Yours; adapters there: NaiveAdapter, Mine, Needs, Outside"),
-    (("--adapter", "my_own:Needs"), "Needs() fails, and the kit makes one for each history: TypeError"),
-    (("--adapter", "my_own:NUMBER"), "NUMBER() fails"),
-    (("--adapter", "my_own:asyncio"), "asyncio() fails"),
-    (("--adapter", "builtins:dict"), "dict() is of type dict, which is no cancelmark.Adapter"),
-    (("--adapter", "my_own:Mine", "--token", "x"), "--token is for servers that speak our wire"),
-    (("--adapter", "my_own:Mine", "--keep-open"), "--keep-open is for servers that speak our wire"),
-    (("--adapter", "my_own:Mine", "--llm-port", "4545"), "my_own:Mine is a server in this process"),
-    (("--adapter", "my_own:Outside", "--llm-port", "70000"), "--llm-port 70000: give a port"),
+    (("--adapter", "my_own:Needs"), "Needs() raised TypeError"),
+    (("--adapter", "my_own:NUMBER"), "NUMBER() raised TypeError"),
+    (("--adapter", "my_own:asyncio"), "asyncio() raised TypeError"),
+    (("--adapter", "builtins:dict"), "dict() returned a dict, not a cancelmark.Adapter"),
+    (("--adapter", "my_own:Mine", "--token", "x"), "--token does not apply with --adapter"),
+    (("--adapter", "my_own:Mine", "--keep-open"), "--keep-open does not apply with --adapter"),
+    (("--adapter", "my_own:Mine", "--llm-port", "4545"), "my_own:Mine runs in this process"),
+    (("--adapter", "my_own:Outside", "--llm-port", "70000"), "--llm-port 70000: give the port"),
     (("--adapter", "my_own:Mine", "--scenario", "queue-stranded"), "did you mean queue-stranded-by-"),
-    (("--adapter", "my_own:Mine", "--script", "accept A; explode"), "'explode' is nothing that can be done"),
-    (("--adapter", "my_own:Mine", "--script", "cancel", "--scenario", "a restart"), "not both"),
-    (("--adapter", "my_own:Mine", "--script", "cancel", "--times", "0"), "--times 0: play a script at least once"),
-    (("--adapter", "my_own:Mine", "--times", "3"), "--times 3 is for --script"),
+    (("--adapter", "my_own:Mine", "--script", "accept A; explode"), "unknown action 'explode'"),
+    (("--adapter", "my_own:Mine", "--script", "cancel", "--scenario", "a restart"), "mutually exclusive"),
+    (("--adapter", "my_own:Mine", "--script", "cancel", "--times", "0"), "--times 0: must be at least 1"),
+    (("--adapter", "my_own:Mine", "--times", "3"), "--times 3 requires --script"),
 ])
 def test_what_cannot_be_done_is_said_in_one_line(arguments: tuple[str, ...], says: str) -> None:
     assert says in read_refusal("conform", *arguments)

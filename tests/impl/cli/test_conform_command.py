@@ -29,7 +29,7 @@ from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.journal import Journal
-from cancelmark.impl.runtime.session import Effects
+from cancelmark.impl.runtime.session import TakenStep
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import AppendEvent
 
@@ -98,7 +98,7 @@ def test_a_server_that_cannot_be_steered_is_judged_by_what_can_be_seen(capsys: p
     assert {"no-poisoning", "one-terminal", "some-terminal", "closed"} <= {
         id for id, g in told.items() if g["status"] == "kept"}
     assert told["fifo"]["status"] == "not observable"
-    assert "cannot be steered" in told["fifo"]["why"]
+    assert "cannot control the server's turns" in told["fifo"]["why"]
 
 
 @pytest.mark.usefixtures("quickly")
@@ -116,10 +116,10 @@ def test_green_is_only_what_was_tested(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("options", "complaint"), [
-    (("--require", "one-terminal,speed"), "--require speed: there is no such guarantee"),
-    (("--only", "fifo", "--require", "closed"), "--require closed: --only leaves it out"),
-    (("--until", "60s"), "--until is for --script, in place of --times"),
-    (("--script", "cancel", "--times", "2", "--until", "2m"), "--until is for --script, in place of --times"),
+    (("--require", "one-terminal,speed"), "--require speed: unknown guarantee"),
+    (("--only", "fifo", "--require", "closed"), "--require closed: --only excludes it"),
+    (("--until", "60s"), "--until requires --script, and excludes --times"),
+    (("--script", "cancel", "--times", "2", "--until", "2m"), "--until requires --script, and excludes --times"),
     (("--junit", "/no/such/place/j.xml"), "--junit /no/such/place/j.xml: there is no directory /no/such/place"),
     (("--html", "/no/such/place/p.html"), "--html /no/such/place/p.html: there is no directory"),
 ])
@@ -155,7 +155,7 @@ def test_a_turn_that_takes_another_in_before_it_asks_is_not_taken_for_the_others
         code, out, _ = run(capsys, url, "--llm-port", str(port), "--times", "2", "--script",
                            "accept A; accept B; accept C anonymous; release; release", "--script",
                            "accept A; accept B anonymous; accept C anonymous; release; release")
-    assert (code, out.count("nothing showed in 2 plays")) == (0, 2), out
+    assert (code, out.count("nothing broken in 2 runs")) == (0, 2), out
 
 
 # --- servers with a bug
@@ -169,7 +169,7 @@ def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
 def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
     add = Journal.add
 
-    def add_twice(self: Journal, step: Effects) -> None:
+    def add_twice(self: Journal, step: TakenStep) -> None:
         known = len(self.operations)
         add(self, step)
         self.operations += [op for op in self.operations[known:] if isinstance(op, AppendEvent)]
@@ -178,7 +178,7 @@ def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Encoder, "parse_place", lambda self, last_event_id, latest: None)
+    patch.setattr(Encoder, "parse_offset", lambda self, last_event_id, latest: None)
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {
@@ -201,7 +201,7 @@ def test_a_bug_is_found_and_told(
                            "--only", BUGS[bug])
     assert code == 1
     assert f"{BUGS[bug]} is broken: " in out
-    assert "what was done: accept A" in out
+    assert "script: accept A" in out
     assert out.rstrip().endswith("verdict=broken kept=0/1")
     cases = ElementTree.parse(tmp_path / "j.xml").iter("testcase")
     failure = {case.get("name"): case.find("failure") for case in cases}[BUGS[bug]]
@@ -214,8 +214,8 @@ def test_a_bug_is_found_and_told(
 def test_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, f"http://127.0.0.1:{free_port()}")
     assert (code, out) == (2, "")
-    assert "nobody answers at http://127.0.0.1:" in err
-    assert err.endswith("check the address, or start the server\n")
+    assert "cannot connect to http://127.0.0.1:" in err
+    assert err.endswith("check the URL, or start the server\n")
 
 
 def test_a_token_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,8 +223,8 @@ def test_a_token_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
         code, _, err = run(capsys, server.url)
         assert code == 2
         assert "(401 Unauthorized)" in err
-        assert err.endswith("it wants a token; give it with --token\n")
-        assert "the token is not the right one" in run(capsys, server.url, "--token", "loud")[2]
+        assert err.endswith("the server requires a token; give it with --token\n")
+        assert "the token is wrong" in run(capsys, server.url, "--token", "loud")[2]
 
 
 def test_something_else_runs_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,7 +247,7 @@ def test_something_else_runs_there(capsys: pytest.CaptureFixture[str]) -> None:
         over.set()
         thread.join(PATIENCE)
     assert code == 2
-    assert "something else runs there" in err
+    assert "so it is not a server of this wire protocol" in err
     assert "write an adapter" in err
 
 
@@ -264,7 +264,7 @@ def test_something_that_is_not_http_runs_there(capsys: pytest.CaptureFixture[str
         code, _, err = run(capsys, f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join(PATIENCE)
     assert code == 2
-    assert "perhaps something else runs there" in err
+    assert "without a valid response; check the address" in err
 
 
 @pytest.mark.usefixtures("quickly")
@@ -275,7 +275,7 @@ def test_a_server_that_does_not_use_the_language_model_is_told_to(
     with threaded() as server:
         code, _, err = run(capsys, server.url, "--llm-port", str(free_port()))
     assert code == 2
-    assert "no turn has reached the kit's language model at http://127.0.0.1:" in err
+    assert "the server did not call the kit's language model at http://127.0.0.1:" in err
 
 
 def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,10 +286,11 @@ def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("arguments", "complaint"), [
-    (["localhost"], "localhost: give http://HOST:PORT, https://HOST or unix:PATH"),
-    (["http://127.0.0.1:1", "--only", "speed"], "--only speed: there is no such guarantee; choose from all-done"),
-    (["http://127.0.0.1:1", "--llm-port", "0"], "--llm-port 0: give a port that the server is told, from 1 to 65535"),
-    (["http://127.0.0.1:1", "--token-file", "/no/such/file"], "--token-file /no/such/file: No such file or directory"),
+    (["localhost"], "localhost: invalid address; expected http://HOST:PORT, https://HOST or unix:PATH"),
+    (["http://127.0.0.1:1", "--only", "speed"], "--only speed: unknown guarantee; choose from all-done"),
+    (["http://127.0.0.1:1", "--llm-port", "0"], "--llm-port 0: give the port that the server is configured to use"),
+    (["http://127.0.0.1:1", "--token-file", "/no/such/file"],
+     "--token-file: cannot read /no/such/file: No such file or directory"),
 ])
 def test_bad_usage_is_told_in_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str],
@@ -305,7 +306,7 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         code, _, err = run(capsys, f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert code == 2
-    assert "does not answer within 0.2 s" in err
+    assert "no response within 0.2 s" in err
 
 
 @pytest.mark.usefixtures("quickly")
@@ -321,8 +322,8 @@ def test_a_server_that_hangs_is_told_and_given_up(
     with threaded(stop=1.0) as server:
         code, out, _ = run(capsys, server.url)
     assert code == 1
-    assert "progress is broken: a call of cancel was not answered within " in out
-    assert "the judgement has stopped: in 3 histories the server did not answer or rest" in out
+    assert "progress is broken: a call of cancel got no response within " in out
+    assert "the judgement stopped: in 3 histories the server did not respond or become quiet" in out
 
 
 @contextmanager
@@ -349,7 +350,7 @@ def test_a_server_that_dies_has_broken_progress(tmp_path: Path) -> None:
         return
     assert (conform.returncode, err) == (1, "")
     assert "progress is broken: the server is gone" in out
-    assert "nobody brings it back" in out
+    assert "give the adapter a `revive` method" in out
 
 
 def test_it_can_be_interrupted(tmp_path: Path) -> None:
@@ -366,8 +367,8 @@ def test_a_server_that_goes_away_is_told(capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setattr(target, "look", looked)
     code, _, err = run(capsys, f"http://127.0.0.1:{free_port()}")
     assert code == 2
-    assert "nobody answers at" in err
-    assert "nothing is claimed" in err
+    assert "cannot connect to" in err
+    assert "the result is inconclusive" in err
 
 
 def test_the_help_says_how_to_steer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -375,4 +376,4 @@ def test_the_help_says_how_to_steer(capsys: pytest.CaptureFixture[str]) -> None:
         main(["conform", "--help"])
     told = " ".join(capsys.readouterr().out.split())  # however wide the terminal is
     assert "--base-url http://127.0.0.1:4545/v1" in told
-    assert "Exit 0: conforms, or nothing-broken. 1: something is broken. 2: nothing was tested" in told
+    assert "exit codes: 0 conforms or nothing-broken 1 broken 2 unknown, bad usage" in told

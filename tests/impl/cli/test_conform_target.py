@@ -1,6 +1,5 @@
 """Who `cancelmark conform` judges on our own wire: in which workspace, and how the command is written down again."""
 
-import argparse
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +9,9 @@ import pytest
 
 from cancelmark.conformance.playing.script import script
 from cancelmark.impl.adapters.wire import OpenWireAdapter
-from cancelmark.impl.cli.conform import command as conform
 from cancelmark.impl.cli.conform import target
 from cancelmark.impl.cli.conform.target import Target, find_target, is_local
+from cancelmark.impl.cli.main import parser
 
 
 @contextmanager
@@ -25,9 +24,7 @@ def found(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Target]:
 
     monkeypatch.setattr(target, "look", look)
     monkeypatch.setattr(target, "look_for_calls", look_for_calls)
-    top = argparse.ArgumentParser()
-    conform.add_parser(top.add_subparsers())
-    with find_target(top.parse_args(["conform", *arguments])) as judged:
+    with find_target(parser("conform").parse_args(["conform", *arguments])) as judged:
         yield judged
 
 

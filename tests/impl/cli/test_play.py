@@ -43,23 +43,23 @@ def test_a_race_by_lines() -> None:
 
 def test_keys_work_by_line_too_and_undo_and_redo() -> None:
     screen = last_screen(play("1", "undo", "redo", "u"))
-    assert screen.startswith("ref  step 0 of 1\nnothing has happened yet")
+    assert screen.startswith("ref  step 0 of 1\nno steps yet")
     assert "1 accept(A) client" in screen
 
 
 def test_what_cannot_be_done_is_said_and_changes_nothing() -> None:
     screen = last_screen(play("accept A", "finish A error"))
     assert screen.startswith("ref  step 1 of 1")
-    assert "step 2, 'finish A error': cannot happen here; enabled: " in screen
-    assert "'~' is no key here" in play("~")
+    assert "step 2, 'finish A error': not enabled here; enabled: " in screen
+    assert "no action has the key '~'" in play("~")
     assert "goes back" not in play("help")
 
 
 def test_a_revision_breaks_what_it_breaks() -> None:
     calls = ("accept A", "cancel", "accept B", "enter B", "enter A")
     screen = last_screen(play(arguments=("--revision", "r1", *calls)))
-    assert "✗ no-poisoning broken by step 4" in screen
-    assert "✗ no-lost-cancel broken by step 5" in screen
+    assert "✗ step 4 violates no-poisoning" in screen
+    assert "✗ step 5 violates no-lost-cancel" in screen
     assert "goroutines" in screen
 
 
@@ -77,16 +77,16 @@ def test_traces_are_saved_and_loaded(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["#meta"]["protocol"] == "r4"
     loaded = last_screen(play(arguments=("--load", str(path))))
     assert loaded.startswith("r4  step 4 of 4")
-    assert "✗ no-lost-cancel broken by step 4" in loaded
+    assert "✗ step 4 violates no-lost-cancel" in loaded
     assert last_screen(play(f"load {path}")) == loaded
 
 
 @pytest.mark.parametrize(("damage", "problem"), [
-    (lambda d: d["states"][2].update(call="enter(B)"), "step 2, 'enter(B)': cannot happen here"),
+    (lambda d: d["states"][2].update(call="enter(B)"), "step 2, 'enter(B)': not enabled here"),
     (lambda d: d["states"][2]["sessions"][0].update(mark={"#bigint": "7"}),
-     "step 2, 'cancel': in protocol ref it does not lead to the state that the trace has after it"),
-    (lambda d: d["states"][0].update(closing=True), "state 0 is not a start of protocol ref"),
-    (lambda d: d["#meta"].update(protocol="r9"), "is a trace of protocol r9, which is none of r0, r1"),
+     "step 2, 'cancel': protocol ref does not reach the state that the trace has after this step"),
+    (lambda d: d["states"][0].update(closing=True), "state 0 is not the initial state of protocol ref"),
+    (lambda d: d["#meta"].update(protocol="r9"), "is a trace of protocol r9, which is not built in (r0, r1"),
     (lambda d: d.pop("vars"), '"vars" must be a list'),
 ])
 def test_what_is_no_trace_is_refused(damage: object, problem: str, tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_what_is_no_trace_is_refused(damage: object, problem: str, tmp_path: Pat
 
 @pytest.mark.parametrize(("arguments", "problem"), [
     (("--protocol", "r9"), "no such protocol"),
-    (("--sessions", "9"), "give a number from 1 to 4"),
+    (("--sessions", "9"), "must be from 1 to 4"),
     (("--load", "no-such-file"), "cannot read no-such-file"),
-    (("--load", "x", "cancel"), "calls or --load, not both"),
+    (("--load", "x", "cancel"), "calls and --load are mutually exclusive"),
     (("jump A",), "no such action"),
-    (("--quiz", "--questions", "0"), "give at least 1"),
+    (("--quiz", "--questions", "0"), "must be at least 1"),
 ])
 def test_bad_usage(arguments: tuple[str, ...], problem: str) -> None:
     [line] = play(arguments=arguments, code=2).splitlines()
@@ -184,26 +184,26 @@ def test_the_answer_to_will_it_be_canceled_is_the_mark() -> None:
         label = question.text[len("enter("):][0]
         prompt = next(p for p in session.prompts if p.label == label)
         assert (question.answer == "yes") == (prompt.seq <= session.mark)
-        assert ("R4: enter takes" in question.why) == (question.answer == "yes")
+        assert ("R4: enter moves" in question.why) == (question.answer == "yes")
 
 
 def test_every_answer_is_asked_for_and_what_the_model_does() -> None:
     def replayed(question: Question) -> tuple[str, str]:
         """The state of the prompt before and after what comes next."""
-        call, _, rest = question.text.partition(" comes next. What becomes of ")
+        call, _, rest = question.text.partition(" comes next. What happens to ")
         before = question.trace
         after = replay(REFERENCE, [*(str(s.call) for s in before.steps), call])
         seq = ord(rest[0]) - 64
         found = [trace.states[-1].sessions[0].prompt(seq) for trace in (before, after)]
         return tuple(f"it ends: {p.outcome.value}" if p.outcome else p.state.value for p in found)  # type: ignore[return-value]
 
-    asked = [q for q in islice(questions(Random(2)), 600) if "What becomes of" in q.text]
+    asked = [q for q in islice(questions(Random(2)), 600) if "What happens to" in q.text]
     assert {q.answer for q in asked} >= set(CHOICES) - {"it waits: queued"}
     for question in asked:
         before, after = replayed(question)
         words = {State.ACTIVE.value: "it starts: active", State.CANCELED_ON_ENTRY.value: "it is canceled on entry"}
         if before == after:
-            assert question.answer in ("nothing: it stays as it is", "it is asked to stop")
+            assert question.answer in ("nothing: it is unchanged", "it is asked to stop")
         else:
             assert question.answer == words.get(after, after)
         assert re.match(r"R\d+, \w+: ", question.why)
@@ -224,10 +224,10 @@ def test_the_quiz_explains_by_rule_and_keeps_the_score() -> None:
 
 def test_a_question_while_playing() -> None:
     said = play("quiz", "accept A", "cancel", "quiz", "yes", "quit", arguments=("--seed", "1"))
-    assert "there is nothing to ask about here" in said
+    assert "there is nothing to ask about yet" in said
     assert "comes next." in said
     refused = play("quiz", arguments=("--revision", "r1", "accept A"))
-    assert "questions are about one session of the reference" in refused
+    assert "the quiz needs the reference with one session" in refused
 
 
 def test_there_is_nothing_to_ask_when_all_is_done() -> None:

@@ -81,10 +81,10 @@ def test_a_review_names_what_breaks_with_its_shortest_trace(mine: Path) -> None:
         assert "2 of" in page.locator(".verdict").inner_text()
         page.locator('[data-show="own/no-lost-cancel"]').click()
         page.locator('dialog [data-part="last"]').click()
-        assert "B starts, although B was canceled after its acceptance." in page.locator("dialog").inner_text()
+        assert "B starts, although it was canceled after it was accepted." in page.locator("dialog").inner_text()
         page.locator('dialog [data-part="explore"]').click()
         page.locator('#explorer [data-part="beside"]').select_option("ref")
-        page.get_by_text("They differ since step 5, cancel.").wait_for()
+        page.get_by_text("They differ from step 5 on, cancel.").wait_for()
         assert "B done: canceled" in page.locator("#differences").inner_text()
         assert inaccessible(page) == []
         assert sight.errors + sight.elsewhere == []
@@ -92,13 +92,13 @@ def test_a_review_names_what_breaks_with_its_shortest_trace(mine: Path) -> None:
 
 @pytest.mark.parametrize(("name", "told"), [
     ("nope", "no such protocol; choose one of r0"),
-    ("mine.py:NONE", "there is no such name; protocols there: REFERENCE, KEEP"),
-    ("mine.py:cancel_keeps", "that is no protocol, but of type function"),
+    ("mine.py:NONE", "mine.py defines no NONE; protocols defined there: REFERENCE, KEEP"),
+    ("mine.py:cancel_keeps", "expected a Protocol, found function"),
     ("nowhere.py:KEEP", "cannot load nowhere.py: FileNotFoundError"),
     ("nowhere:KEEP", "cannot load nowhere: ModuleNotFoundError"),
     ("broken.py:KEEP", "cannot load broken.py: ZeroDivisionError"),
     ("exits.py:KEEP", "cannot load exits.py: SystemExit"),
-    ("seeded:the-mark-is-one-to-high", "there is no such bug; try the-mark-is-one-too-high"),
+    ("seeded:the-mark-is-one-to-high", "no such bug; did you mean the-mark-is-one-too-high"),
 ])
 def test_a_name_that_is_no_protocol_is_refused(mine: Path, name: str, told: str) -> None:
     (mine / "broken.py").write_text("1 / 0")
@@ -133,8 +133,8 @@ def test_what_was_found_before_an_action_breaks_its_own_rows_is_told(mine: Path)
                        "plain", code=1)
     words = " ".join(said.stdout.split())
     assert "single-active is violated" in words
-    assert "is active with guards [busy, first]: no row lets it drop" in words
-    assert "Mend the action" in words
+    assert "is active with guards [busy, first]: no row allows drop" in words
+    assert "Fix the action" in words
 
 
 @pytest.mark.parametrize("command", [
@@ -143,7 +143,7 @@ def test_an_action_that_fails_is_told_with_its_place_and_is_no_verdict(mine: Pat
     (mine / "fails.py").write_text(KEEP.replace("stop_active(step)", "step.nope"))
     told = read_refusal(command[0], "--protocol", "fails.py:KEEP", *command[1:])
     assert "protocol keep: AttributeError: " in told
-    assert "fails.py:6); nothing is claimed" in told
+    assert "fails.py:6); the result is inconclusive" in told
 
 
 def test_a_file_finds_what_lies_beside_it_and_replaces_no_other_module(mine: Path) -> None:

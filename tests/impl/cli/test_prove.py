@@ -31,20 +31,21 @@ import z3
 from cancelmark.model.proof import prover as prover_module
 from cancelmark.model.proof.actions import ACTIONS
 from cancelmark.model.proof.invariant import CONSEQUENCES, INVARIANT
-from cancelmark.model.proof.prover import Hollow, Judged, Obligation, Prover, Verdict
+from cancelmark.model.proof.prover import Hollow, Obligation, ObligationResult, Prover, Verdict
 from cancelmark.model.proof.steps import STEPS
 
 LAST_LINE = re.compile(r"obligations=(\d+) proved=(\d+) broken=(\d+) unknown=(\d+) seconds=[\d.]+ verdict=(\w+)")
 OBLIGATIONS = len(INVARIANT) + len(ACTIONS) * (len(INVARIANT) + len(STEPS)) + len(CONSEQUENCES)
 
 
+@pytest.mark.real
 def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claimed_beside(proof: Said) -> None:
     assert proof.stderr == "", "no progress bar in a pipe"
     verdicts = re.findall(r"^([\w-]+) +(proved|unproved|broken|unknown) ", proof.stdout, re.MULTILINE)
     assert verdicts == [(name, "proved") for name in (
         *(claim.name for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)),
         *(p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)))]
-    assert "not empty: every action and every move happens in some state" in proof.stdout
+    assert "not vacuous: every action and every transition is possible in some state" in proof.stdout
     assert re.findall(r"^not proved: (\w+)", proof.stdout, re.MULTILINE) == ["delivery"], (
         "the guarantee of the specification that no property judges")
     last = LAST_LINE.fullmatch(proof.stdout.splitlines()[-1])
@@ -67,8 +68,8 @@ def test_without_a_conjunct_a_person_at_a_terminal_sees_what_it_was_good_for() -
 
 # --- what is not known is not proved, and not broken
 
-def proved(obligation: Obligation) -> Judged:
-    return Judged(obligation, Verdict.PROVED)
+def proved(obligation: Obligation) -> ObligationResult:
+    return ObligationResult(obligation, Verdict.PROVED)
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Answers:
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, code: int, *arguments: str, judged: Callable[[Prover], list[Judged]] | None = None,
+    def __call__(self, code: int, *arguments: str, judged: Callable[[Prover], list[ObligationResult]] | None = None,
                  hollows: Sequence[Hollow] = ()) -> str:
         judge_all = judged or (lambda prover: [proved(o) for o in prover.obligations()])
         self.monkeypatch.setattr(prove, "ask_solver", lambda prover: (judge_all(prover), list(hollows)))
@@ -108,13 +109,13 @@ def test_a_proof_as_data(answers: Answers) -> None:
 
 
 def test_what_the_solver_does_not_answer_is_no_proof(answers: Answers) -> None:
-    def judged(prover: Prover) -> list[Judged]:
-        return [Judged(o, Verdict.UNKNOWN if str(o) == "apart after cancel" else Verdict.PROVED)
+    def judged(prover: Prover) -> list[ObligationResult]:
+        return [ObligationResult(o, Verdict.UNKNOWN if str(o) == "apart after cancel" else Verdict.PROVED)
                 for o in prover.obligations()]
 
     out = answers(2, judged=judged)
     assert re.search(r"isolation +unknown", out)
-    assert "apart after cancel: no answer, and no small counterexample" in out
+    assert "apart after cancel: the solver gave no answer, and no small counterexample" in out
     assert verdict_of(out) == ("0", "1", "unknown")
 
 
@@ -164,11 +165,11 @@ def test_a_guarantee_that_lacks_a_claim_is_not_proved(answers: Answers) -> None:
 def test_an_empty_proof_is_no_proof_and_one_that_may_be_is_none_either(answers: Answers) -> None:
     move = "never happens: finish: active → done"
     out = answers(1, hollows=[Hollow(move, Verdict.BROKEN)])
-    assert f"the proof is empty: {move}" in out
+    assert f"the proof is vacuous: {move}" in out
     assert verdict_of(out)[-1] == "broken"
     out = answers(2, hollows=[Hollow(move, Verdict.UNKNOWN)])
-    assert f"no answer whether the proof is empty: {move}" in out
-    assert "not empty:" not in out
+    assert f"the solver cannot rule out that the proof is vacuous: {move}" in out
+    assert "not vacuous:" not in out
     assert verdict_of(out) == ("0", "0", "unknown")
 
 
@@ -180,10 +181,11 @@ def dies(pipe: Connection, invariant: Sequence[str], timeout: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.real
 def test_a_solver_that_is_killed_is_noticed() -> None:
     with open_solver([], 1, dies) as told:
         assert next(told)[0] is Verdict.PROVED
-        with pytest.raises(UsageError, match="has ended before its work, perhaps for want of memory: nothing is claim"):
+        with pytest.raises(UsageError, match="was killed, perhaps for lack of memory; the result is inconclusive"):
             next(told)
 
 
@@ -221,5 +223,5 @@ def test_ctrl_c_ends_it_at_once_and_claims_nothing(everywhere: bool, stuck: bool
 def test_bad_usage_is_refused_with_the_remedy() -> None:
     assert "--without nope: no such conjunct; choose one of seq-given, " in read_refusal("prove", "--without", "nope")
     for seconds in ("0", "nan", "inf"):
-        assert "give a number of seconds from 0.001 to 86400" in read_refusal("prove", "--timeout", seconds)
+        assert "must be from 0.001 to 86400 seconds" in read_refusal("prove", "--timeout", seconds)
     assert "cancelmark prove --without queue-has-a-turn" in run_command("prove", "--help").stdout

@@ -80,14 +80,15 @@ def test_a_queue_is_held_edited_reordered_dropped_and_resumed(
     assert user.does("queue", "up", f"#{third}") == f"prompt #{third} is moved to the front\n"
     first = user.seq("fast: first")
     assert user.does("queue", "drop", first) == f"prompt #{first} is canceled\n"
-    assert user.does("queue", "drop", first, code=1) == f"prompt #{first} had ended before: canceled\n"
+    assert user.does("queue", "drop", first, code=1) == f"prompt #{first} had already finished: canceled\n"
     told = user.does("queue")
-    assert re.fullmatch(r"session default is held: nothing starts before cancelmark resume\n +#\d+  fast: third\n"
+    assert re.fullmatch(r"session default is held: queued prompts do not start until cancelmark resume\n"
+                        r" +#\d+  fast: third\n"
                         r" +#\d+  fast: 2nd \(edited\)\n", told)
     assert user.does("resume") == "session default is not held\n"
     told = user.does("run", "--run-id", "second", "fast: second")  # under its run id it is the same, and is waited for
     assert "2nd" in told
-    assert user.does("queue", "up", third, code=1) == f"prompt #{third} does not wait any more: it is end turn\n"
+    assert user.does("queue", "up", third, code=1) == f"prompt #{third} is no longer waiting: it is end turn\n"
 
 
 def test_a_session_that_somebody_else_holds_stays_held_after_an_edit(
@@ -99,7 +100,7 @@ def test_a_session_that_somebody_else_holds_stays_held_after_an_edit(
     user.until(lambda: user.queue() == ["waits"])
     seq = user.seq("waits")
     monkeypatch.setenv("EDITOR", "true")
-    assert user.does("queue", "edit", seq) == f"prompt #{seq} is as it was\n"
+    assert user.does("queue", "edit", seq) == f"prompt #{seq} is unchanged\n"
     assert user.tells("queue")["held"] is False
     user.does("hold")
     again = " ".join((sys.executable, "-m cancelmark.impl.cli.main queue up", seq, *user.where))
@@ -109,15 +110,15 @@ def test_a_session_that_somebody_else_holds_stays_held_after_an_edit(
     drops = again.replace(" up ", " drop ")
     monkeypatch.setenv("EDITOR", write_editor(tmp_path / "late", f'echo mine > "$1"; {drops}'))
     assert user.does("queue", "edit", seq, code=1).endswith(
-        f"prompt #{seq} does not wait any more: it is canceled. Your text: mine\n")
-    for editor, says in (("false", "has failed (1); nothing is changed"), ("/nowhere", "No such file"),
-                         (write_editor(tmp_path / "empty", 'echo > "$1"'), "the text is empty; nothing is changed")):
+        f"prompt #{seq} is no longer waiting: it is canceled. Your text: mine\n")
+    for editor, says in (("false", "failed with exit status 1; the prompt is unchanged"), ("/nowhere", "No such file"),
+                         (write_editor(tmp_path / "empty", 'echo > "$1"'), "text is empty; the prompt is unchanged")):
         user.does("send", "another")
         monkeypatch.setenv("EDITOR", editor)
         assert says in user.refused("queue", "edit", user.seq("another"))
         user.does("queue", "clear")
-    assert user.does("queue", "edit", seq, code=1) == f"prompt #{seq} does not wait any more: it is canceled\n"
-    assert user.does("queue", "edit", "99999", code=1) == "prompt #99999 does not wait in this session\n"
+    assert user.does("queue", "edit", seq, code=1) == f"prompt #{seq} is no longer waiting: it is canceled\n"
+    assert user.does("queue", "edit", "99999", code=1) == "prompt #99999 does not exist in this session\n"
     assert "has no prompt 99999" in user.refused("queue", "drop", "99999")
     user.does("cancel")
 
@@ -127,10 +128,10 @@ def test_stop_keeps_the_queue_and_holds_it_if_asked_to(user: User) -> None:
     user.does("send", "--run-id", "story", "a long story")
     user.does("send", "waits")
     user.until(lambda: user.queue() == ["waits"])
-    assert re.fullmatch(r"prompt #\d+ is stopped\nsession default is held\n", user.does("stop", "--hold"))
+    assert re.fullmatch(r"stopped prompt #\d+\nsession default is held\n", user.does("stop", "--hold"))
     assert user.queue() == ["waits"]
     assert user.tells("stop")["stopped"] is None
-    assert user.does("stop") == "nothing runs\nsession default is held\n"
+    assert user.does("stop") == "nothing is running\nsession default is held\n"
     assert user.tells("cancel", "--run", "story", code=1)["outcome"] == "canceled"
     user.does("queue", "clear")
     user.does("resume")
@@ -141,15 +142,15 @@ def test_one_run_is_canceled_and_no_other(user: User) -> None:
         user.does("send", "--run-id", name, f"a story of {name}")
     user.until(lambda: len(user.queue()) == 1)
     assert user.does("cancel", "--run", "two") == "run two is canceled\n"
-    assert user.does("cancel", "--run", "one") == "run one was asked to stop\n"
+    assert user.does("cancel", "--run", "one") == "run one is running and was asked to stop\n"
     assert "has no prompt 'three'" in user.refused("cancel", "--run", "three")
-    user.until(lambda: "had ended before" in run_command("cancel", "--run", "two", *user.where, code=1).stdout)
+    user.until(lambda: "had already finished" in run_command("cancel", "--run", "two", *user.where, code=1).stdout)
 
 
 def test_send_now_interrupts_and_if_idle_refuses(user: User) -> None:
     user.does("send", "--run-id", "story", "a long story")
     user.does("send", "fast: later")
-    assert "is busy; wait" in user.refused("send", "--if-idle", "not now")
+    assert "is busy; retry when it is idle" in user.refused("send", "--if-idle", "not now")
     user.does("hold")
     assert "is held; resume it" in user.refused("send", "--if-idle", "not now")
     user.does("resume")

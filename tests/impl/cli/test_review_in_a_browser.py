@@ -128,7 +128,7 @@ def test_the_later_prompt_runs_and_the_earlier_is_canceled_on_entry(opened: Open
     assert [way.get_attribute("class").split()[2] for way in lit] == ["accepted-canceled_on_entry"]
     assert opened.part("events").inner_text().split("\n") == ["3", "202 for B", "1", "202 for A"]
     opened.take("settle(A)", "finish(B, end_turn)")
-    assert "At rest" in opened.part("next").inner_text()
+    assert "Quiescent" in opened.part("next").inner_text()
     assert "RunComplete end_turn" in opened.part("events").inner_text()
 
 
@@ -171,7 +171,7 @@ def test_a_link_restores_the_walk(opened: Opened, browser: Browser, review: Revi
         assert other.steps() == opened.steps()
         assert other.prompts() == opened.prompts() != {}
         other.page.goto(link.replace("finish.A.canceled", "jump.A") + "/more")
-        other.page.get_by_text("The link goes on with jump.A, which cannot happen here in this page.").wait_for()
+        other.page.get_by_text("The link continues with jump.A, which is not possible here.").wait_for()
         assert len(other.steps()) == 5
 
 
@@ -218,7 +218,7 @@ def test_every_cell_opens_and_steps_through_to_the_violation(opened: Opened, rev
         length = int(re.search(r"\d+", cell.inner_text())[0])  # type: ignore[index]
         cell.click()
         page.wait_for_selector("dialog[open]")
-        assert page.locator("dialog h2").inner_text() == id.replace("/", " breaks ")
+        assert page.locator("dialog h2").inner_text() == id.replace("/", " violates ")
         broken = page.evaluate("""(length) => {
             const seen = [];
             for (let i = 0; i < length; i++) {
@@ -227,10 +227,10 @@ def test_every_cell_opens_and_steps_through_to_the_violation(opened: Opened, rev
             }
             return seen; }""", length)
         assert page.locator("dialog .step").count() == length
-        assert f"breaks {id.split('/')[1]}" in page.locator("dialog [aria-current]").inner_text()
-        assert all(re.match(r"✗ breaks [\w-]+ \S.* It must hold: ", text.replace("\n", " "))
+        assert f"violates {id.split('/')[1]}" in page.locator("dialog [aria-current]").inner_text()
+        assert all(re.match(r"✗ violates [\w-]+ \S.* The property: ", text.replace("\n", " "))
                    for text in page.locator("dialog [aria-current] .breaks").all_inner_texts()), "a reason is given"
-        assert not any(f"breaks {id.split('/')[1]} " in text for text in broken[:-1])
+        assert not any(f"violates {id.split('/')[1]} " in text for text in broken[:-1])
         page.keyboard.press("Escape")
         page.wait_for_selector("dialog[open]", state="detached")
 
@@ -240,7 +240,7 @@ def test_a_flaw_opens_and_goes_on_in_the_explorer(opened: Opened) -> None:
     opened.unfold("#flaws")
     page.locator('[data-show="flaw/clear-races-handoff"]').click()
     page.locator('dialog [data-part="last"]').click()
-    assert "breaks one-terminal" in page.locator("dialog [aria-current]").inner_text()
+    assert "violates one-terminal" in page.locator("dialog [aria-current]").inner_text()
     page.locator('dialog [data-part="explore"]').click()
     page.wait_for_selector("dialog[open]", state="detached")
     assert opened.part("protocol").input_value() == "r4"
@@ -249,7 +249,7 @@ def test_a_flaw_opens_and_goes_on_in_the_explorer(opened: Opened) -> None:
 
 def test_find_me_a_violation(opened: Opened) -> None:
     opened.part("find").click()
-    assert re.fullmatch(r"No violation of any property within reach: all [\d,]+ states that lie ahead were searched\.",
+    assert re.fullmatch(r"No violation of any property is reachable: all [\d,]+ reachable states were searched\.",
                         opened.part("said").inner_text())
     opened.part("protocol").select_option("r4")
     opened.take("accept(A, run id)")
@@ -257,7 +257,7 @@ def test_find_me_a_violation(opened: Opened) -> None:
     opened.part("find").click()
     assert opened.broken()[-1] == "all-done" or "all-done" in opened.broken()
     assert opened.steps()[0] == "accept(A, run id)"
-    assert "Broken: all-done" in opened.part("said").inner_text()
+    assert "Violated: all-done" in opened.part("said").inner_text()
 
 
 def test_a_found_violation_is_played_step_by_step(browser: Browser, review: Review) -> None:
@@ -309,7 +309,7 @@ def test_an_arrow_of_the_board_is_a_step(opened: Opened) -> None:
     assert opened.prompts() == {"A": "active"}
     opened.page.locator("#explorer .way.active-done").dispatch_event("click")
     assert opened.prompts() == {"A": "active"}
-    assert "Several steps go this way: finish(A, end_turn), finish(A, error)" in opened.part("said").inner_text()
+    assert "Several actions take this arrow: finish(A, end_turn), finish(A, error)" in opened.part("said").inner_text()
 
 
 @pytest.mark.parametrize("form", ["link", "command", "mermaid", "text", "svg"])
@@ -328,12 +328,12 @@ def test_a_walk_is_copied_in_any_form(opened: Opened, form: str, capsys: pytest.
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("sys.stdin", io.StringIO("quit\n"))
                 assert main(arguments) == 0
-            assert "no-poisoning broken by step 4" in capsys.readouterr().out
+            assert "step 4 violates no-poisoning" in capsys.readouterr().out
         case "mermaid":
             assert copied.startswith("sequenceDiagram\n")
             assert "Client->>S1: accept(A, run id)" in copied
         case "text":
-            assert "✗ breaks no-poisoning: B is canceled on entry, but no cancel has come" in copied
+            assert "✗ violates no-poisoning: B is canceled on entry, but nothing has canceled it" in copied
         case "svg":
             assert ElementTree.fromstring(copied).tag == "{http://www.w3.org/2000/svg}svg"
 
@@ -343,7 +343,8 @@ def test_two_protocols_step_together(opened: Opened) -> None:
     opened.take("accept(A)", "cancel", "accept(B)")
     assert "every prompt is in the same state in both" in opened.part("apart").inner_text()
     opened.take("enter(B)")
-    assert opened.part("apart").inner_text() == "They differ since step 4, enter(B). Broken there: no-poisoning."
+    assert opened.part("apart").inner_text() == (
+        "They differ from step 4 on, enter(B). Violated in this protocol: no-poisoning.")
     assert opened.prompts() == {"A": "accepted", "B": "active"}
 
 
@@ -411,7 +412,7 @@ def test_a_counterexample_needs_only_a_keyboard(opened: Opened) -> None:
     keyboard.press("ArrowRight")
     assert page.locator('dialog [data-part="at"]').inner_text() == "step 2 of 4"
     keyboard.press("End")
-    assert "breaks no-poisoning" in page.locator("dialog [aria-current]").inner_text()
+    assert "violates no-poisoning" in page.locator("dialog [aria-current]").inner_text()
     keyboard.press("Home")
     keyboard.press("Escape")
     page.wait_for_selector("dialog[open]", state="detached")

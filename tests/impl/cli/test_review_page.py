@@ -14,7 +14,7 @@ from support.reviewing import Review, steps_by_state
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.cli.protocols import known_protocols
 from cancelmark.impl.cli.review import command, findings
-from cancelmark.impl.cli.review.cluster import DRAWN
+from cancelmark.impl.cli.review.family import DRAWN
 from cancelmark.impl.cli.review.page import NAV
 from cancelmark.impl.cli.review.page import page as page_of
 from cancelmark.impl.cli.review.reading import specification
@@ -41,7 +41,7 @@ from cancelmark.views.traces.reasons import reason, rest_reason
 
 WORDS = ("quiescence", "seq", "run id", "fold", "journal", "row", "turn", "registered", "reservation",
          "202", "terminal event", "fail", "drop", "interrupt", "interrupt (the call)",
-         "node", "owner", "lease", "epoch", "zombie", "place")
+         "node", "owner", "lease", "epoch", "zombie", "offset")
 PROTOCOLS: dict[str, Behaviour] = {**DISPATCH, "sessions": REFERENCE, LOGGED.name: LOGGED, LOSSY.name: LOSSY}
 EARLIER = findings.REVISIONS[:-1]
 
@@ -59,7 +59,7 @@ def test_the_command_says_where_the_page_is_and_what_holds(review: Review) -> No
 def test_the_page_is_small_and_complete(review: Review) -> None:
     assert len(review.html.encode()) < 3_000_000
     assert "{{" not in review.html.split('<script type="application/json"')[0]
-    assert "It holds." in review.html
+    assert "All properties hold." in review.html
     for p in JUDGED:
         assert f"<code>{p.id}</code>" in review.html
     for flaw in FLAWS:
@@ -90,7 +90,7 @@ def test_every_rule_and_every_word_of_the_page_is_explained_on_it(review: Review
 
 def test_the_page_says_why_the_mark_works_and_what_others_found(review: Review) -> None:
     spec = specification()
-    assert f"{spec['proof']['questions']} questions" in review.html
+    assert f"{spec['proof']['questions']} queries" in review.html
     assert f"{max(row['states'] for row in spec['spin']):,} states" in review.html
     for id in ("flag/no-lost-cancel", "counter/no-poisoning", "list/no-lost-cancel"):
         assert f'data-draw="{id}"' in review.html
@@ -98,7 +98,7 @@ def test_the_page_says_why_the_mark_works_and_what_others_found(review: Review) 
 
 def test_every_change_breaks_what_its_bug_declares(review: Review) -> None:
     for bug in BUGS:
-        slug = next(id for id, change in CHANGES.items() if change.title == bug.name)
+        slug = bug.slug
         assert set(review.found.changed[slug].broken) == set(bug.breaks), bug.name
         assert set(review.found.changed[slug].unmet) == bug.unmet, bug.name
 
@@ -113,9 +113,9 @@ def test_every_link_of_the_navigation_is_named_like_the_heading_that_it_leads_to
 
 def test_the_page_qualifies_what_it_says_first(review: Review) -> None:
     hero = re.sub(r"<[^>]+>", "", review.html.partition('<section class="hero"')[2].partition("</section>")[0])
-    for words in ("joins the running turn, and ends with it", "Within bounds", "all but delivery",
-                  "was searched: 45 states",
-                  "once callers stop calling and turns end", "merged into an agent server written in Go"):
+    for words in ("joins the running turn, and finishes with it", "Within bounds", "All properties except delivery",
+                  "was model-checked over 45 states",
+                  "After callers stop and turns finish", "merged into a Go agent server"):
         assert words in hero
 
 
@@ -127,7 +127,7 @@ def test_the_history_tells_what_was_wrong_with_a_flaw_of_the_merged_version(revi
         assert any(line.startswith(name) or f" {name}" in line for line in STORY)
     ladder = [{f.name for f in FLAWS if name in f.revisions} for name in findings.REVISIONS]
     counted = len(ladder[0]) + sum(len(now - was) for was, now in pairwise(ladder))
-    assert (counted > len(FLAWS)) == (" was repaired and came back" in section)
+    assert (counted > len(FLAWS)) == (" was fixed and later reintroduced" in section)
 
 
 def test_no_flaw_is_shorter_than_the_counterexample_of_its_property(review: Review) -> None:
@@ -146,7 +146,7 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
     section = review.html.partition('<section id="family"')[2].partition("</section>")[0]
     told = specification()["family"]
     assert len(told["sets"]) == told["holding"] == 2 ** len(Feature)
-    assert f"all {len(told['sets'])} sets of them were searched" in section
+    assert f"all {len(told['sets'])} combinations were explored" in section
     for p in REWORDED.values():
         assert escape(p.sentence) + "</td>" in section
     states = sorted(int(states.replace(",", "")) for states in told["sets"].values())
@@ -160,15 +160,15 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
         if features:
             cells = re.findall(r'data-head="([\w-]+)">(.*?)</td>', features[-1])
             said = {name: re.sub("<[^>]+>", "", cell) for name, cell in cells}
-            word = "reworded" if p.id in REWORDED else "new"
+            word = "restated" if p.id in REWORDED else "new"
             assert said == {f.value: word if f in needs else "" for f in Feature}
 
 
 def test_several_servers_are_on_the_page_with_their_histories(review: Review) -> None:
     section = review.html.partition('<section id="cluster"')[2].partition("</section>")[0]
-    assert f"{sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,} states nothing breaks" in section
+    assert f"All hold in {sum(b.states for b in (*BOUNDS, *DEEP_BOUNDS)) + LOG_STATES:,} states" in section
     assert section.count("<svg") == section.count("✗ breaks ") == len(DRAWN)
-    assert f"{len((*CLUSTER_PROPERTIES, *LOG_PROPERTIES))} properties" in section
+    assert f"{len((*CLUSTER_PROPERTIES, *LOG_PROPERTIES))} cluster properties" in section
     for flaw in ALL_FLAWS:
         assert (f"{flaw.name}: breaks {flaw.property}" in section) == (flaw.name in DRAWN)
 
@@ -337,12 +337,12 @@ def test_a_seeded_bug_makes_the_review_fail_and_the_page_say_so(
         patch.setitem(known_protocols(), "ref", bug.protocol)
         checked = {**review.found.checked, bounds: findings.check(bounds)}
     found = replace(review.found, checked=checked)
-    monkeypatch.setattr(command, "find_out", lambda workers: found)
+    monkeypatch.setattr(command, "compute_findings", lambda workers: found)
     path = tmp_path / "broken.html"
     assert main(["review", "-o", str(path)]) == 1
     assert re.search(r"no-poisoning +violated", capsys.readouterr().out)
     html = path.read_text()
-    assert "It does not hold." in html
+    assert "The check failed." in html
     assert "no-poisoning is violated within 2 prompts" in html
 
 

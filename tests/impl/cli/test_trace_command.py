@@ -72,10 +72,10 @@ def test_a_pipe_between_processes() -> None:
 
 def test_a_log_that_is_none_exits_1_and_says_where_and_what_instead() -> None:
     told = run(ndjson([GOOD[2], GOOD[0], GOOD[3]]), code=1)
-    assert "line 3 is not what the model can do: end 1 canceled" in told
-    assert "prompt 1 is accepted, and cannot end in canceled" in told
+    assert "the model does not allow line 3: end 1 canceled" in told
+    assert "prompt 1 is accepted and cannot end as canceled" in told
     assert "before it, session s was:\n  mark 0; 1 accepted\n" in told
-    assert "\n  end 1 error     outcome: error, and not canceled\n" in told
+    assert "\n  end 1 error     outcome: error, not canceled\n" in told
     assert told.splitlines()[-1].endswith("verdict=rejected")
 
 
@@ -90,17 +90,17 @@ def test_json_has_the_same() -> None:
 
 
 def test_complete_demands_every_step() -> None:
-    assert "prompt 1 is accepted and covered, and cannot end in canceled" in run(ndjson(GOOD), "--complete", code=1)
+    assert "prompt 1 is accepted and covered and cannot end as canceled" in run(ndjson(GOOD), "--complete", code=1)
 
 
 def test_what_cannot_be_decided_exits_2() -> None:
     many = [{"action": "accept", "session": "s", "seq": seq} for seq in range(1, 16)]
     told = run(ndjson([*many, {"action": "cancel", "session": "s"}, {"effect": "end", "seq": 2, "outcome": "end_turn"},
                        {"effect": "end", "seq": 2, "outcome": "end_turn"}, GOOD[3]]), code=1)
-    assert "line 18 is not what the model can do: end 2 end_turn\nthere is no prompt 2" in told, "this is certain"
+    assert "the model does not allow line 18: end 2 end_turn\nthere is no prompt 2" in told, "this is certain"
     wrong = [{"effect": "end", "seq": seq, "outcome": "end_turn"} for seq in range(15, 0, -1)]
     told = run(ndjson([*many, {"action": "cancel", "session": "s"}, *wrong]), code=2)
-    assert re.search(r"line \d+ may not be what the model can do \(end \d+ end_turn\), but since line 16", told)
+    assert re.search(r"cannot decide whether the model allows line \d+ \(end \d+ end_turn\): since line 16", told)
     assert told.splitlines()[-1].endswith("verdict=undecided")
 
 
@@ -120,48 +120,48 @@ NUMBERED = [{**line, "n": n} for n, line in enumerate(GOOD[:3], 1)]
 
 
 @pytest.mark.parametrize(("content", "says"), [
-    (b"", "there is no line in it; give the log of a server"),
-    (b"\n\n", "there is no line in it"),
+    (b"", "the log is empty; expected one JSON object per line"),
+    (b"\n\n", "the log is empty"),
     (b"hello\n", "line 1: not JSON (Expecting value: line 1 column 1 (char 0)); a trace is NDJSON"),
     (b"hello", "line 1: not JSON"),
-    (b"\x7fELF\x02\x00\x00\n", "line 1: binary, with a zero byte; a trace is text in UTF-8"),
-    ("{}\n".encode("utf-16"), "line 1: binary, with a zero byte"),
+    (b"\x7fELF\x02\x00\x00\n", "line 1: binary data with a zero byte; a trace is UTF-8 text"),
+    ("{}\n".encode("utf-16"), "line 1: binary data with a zero byte"),
     (b'{"action": "\xff"}\n', "line 1: not UTF-8 (invalid start byte at byte 13)"),
     (json.dumps(GOOD, indent=1).encode(), "line 1: not JSON"),
-    (json.dumps(GOOD).encode(), "line 1: an array, and no JSON object; each line is one object"),
+    (json.dumps(GOOD).encode(), "line 1: an array, not a JSON object; write one object per line"),
     (b"{}\n", "line 1: no action; each line is one action"),
     (b"[" * 100_000, "line 1: not JSON"),
-    (ndjson([{"level": "info", "message": "started"}]), "line 1: there is no field 'level'; choose from action"),
+    (ndjson([{"level": "info", "message": "started"}]), "line 1: unknown field 'level'; choose from action"),
     (ndjson([*GOOD[:2], {"action": "fly"}]), 'line 3: action is "fly"; it must be one of accept, enter'),
     (ndjson([{"action": "crash"}]), 'line 1: action is "crash"'),
-    (ndjson([{"action": "accept", "session": "s"}]), "line 1: accept has no seq; it must be a whole number from 1"),
+    (ndjson([{"action": "accept", "session": "s"}]), "line 1: accept has no seq; it must be an integer from 1"),
     (ndjson([{"action": "accept", "session": None, "seq": 1}]), "line 1: accept has no session"),
     (ndjson([{"action": "finish", "seq": 1}]), "line 1: finish has no outcome"),
-    (ndjson([{"action": "finish", "seq": 1, "outcome": "folded"}]), "a turn ends in end_turn, error or canceled"),
+    (ndjson([{"action": "finish", "seq": 1, "outcome": "folded"}]), "outcome of a turn is end_turn, error or canceled"),
     (ndjson([{"action": "accept", "session": "s", "seq": True}]), "line 1: seq is true"),
     (ndjson([{"action": "accept", "session": "s", "seq": 10 ** 30}]), "line 1: seq is 1000"),
-    (ndjson([{"action": "cancel", "session": "s", "outcome": "error"}]), "only end, finish can have it"),
-    (ndjson([{"action": "close", "session": "s"}]), "it happens everywhere: leave the session out"),
+    (ndjson([{"action": "cancel", "session": "s", "outcome": "error"}]), "only end, finish may"),
+    (ndjson([{"action": "close", "session": "s"}]), "it applies to all sessions: omit the session"),
     (ndjson([{**GOOD[0], "effect": "end"}]), "line 1: both an action and an effect"),
     (ndjson([{**GOOD[0], "v": 2}]), "line 1: v is 2; it must be the number 1"),
     (ndjson([{**GOOD[0], "rows": [{"seq": 1}]}]), 'line 1: rows is [{"seq": 1}]; it must be a list of'),
     (ndjson([{**GOOD[0], "effects": [{"effect": "end", "seq": 1}]}]), "line 1: effects is"),
     (ndjson([{**GOOD[0], "if_busy": "wait"}]), 'line 1: if_busy is "wait"; it must be queue, reject or interrupt'),
-    (ndjson([{**GOOD[2], "if_busy": "queue"}]), "line 1: cancel has the field if_busy; only accept can have it"),
+    (ndjson([{**GOOD[2], "if_busy": "queue"}]), "line 1: cancel must not have the field if_busy; only accept may"),
     (ndjson([{**GOOD[0], "held": 1}]), "line 1: held is 1; it must be true or false"),
     (ndjson([{**GOOD[0], "traits": [{"seq": 1}]}]), 'line 1: traits is [{"seq": 1}]; it must be a list of'),
     (ndjson([{"action": "recover", "found": {"s": {"mark": 0, "held": 1, "prompts": []}}}]), "line 1: found is"),
     (ndjson([{"action": "next"}]), "line 1: next has no seq"),
     (ndjson([{"action": "stop"}]), "line 1: stop has no session"),
     (ndjson([GOOD[0], GOOD[1], {**GOOD[0], "seq": 3, "run_id": "c", "if_busy": "reject", "after": 1}]),
-     "line 3: an acceptance with reject that is written late, where steps are left out"),
+     "line 3: a late acceptance with reject, in a trace that omits steps"),
     (ndjson(GOOD[:2]) + b"{broken\n" + ndjson(GOOD[2:]), "line 3: not JSON"),
     (ndjson(GOOD)[:-3] + b"\n", "line 5: not JSON"),
-    (ndjson([NUMBERED[0], NUMBERED[2]]), "line 2: n is 3 where 2 is next: lines are missing, or out of order"),
-    (ndjson([NUMBERED[0], NUMBERED[1], NUMBERED[1]]), "line 3: n is 2 where 3 is next: lines come twice"),
-    (ndjson([NUMBERED[0], GOOD[1]]), "line 2: no n, which the lines before it have; number all lines, or none"),
-    (ndjson([GOOD[0], NUMBERED[1]]), "line 2: an n, which the lines before it have not"),
-    (ndjson([NUMBERED[0], NUMBERED[0]]), "line 2: n is 1, and this is no recover that says what it found"),
+    (ndjson([NUMBERED[0], NUMBERED[2]]), "line 2: n is 3, but 2 was expected: lines are missing or out of order"),
+    (ndjson([NUMBERED[0], NUMBERED[1], NUMBERED[1]]), "line 3: n is 2, but 3 was expected: lines are duplicate"),
+    (ndjson([NUMBERED[0], GOOD[1]]), "line 2: no n, although the lines before it have one; number all lines, or none"),
+    (ndjson([GOOD[0], NUMBERED[1]]), "line 2: an n, although the lines before it have none"),
+    (ndjson([NUMBERED[0], NUMBERED[0]]), "line 2: n is 1, but this is not a recover with `found`"),
     (gzip.compress(ndjson(GOOD))[:-12], "the compressed file is damaged after line"),
     (gzip.compress(ndjson(GOOD))[:30] + b"xxxxxxxx", "the compressed file is damaged after line"),
     (b"\x1f\x8bnot gzip at all", "the compressed file is damaged after line 0"),
@@ -186,7 +186,7 @@ def test_fields_of_the_writers_own_begin_with_an_underscore() -> None:
 
 def test_a_torn_last_line_is_said_so_and_not_judged() -> None:
     told = run(ndjson(GOOD)[:-5])
-    assert "line 5 ends in the middle, as after a crash; it is not judged" in told
+    assert "line 5 is truncated, as after a crash; it was not checked" in told
     assert "lines=4 prompts=2 unfinished=1" in told
 
 
@@ -194,7 +194,7 @@ def test_a_torn_last_line_is_said_so_and_not_judged() -> None:
 
 def test_the_trace_of_a_runtime_in_which_everything_happens_is_accepted(tmp_path: Path) -> None:
     path = write_trace(tmp_path, SqliteStore(tmp_path / "test.db"), do_everything, tools=[tool("read", echo)])
-    assert "is a behaviour of the model (complete)" in run(path)
+    assert "(complete log)" in run(path)
 
 
 def test_the_trace_of_lives_that_end_in_a_kill_is_accepted_also_with_torn_lines(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_trace_of_lives_that_end_in_a_kill_is_accepted_also_with_torn_lines(
     for session in found["found"].values():
         session["prompts"] = [prompt for prompt in session["prompts"] if prompt["state"] != "active"]
     trace.write_text("\n".join([*lines[:lost], json.dumps(found), *lines[lost + 1:]]) + "\n")
-    assert f"line {lost + 1} is not what the model can do" in run(trace, code=1), "a prompt that a restart loses"
+    assert f"the model does not allow line {lost + 1}" in run(trace, code=1), "a prompt that a restart loses"
 
 
 def test_the_reference_has_no_call_of_the_family() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+import shlex
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.commands import COMMAND
 from support.terminals import Terminal
 
 from cancelmark.conformance.report import counted
-from cancelmark.impl.cli import revisions
+from cancelmark.impl.cli import explain
 from cancelmark.impl.cli.main import COMMANDS, main
 from cancelmark.impl.cli.width import fit_line
 from cancelmark.model.protocol import REFERENCE
@@ -41,12 +42,26 @@ def test_help_fits(monkeypatch: pytest.MonkeyPatch, command: str, width: int) ->
 
 
 def test_a_command_that_is_broken_is_still_one_command() -> None:
-    line = "  cancelmark check --protocol mine.py:KEEP --prompts 2 --cancels 1        what it is good for"
+    line = "  cancelmark diagram --protocol r1 trace \"accept A\" \"accept B\" cancel 'enter A, now'        its purpose"
     *command, words = fit_line(line, 50)
-    assert "".join(f"{part[:-1]} " if part.endswith("\\") else part for part in command).split() == [
-        "cancelmark", "check", "--protocol", "mine.py:KEEP", "--prompts", "2", "--cancels", "1"]
+    assert len(command) > 1
+    assert shlex.split("\n".join(command).replace("\\\n", "")) == [  # as a shell does
+        "cancelmark", "diagram", "--protocol", "r1", "trace", "accept A", "accept B", "cancel", "enter A, now"]
     assert all(len(part) <= 50 for part in command)
-    assert words.strip() == "what it is good for"
+    assert words.strip() == "its purpose"
+
+
+def test_an_explanation_stays_in_its_column() -> None:
+    assert list(fit_line("  holds         every state was explored, and every property holds", 50)) == [
+        "  holds         every state was explored, and", "                every property holds"]
+
+
+@pytest.mark.parametrize("width", [60, 110])
+def test_an_explanation_of_several_lines_is_one_text(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    told = " ".join(help_of("check").split())
+    assert "traces may be longer than the shortest (not for a protocol with next or replace)" in told
+    assert not re.search(r"^ {16}\S.*\n {6}\S", help_of("check"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("width", [40, 60, 110])
@@ -62,10 +77,10 @@ def test_a_trace_fits(width: int) -> None:
 def test_the_game_fits_and_explains_its_signs(tmp_path: Path, width: int) -> None:
     with Terminal(tmp_path, {}, width=width, height=60) as terminal:
         terminal.run(*COMMAND, "play", "accept A", "cancel")
-        assert "q quit" in terminal.until("what all this means")
+        assert "q quit" in terminal.until("? help")
         terminal.type("?")
         shown = " ".join(terminal.until("each prompt must").split())
-        assert "this step has changed it" in shown
+        assert "this step changed it" in shown
         assert "q quit" in shown
         terminal.type("q")
 
@@ -81,7 +96,7 @@ def test_every_flaw_is_listed_with_its_sentence(capsys: pytest.CaptureFixture[st
 
 def test_the_list_of_flaws_fits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for width in range(100, 121):
-        monkeypatch.setattr(revisions, "columns", lambda width=width: width)
+        monkeypatch.setattr(explain, "columns", lambda width=width: width)
         assert main(["explain"]) == 0
         assert max(map(len, capsys.readouterr().out.splitlines())) <= width
 
@@ -113,10 +128,10 @@ def test_every_command_stands_beside_what_it_does(monkeypatch: pytest.MonkeyPatc
 def test_a_property_is_explained_by_what_breaks_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "no-late-fold"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("no-late-fold: A turn that a cancel has reached takes nobody in.")
+    assert said.startswith("no-late-fold: A turn covered by a cancel folds no prompts.")
     assert [flaw.name for flaw in FLAWS if flaw.name in said] == [f.name for f in FLAWS if f.breaks == "no-late-fold"]
     assert main(["explain", "progress"]) == 0
-    assert "no flaw is listed under it" in capsys.readouterr().out
+    assert "no named flaw" in capsys.readouterr().out
 
 
 def test_one_history_is_one_history() -> None:

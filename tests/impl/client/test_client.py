@@ -50,54 +50,34 @@ def mine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "uuid4", lambda: "mine")
 
 
-def check(test: Awaitable[None]) -> None:
-    async def guarded() -> None:
-        async with asyncio.timeout(60):
-            await test
-
-    asyncio.run(guarded())
-
-
 async def run(server: Hostile, patience: Patience = QUICK, run_id: str | None = None) -> RunComplete:
     async with Client(server.address) as client, \
             RunStream(client, "w", "s", "hello", run_id=run_id, patience=patience) as stream:
         return await stream.end()
 
 
-def ran(events: Any, post: Any = ACCEPTED, status: Any = None, patience: Patience = QUICK) -> RunComplete:
+async def ran(events: Any, post: Any = ACCEPTED, status: Any = None, patience: Patience = QUICK) -> RunComplete:
     """How a run ends at a server with these routes."""
-    result: list[RunComplete] = []
-
-    async def test() -> None:
-        async with Hostile({EVENTS: events, POST: post, STATUS: status or says(200, {})}) as server:
-            result.append(await run(server, patience))
-
-    check(test())
-    return result[0]
+    async with Hostile({EVENTS: events, POST: post, STATUS: status or says(200, {})}) as server:
+        return await run(server, patience)
 
 
-def calls(reply: Reply, call: Callable[[Client], Awaitable[object]]) -> object:
+async def calls(reply: Reply, call: Callable[[Client], Awaitable[object]]) -> object:
     """What a call makes of this answer, whatever it calls."""
     class Same(Hostile):
         def reply(self, received: Received) -> Reply:
             return reply
 
-    results: list[object] = []
-
-    async def test() -> None:
-        async with Same({}) as server, Client(server.address) as client:
-            results.append(await call(client))
-
-    check(test())
-    return results[0]
+    async with Same({}) as server, Client(server.address) as client:
+        return await call(client)
 
 
 # --- answers
 
 @pytest.mark.rule("R27b")
 @pytest.mark.parametrize("status", [200, 202])
-def test_202_and_200_both_count_as_accepted(status: int) -> None:
-    assert ran(open_stream(place(0), ended(1, "mine", text="hi")), says(status, b"")).text == "hi"
+async def test_202_and_200_both_count_as_accepted(status: int) -> None:
+    assert (await ran(open_stream(place(0), ended(1, "mine", text="hi")), says(status, b""))).text == "hi"
 
 
 @pytest.mark.parametrize(("status", "body", "shown"), [
@@ -112,78 +92,75 @@ def test_202_and_200_both_count_as_accepted(status: int) -> None:
         b'"text"', b"\xff\xfe", b"{" * 5000)),
     (302, b"", "the server refused (302 Found)"),
 ])
-def test_error_bodies_are_decoded_and_when_malformed_or_empty_the_status_is_shown(
+async def test_error_bodies_are_decoded_and_when_malformed_or_empty_the_status_is_shown(
         status: int, body: bytes, shown: str) -> None:
     headers = {"content-type": "text/html"} if body.startswith(b"<") else {"content-type": "application/json"}
     with pytest.raises(Refusal) as refused:
-        calls(says(status, body, headers), lambda client: client.send("w", "s", "hello"))
+        await calls(says(status, body, headers), lambda client: client.send("w", "s", "hello"))
     assert str(refused.value).startswith(shown)
     assert refused.value.status == status
     assert "html" not in str(refused.value)
     assert "not json" not in str(refused.value)
 
 
-def test_a_refusal_says_when_to_come_back() -> None:
+async def test_a_refusal_says_when_to_come_back() -> None:
     with pytest.raises(Refusal) as refused:
-        calls(says(429, {"message": "full"}, {"retry-after": "3"}), lambda client: client.send("w", "s", "hello"))
+        await calls(says(429, {"message": "full"}, {"retry-after": "3"}), lambda client: client.send("w", "s", "hello"))
     assert refused.value.retry_after == 3
     with pytest.raises(Refusal) as refused:
-        calls(says(429, {}, {"retry-after": "Wed, 21 Oct 2015"}), lambda client: client.send("w", "s", "hello"))
+        await calls(says(429, {}, {"retry-after": "Wed, 21 Oct 2015"}), lambda client: client.send("w", "s", "hello"))
     assert refused.value.retry_after is None
 
 
 @pytest.mark.parametrize(("body", "named"), [
-    (b"<html>hello</html>", "not in JSON: something else runs there"),
-    (b"", "not in JSON"),
+    (b"<html>hello</html>", "does not respond with JSON; check the address"),
+    (b"", "does not respond with JSON"),
     (b"[]", "there should be a JSON object, not []"),
     (b"{}", "field 'id' should be text, not missing"),
     (b'{"id": 7, "path": "/"}', "field 'id' should be text, not 7"),
 ])
-def test_an_answer_that_makes_no_sense_is_named(body: bytes, named: str) -> None:
+async def test_an_answer_that_makes_no_sense_is_named(body: bytes, named: str) -> None:
     with pytest.raises(BadAnswer) as bad:
-        calls(says(200, body), lambda client: client.workspace("w"))
+        await calls(says(200, body), lambda client: client.workspace("w"))
     assert named in str(bad.value)
     assert "127.0.0.1" in str(bad.value)
 
 
 @pytest.mark.parametrize("body", [b'"2"', b"true", b"null", b"{}", b"2.5"])
-def test_a_queue_length_is_a_number(body: bytes) -> None:
-    assert calls(says(200, b"2"), lambda client: client.queued("w", "s")) == 2
+async def test_a_queue_length_is_a_number(body: bytes) -> None:
+    assert await calls(says(200, b"2"), lambda client: client.queued("w", "s")) == 2
     with pytest.raises(BadAnswer):
-        calls(says(200, body), lambda client: client.queued("w", "s"))
+        await calls(says(200, body), lambda client: client.queued("w", "s"))
 
 
-def test_an_empty_list_may_be_null() -> None:
-    assert calls(says(200, b"null"), lambda client: client.queue("w", "s")) == ()
-    assert calls(says(200, b"null"), lambda client: client.sessions("w")) == ()
+async def test_an_empty_list_may_be_null() -> None:
+    assert await calls(says(200, b"null"), lambda client: client.queue("w", "s")) == ()
+    assert await calls(says(200, b"null"), lambda client: client.sessions("w")) == ()
     with pytest.raises(BadAnswer):
-        calls(says(200, b"[1]"), lambda client: client.queue("w", "s"))
+        await calls(says(200, b"[1]"), lambda client: client.queue("w", "s"))
 
 
-def test_nobody_there_is_said_plainly(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with Hostile({}) as server:
-            address = server.address
-        for nobody in (address, f"unix:{tmp_path}/none"):
-            async with Client(nobody) as client:
-                with pytest.raises(Unreachable, match="nobody answers at") as unreachable:
-                    await client.health()
-                assert not unreachable.value.sent
-
-    check(test())
+async def test_nobody_there_is_said_plainly(tmp_path: Path) -> None:
+    async with Hostile({}) as server:
+        address = server.address
+    for nobody in (address, f"unix:{tmp_path}/none"):
+        async with Client(nobody) as client:
+            with pytest.raises(Unreachable, match="cannot connect to") as unreachable:
+                await client.health()
+            assert not unreachable.value.sent
 
 
 @pytest.mark.parametrize(("reply", "said"), [
     (Reply((b"SSH-2.0-OpenSSH_9.2\r\n", Act.DROP), head=False, framing=Framing.UNTIL_CLOSE),
-     "perhaps something else runs there"),
-    (Reply((b"HTTP/9.9 what\r\n\r\n",), head=False, framing=Framing.UNTIL_CLOSE), "perhaps something else runs there"),
-    (Reply((Act.DROP,), head=False), "breaks off without a proper answer"),
-    (Reply((Act.RESET,), head=False), "broke the connection"),
-    (Reply((b"{", Act.RESET)), "broke the connection"),
+     "without a valid response; check the address"),
+    (Reply((b"HTTP/9.9 what\r\n\r\n",), head=False, framing=Framing.UNTIL_CLOSE), "without a valid response"),
+    (Reply((Act.DROP,), head=False), "closed the connection without a valid response"),
+    (Reply((Act.RESET,), head=False), "closed the connection"),
+    (Reply((b"{", Act.RESET)), "closed the connection"),
 ])
-def test_something_else_on_that_port_is_said_plainly(reply: Reply, said: str) -> None:
+async def test_something_else_on_that_port_is_said_plainly(reply: Reply, said: str) -> None:
     with pytest.raises(Unreachable, match=said) as unreachable:
-        calls(reply, lambda client: client.version())
+        await calls(reply, lambda client: client.version())
     assert unreachable.value.sent
 
 
@@ -193,54 +170,44 @@ def test_a_server_is_named_by_a_url_or_a_socket(server: str) -> None:
         Client(server)
 
 
-def test_the_token_is_sent_with_each_call_and_ids_are_quoted() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream()}) as server, Client(server.address, token="secret") as client:
-            with pytest.raises(Refusal):
-                await client.session("a/b?c#d", "é ..")
-            async with Events(client, "w"):
-                pass
-        assert [r.headers.get("authorization") for r in server.received] == ["Bearer secret"] * 2
-        assert server.received[0].path == "/v1/workspaces/a%2Fb%3Fc%23d/sessions/%C3%A9%20.."
-        assert f"client_id={client.client_id}" in server.received[1].path
-
-    check(test())
+async def test_the_token_is_sent_with_each_call_and_ids_are_quoted() -> None:
+    async with Hostile({EVENTS: open_stream()}) as server, Client(server.address, token="secret") as client:
+        with pytest.raises(Refusal):
+            await client.session("a/b?c#d", "é ..")
+        async with Events(client, "w"):
+            pass
+    assert [r.headers.get("authorization") for r in server.received] == ["Bearer secret"] * 2
+    assert server.received[0].path == "/v1/workspaces/a%2Fb%3Fc%23d/sessions/%C3%A9%20.."
+    assert f"client_id={client.client_id}" in server.received[1].path
 
 
-def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    calls(says(200, {}), lambda client: client.health())
+    await calls(says(200, {}), lambda client: client.health())
 
 
 # --- a run, and whose events are whose
 
-def test_run_ids_survive_the_wire() -> None:
+async def test_run_ids_survive_the_wire() -> None:
     """Whatever is in it: the end that is taken is the one with exactly this id."""
     odd = "a/b ?&=#\"'\\é→\U0001f600"
-
-    async def test() -> None:
-        events = open_stream(place(0), ended(1, odd + "x", text="no"), ended(2, odd, text="yes"))
-        async with Hostile({EVENTS: events, POST: ACCEPTED}) as server:
-            assert (await run(server, run_id=odd)).text == "yes"
-            [posted] = server.to(POST)
-            assert posted.body == {"session_id": "s", "prompt": "hello", "run_id": odd}
-
-    check(test())
+    events = open_stream(place(0), ended(1, odd + "x", text="no"), ended(2, odd, text="yes"))
+    async with Hostile({EVENTS: events, POST: ACCEPTED}) as server:
+        assert (await run(server, run_id=odd)).text == "yes"
+        [posted] = server.to(POST)
+        assert posted.body == {"session_id": "s", "prompt": "hello", "run_id": odd}
 
 
-def test_a_run_subscribes_before_it_posts() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream(ended(1, "mine")), POST: ACCEPTED}) as server:
-            await run(server)
-            assert [received.method for received in server.received] == ["GET", "POST"]
-
-    check(test())
+async def test_a_run_subscribes_before_it_posts() -> None:
+    async with Hostile({EVENTS: open_stream(ended(1, "mine")), POST: ACCEPTED}) as server:
+        await run(server)
+        assert [received.method for received in server.received] == ["GET", "POST"]
 
 
 @pytest.mark.rule("R28b")
-def test_the_end_of_another_run_is_not_ours() -> None:
-    end = ran(open_stream(
+async def test_the_end_of_another_run_is_not_ours() -> None:
+    end = await ran(open_stream(
         place(0), ended(1, "", text="no run id"), ended(2, "other", text="other"), ended(3, "other", cancelled=True),
         event(4, "session", id="s", title="t"), event(5, "file", name="x"), ended(6, "mine", "elsewhere", text="ours")))
     assert (end.text, end.outcome) == ("ours", "end_turn")
@@ -250,102 +217,89 @@ def test_the_end_of_another_run_is_not_ours() -> None:
     ({"text": "t"}, "end_turn"), ({"error": "e"}, "error"), ({"cancelled": True}, "canceled"),
     ({"cancelled": True, "error": "context canceled"}, "canceled"), ({"outcome": "error"}, "error"),
     ({"cancelled": None, "error": None, "text": None}, "end_turn")])
-def test_the_outcome_is_told_or_follows(payload: dict[str, object], outcome: str) -> None:
-    assert ran(open_stream(ended(1, "mine", **payload))).outcome == outcome
+async def test_the_outcome_is_told_or_follows(payload: dict[str, object], outcome: str) -> None:
+    assert (await ran(open_stream(ended(1, "mine", **payload)))).outcome == outcome
 
 
 @pytest.mark.parametrize("foreign", [
     {"run_id": "other", "session_id": "s"}, {"run_id": "other", "session_id": "t"}, {"run_id": "other"},
     {"session_id": "t"}, {}])
-def test_an_error_event_of_another_run_id_or_another_session_is_ignored(
+async def test_an_error_event_of_another_run_id_or_another_session_is_ignored(
         foreign: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """An error event of another run id is ignored, whatever its session; with no run id, another session's is."""
     monkeypatch.setattr(run_module, "GRACE", 0.05)
     quiet = [event(None, "agent_event", type="error", error="foreign", **foreign)]
-
-    async def test() -> None:
-        idle = says(200, {"id": "s", "title": "", "is_busy": False})
-        async with Hostile({EVENTS: stream(place(0), *quiet, Act.HOLD, ended(1, "mine")), POST: ACCEPTED,
-                            STATUS: idle}) as server:
-            running = asyncio.create_task(run(server))
-            await asyncio.wait((running,), timeout=0.3)
-            assert not running.done()
-            assert not server.to(STATUS), "nobody had a doubt"
-            server.released.set()
-            assert (await running).outcome == "end_turn"
-
-    check(test())
+    idle = says(200, {"id": "s", "title": "", "is_busy": False})
+    async with Hostile({EVENTS: stream(place(0), *quiet, Act.HOLD, ended(1, "mine")), POST: ACCEPTED,
+                        STATUS: idle}) as server:
+        running = asyncio.create_task(run(server))
+        await asyncio.wait((running,), timeout=0.3)
+        assert not running.done()
+        assert not server.to(STATUS), "nobody had a doubt"
+        server.released.set()
+        assert (await running).outcome == "end_turn"
 
 
 @pytest.mark.parametrize("ours", [{"run_id": "mine", "session_id": "t"}, {"run_id": "mine"}, {"session_id": "s"}])
-def test_our_own_error_event_ends_the_run_if_no_end_follows_and_nothing_is_left_to_do(
+async def test_our_own_error_event_ends_the_run_if_no_end_follows_and_nothing_is_left_to_do(
         ours: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "GRACE", 0.05)
     events = open_stream(place(0), event(None, "agent_event", type="error", error="my boom", **ours))
     busy, idle = (says(200, {"id": "s", "title": "", "is_busy": busy}) for busy in (True, False))
-    end = ran(events, status=[busy, idle, busy, idle])
+    end = await ran(events, status=[busy, idle, busy, idle])
     assert (end.outcome, end.error, end.run_id) == ("error", "my boom", "mine")
 
 
-def test_a_terminal_event_says_more_than_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_terminal_event_says_more_than_an_error_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour without a run id fails in our session while we are queued behind it: our own end is what counts."""
     monkeypatch.setattr(run_module, "GRACE", 0.05)
     failed = event(None, "agent_event", type="error", error="the neighbour's", session_id="s")
-    end = ran(open_stream(place(0), failed, ended(1, "mine", text="fine")))
+    end = await ran(open_stream(place(0), failed, ended(1, "mine", text="fine")))
     assert (end.outcome, end.error, end.text) == ("end_turn", "", "fine")
-
-    async def test() -> None:
-        busy = says(200, {"id": "s", "title": "", "is_busy": True})
-        routes = {EVENTS: stream(place(0), failed, Act.HOLD, ended(1, "mine", text="fine")), POST: ACCEPTED,
-                  STATUS: busy}
-        async with Hostile(routes) as server:
-            running = asyncio.create_task(run(server))
-            while len(server.to(STATUS)) < 4:
-                await asyncio.sleep(0.01)
-            server.released.set()
-            assert (await running).outcome == "end_turn"
-
-    check(test())
+    busy = says(200, {"id": "s", "title": "", "is_busy": True})
+    routes = {EVENTS: stream(place(0), failed, Act.HOLD, ended(1, "mine", text="fine")), POST: ACCEPTED,
+              STATUS: busy}
+    async with Hostile(routes) as server:
+        running = asyncio.create_task(run(server))
+        while len(server.to(STATUS)) < 4:
+            await asyncio.sleep(0.01)
+        server.released.set()
+        assert (await running).outcome == "end_turn"
 
 
-def test_an_end_that_is_on_its_way_when_the_session_turns_idle_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_is_on_its_way_when_the_session_turns_idle_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(run_module, "GRACE", 0.2)
+    def status(received: Received) -> Reply:
+        server.released.set()
+        return says(200, {"id": "s", "title": "", "is_busy": False})
 
-    async def test() -> None:
-        def status(received: Received) -> Reply:
-            server.released.set()
-            return says(200, {"id": "s", "title": "", "is_busy": False})
-
-        boom = event(None, "agent_event", type="error", error="the neighbour's", session_id="s")
-        routes = {EVENTS: stream(place(0), boom, Act.HOLD, ended(1, "mine", text="fine"), Act.HOLD), POST: ACCEPTED,
-                  STATUS: status}
-        async with Hostile(routes) as server:
-            assert (await run(server)).outcome == "end_turn"
-            assert len(server.to(STATUS)) == 1
-
-    check(test())
+    boom = event(None, "agent_event", type="error", error="the neighbour's", session_id="s")
+    routes = {EVENTS: stream(place(0), boom, Act.HOLD, ended(1, "mine", text="fine"), Act.HOLD), POST: ACCEPTED,
+              STATUS: status}
+    async with Hostile(routes) as server:
+        assert (await run(server)).outcome == "end_turn"
+        assert len(server.to(STATUS)) == 1
 
 
-def test_an_error_event_fills_in_what_the_end_leaves_out() -> None:
+async def test_an_error_event_fills_in_what_the_end_leaves_out() -> None:
     boom = event(None, "agent_event", type="error", error="boom", run_id="mine")
-    assert ran(open_stream(place(0), boom, ended(1, "mine", outcome="error"))).error == "boom"
+    assert (await ran(open_stream(place(0), boom, ended(1, "mine", outcome="error")))).error == "boom"
 
 
-def test_a_run_shows_what_is_its_own() -> None:
+async def test_a_run_shows_what_is_its_own() -> None:
     def message(run_id: str, text: str) -> bytes:
         parts = [{"type": "text", "data": {"text": text}}]
         return event(None, "message", id="m", session_id="s", role="assistant", parts=parts, run_id=run_id)
 
-    async def test() -> None:
-        events = open_stream(place(0), message("mine", "a"), message("other", "b"), message("", "c"),
-                             message("mine", "ad"), event(None, "message", id="m"), ended(1, "mine", text="ad"))
-        async with Hostile({EVENTS: events, POST: ACCEPTED}) as server, Client(server.address) as client, \
-                RunStream(client, "w", "s", "hello") as stream:
-            shown = [notice.payload async for notice in stream.events()]
-        assert [p.text for p in shown if isinstance(p, Message | RunComplete)] == ["a", "ad", "ad"]
-        assert len(shown) == 3
-
-    check(test())
+    events = open_stream(place(0), message("mine", "a"), message("other", "b"), message("", "c"),
+                         message("mine", "ad"), event(None, "message", id="m"), ended(1, "mine", text="ad"))
+    async with Hostile({EVENTS: events, POST: ACCEPTED}) as server, Client(server.address) as client, \
+            RunStream(client, "w", "s", "hello") as stream:
+        shown = [notice.payload async for notice in stream.events()]
+    assert [p.text for p in shown if isinstance(p, Message | RunComplete)] == ["a", "ad", "ad"]
+    assert len(shown) == 3
 
 
 # --- streams that break
@@ -368,18 +322,15 @@ def resumed(*events: bytes, cuts: list[int], ending: Act | None = Act.DROP, over
 
 @pytest.mark.rule("R28b")
 @pytest.mark.parametrize("ending", [Act.DROP, Act.RESET, None])
-def test_a_stream_that_ends_before_the_terminal_event_is_resumed(ending: Act | None) -> None:
-    async def test() -> None:
-        other, mine = ended(1, "other"), ended(2, "mine", text="done")
-        cuts = [len(place(0)) + len(other) // 2, len(place(0)) + len(other) + 20, 0, 9]
-        events = resumed(other, mine, cuts=cuts, ending=ending)
-        async with Hostile({EVENTS: events, POST: ACCEPTED}) as server:
-            assert (await run(server)).text == "done"
-            places = [received.headers.get("last-event-id") for received in server.to(EVENTS)]
-            assert places == [None, "0", "1", "1", "1"]
-            assert len(server.to(POST)) == 1
-
-    check(test())
+async def test_a_stream_that_ends_before_the_terminal_event_is_resumed(ending: Act | None) -> None:
+    other, mine = ended(1, "other"), ended(2, "mine", text="done")
+    cuts = [len(place(0)) + len(other) // 2, len(place(0)) + len(other) + 20, 0, 9]
+    events = resumed(other, mine, cuts=cuts, ending=ending)
+    async with Hostile({EVENTS: events, POST: ACCEPTED}) as server:
+        assert (await run(server)).text == "done"
+        places = [received.headers.get("last-event-id") for received in server.to(EVENTS)]
+        assert places == [None, "0", "1", "1", "1"]
+        assert len(server.to(POST)) == 1
 
 
 ENDS = tuple(ended(number, f"run-{number}", text="x" * number) for number in range(1, 6))
@@ -390,31 +341,25 @@ WHOLE = sum(map(len, ENDS)) + len(place(0))
 @given(st.lists(st.integers(0, WHOLE), max_size=6), st.sampled_from([Act.DROP, Act.RESET, None]), st.integers(0, 5))
 @example([len(place(0)) + len(ENDS[0]) - 1], None, 0)
 @example([WHOLE], None, 5)
-def test_wherever_the_stream_is_cut_each_terminal_event_is_seen_exactly_once(
+async def test_wherever_the_stream_is_cut_each_terminal_event_is_seen_exactly_once(
         cuts: list[int], ending: Act | None, overlap: int) -> None:
     """Also when the server delivers some of them again."""
-    async def test() -> None:
-        async with Hostile({EVENTS: resumed(*ENDS, cuts=cuts, ending=ending, overlap=overlap)}) as server, \
-                Client(server.address) as client, Events(client, "w", patience=QUICK) as events:
-            seen = [(await anext(events)).payload for _ in ENDS]
-            assert [end.run_id for end in seen if isinstance(end, RunComplete)] == [f"run-{n}" for n in range(1, 6)]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.02):
-                    await anext(events)
-
-    check(test())
+    async with Hostile({EVENTS: resumed(*ENDS, cuts=cuts, ending=ending, overlap=overlap)}) as server, \
+            Client(server.address) as client, Events(client, "w", patience=QUICK) as events:
+        seen = [(await anext(events)).payload for _ in ENDS]
+        assert [end.run_id for end in seen if isinstance(end, RunComplete)] == [f"run-{n}" for n in range(1, 6)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await anext(events)
 
 
-def test_ends_without_a_run_id_are_told_apart_by_their_places() -> None:
-    async def test() -> None:
-        one, two = ended(1, "", text="a"), ended(2, "", text="b")
-        routes = {EVENTS: [stream(one, one, two), open_stream(one, two, ended(3, "", text="c"))]}
-        async with Hostile(routes) as server, Client(server.address) as client, \
-                Events(client, "w", patience=QUICK) as events:
-            seen = [(await anext(events)).payload for _ in range(3)]
-            assert [end.text for end in seen if isinstance(end, RunComplete)] == ["a", "b", "c"]
-
-    check(test())
+async def test_ends_without_a_run_id_are_told_apart_by_their_places() -> None:
+    one, two = ended(1, "", text="a"), ended(2, "", text="b")
+    routes = {EVENTS: [stream(one, one, two), open_stream(one, two, ended(3, "", text="c"))]}
+    async with Hostile(routes) as server, Client(server.address) as client, \
+            Events(client, "w", patience=QUICK) as events:
+        seen = [(await anext(events)).payload for _ in range(3)]
+        assert [end.text for end in seen if isinstance(end, RunComplete)] == ["a", "b", "c"]
 
 
 GARBAGE = [b"data: not json\n\n", b"data: {}\n\n", b"data: []\n\n", b'data: {"type": "run_complete"}\n\n',
@@ -423,102 +368,90 @@ GARBAGE = [b"data: not json\n\n", b"data: {}\n\n", b"data: []\n\n", b'data: {"ty
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_what_cannot_be_read_comes_again_and_is_not_taken_for_anything(garbage: bytes) -> None:
+async def test_what_cannot_be_read_comes_again_and_is_not_taken_for_anything(garbage: bytes) -> None:
     """An event that was garbled on its way is asked for again, by the place before it."""
-    async def test() -> None:
-        routes = {EVENTS: [stream(place(4), ended(5, "other"), b"id: 6\n" + garbage, ended(7, "mine", text="too far")),
-                           open_stream(ended(6, "mine", text="here"))], POST: ACCEPTED}
-        async with Hostile(routes) as server:
-            assert (await run(server)).text == "here"
-            assert server.to(EVENTS)[1].headers["last-event-id"] == "5"
-
-    check(test())
+    routes = {EVENTS: [stream(place(4), ended(5, "other"), b"id: 6\n" + garbage, ended(7, "mine", text="too far")),
+                       open_stream(ended(6, "mine", text="here"))], POST: ACCEPTED}
+    async with Hostile(routes) as server:
+        assert (await run(server)).text == "here"
+        assert server.to(EVENTS)[1].headers["last-event-id"] == "5"
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_a_server_that_sends_nothing_but_garbage_is_given_up(garbage: bytes) -> None:
-    with pytest.raises(BadAnswer, match="cannot be read"):
-        ran(stream(place(1), b": comment\n\n", garbage))
+async def test_a_server_that_sends_nothing_but_garbage_is_given_up(garbage: bytes) -> None:
+    with pytest.raises(BadAnswer, match="unreadable event"):
+        await ran(stream(place(1), b": comment\n\n", garbage))
 
 
 @pytest.mark.parametrize("kind", ["text/html", "application/json", "", "text/event-streams"])
-def test_a_stream_of_another_content_type_is_refused_at_once(kind: str) -> None:
+async def test_a_stream_of_another_content_type_is_refused_at_once(kind: str) -> None:
     headers = {"content-type": kind} if kind else {}
-    with pytest.raises(BadAnswer, match=f"{kind or 'no content type'} instead of events: something else runs there"):
-        ran(Reply((ended(1, "mine"),), headers=headers))
+    with pytest.raises(BadAnswer, match=f"{kind or 'no content type'} instead of events; check the address"):
+        await ran(Reply((ended(1, "mine"),), headers=headers))
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 204, 302])
-def test_a_server_that_refuses_its_stream_for_good_is_believed(status: int) -> None:
+async def test_a_server_that_refuses_its_stream_for_good_is_believed(status: int) -> None:
     refused = says(status, {"message": "never"})
     with pytest.raises(Refusal) as first:
-        ran(refused)
+        await ran(refused)
     assert first.value.status == status
     with pytest.raises(Refusal) as later:
-        ran([stream(place(0)), refused])
+        await ran([stream(place(0)), refused])
     assert later.value.status == status
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503])
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"message": "later"}'])
-def test_a_server_that_refuses_its_stream_for_now_is_asked_again(status: int, body: bytes) -> None:
+async def test_a_server_that_refuses_its_stream_for_now_is_asked_again(status: int, body: bytes) -> None:
     refused = says(status, body, {"retry-after": "0.001"})
-    assert ran([stream(place(0)), refused, refused, open_stream(ended(1, "mine", text="t"))]).text == "t"
+    assert (await ran([stream(place(0)), refused, refused, open_stream(ended(1, "mine", text="t"))])).text == "t"
 
 
-def test_a_server_that_does_not_come_back_is_given_up_and_success_is_not_claimed() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream(place(0)), POST: ACCEPTED}) as server:
-            running = asyncio.create_task(run(server, SOON))
-            while not server.to(POST):
-                await asyncio.sleep(0.01)
-        with pytest.raises(Unreachable, match="nobody answers"):
-            await running
-
-    check(test())
+async def test_a_server_that_does_not_come_back_is_given_up_and_success_is_not_claimed() -> None:
+    async with Hostile({EVENTS: open_stream(place(0)), POST: ACCEPTED}) as server:
+        running = asyncio.create_task(run(server, SOON))
+        while not server.to(POST):
+            await asyncio.sleep(0.01)
+    with pytest.raises(Unreachable, match="cannot connect to"):
+        await running
 
 
-def test_trouble_that_was_overcome_is_not_counted_again() -> None:
-    async def test() -> None:
-        patience = Patience(first=0.001, longest=0.01, total=0.3)
-        routes = {EVENTS: [stream(place(0)), stream(place(0), Act.HOLD), open_stream(ended(1, "mine", text="t"))],
-                  POST: ACCEPTED}
-        async with Hostile(routes) as server:
-            running = asyncio.create_task(run(server, patience))
-            await server.holding.wait()
-            await asyncio.sleep(0.5)
-            server.released.set()
-            assert (await running).text == "t"
-
-    check(test())
+async def test_trouble_that_was_overcome_is_not_counted_again() -> None:
+    patience = Patience(first=0.001, longest=0.01, total=0.3)
+    routes = {EVENTS: [stream(place(0)), stream(place(0), Act.HOLD), open_stream(ended(1, "mine", text="t"))],
+              POST: ACCEPTED}
+    async with Hostile(routes) as server:
+        running = asyncio.create_task(run(server, patience))
+        await server.holding.wait()
+        await asyncio.sleep(0.5)
+        server.released.set()
+        assert (await running).text == "t"
 
 
-def test_a_stream_that_is_silent_is_taken_for_dead() -> None:
+async def test_a_stream_that_is_silent_is_taken_for_dead() -> None:
     patience = Patience(first=0.001, longest=0.01, total=0.01, silence=0.2)
     slow = [open_stream(place(0)), open_stream(ended(1, "mine", text="t"))]
-    assert ran(slow, patience=patience).text == "t", "silence is not counted as trouble"
+    assert (await ran(slow, patience=patience)).text == "t", "silence is not counted as trouble"
 
 
-def test_comments_are_a_sign_of_life() -> None:
-    async def test() -> None:
-        waiting = asyncio.Event()
+async def test_comments_are_a_sign_of_life() -> None:
+    waiting = asyncio.Event()
 
-        class Beating(Hostile):
-            async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
-                if reply.headers.get("content-type", "").startswith("text/event-stream"):
-                    await super()._send(stream(place(0), framing=Framing.UNTIL_CLOSE), writer)
-                    for _ in range(20):
-                        await asyncio.sleep(0.05)
-                        writer.write(b": \n\n")
-                    writer.write(ended(1, "mine", text="t"))
-                    await waiting.wait()
-                return await super()._send(reply, writer)
+    class Beating(Hostile):
+        async def _send(self, reply: Reply, writer: asyncio.StreamWriter) -> bool:
+            if reply.headers.get("content-type", "").startswith("text/event-stream"):
+                await super()._send(stream(place(0), framing=Framing.UNTIL_CLOSE), writer)
+                for _ in range(20):
+                    await asyncio.sleep(0.05)
+                    writer.write(b": \n\n")
+                writer.write(ended(1, "mine", text="t"))
+                await waiting.wait()
+            return await super()._send(reply, writer)
 
-        async with Beating({EVENTS: stream(), POST: ACCEPTED}) as server:
-            assert (await run(server, Patience(silence=0.5))).text == "t"
-            assert len(server.to(EVENTS)) == 1
-
-    check(test())
+    async with Beating({EVENTS: stream(), POST: ACCEPTED}) as server:
+        assert (await run(server, Patience(silence=0.5))).text == "t"
+        assert len(server.to(EVENTS)) == 1
 
 
 def test_the_server_says_how_long_to_wait_before_coming_back() -> None:
@@ -530,81 +463,71 @@ def test_the_server_says_how_long_to_wait_before_coming_back() -> None:
     assert Patience(longest=5).delay(0, Refusal(429, "", 7e9)) == 50
 
 
-def test_a_server_without_places_that_published_the_end_while_we_were_cut_off_is_not_waited_for_for_ever(
+async def test_a_server_without_places_that_published_the_end_while_we_were_cut_off_is_not_waited_for_for_ever(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "GRACE", 0.05)
     busy, idle = (says(200, {"id": "s", "title": "", "is_busy": busy}) for busy in (True, False))
-    with pytest.raises(EndUnknown, match="run mine has ended"):
-        ran([stream(ended(None, "other")), open_stream()], status=[busy, busy, idle])
+    with pytest.raises(EndUnknown, match="run mine finished while disconnected"):
+        await ran([stream(ended(None, "other")), open_stream()], status=[busy, busy, idle])
 
 
-def test_a_server_without_places_may_still_publish_the_end_after_we_were_cut_off(
+async def test_a_server_without_places_may_still_publish_the_end_after_we_were_cut_off(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "GRACE", 0.05)
-    assert ran([stream(), open_stream(ended(None, "mine", text="t"))]).text == "t"
+    assert (await ran([stream(), open_stream(ended(None, "mine", text="t"))])).text == "t"
 
 
-def test_an_end_that_came_before_the_first_place_is_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_came_before_the_first_place_is_found_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream breaks before it has told a place; the run ends; whoever comes back without a place is told only what
     comes after."""
     monkeypatch.setattr(run_module, "GRACE", 0.05)
-
-    async def test() -> None:
-        idle = says(200, {"id": "s", "title": "", "is_busy": False})
-        events = [stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"), ended(2, "mine", text="t"))]
-        async with Hostile({EVENTS: events, POST: ACCEPTED, STATUS: idle}) as server:
-            assert (await run(server)).text == "t"
-            assert [r.headers.get("last-event-id") for r in server.to(EVENTS)] == [None, None, "0"]
-
-    check(test())
+    idle = says(200, {"id": "s", "title": "", "is_busy": False})
+    events = [stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"), ended(2, "mine", text="t"))]
+    async with Hostile({EVENTS: events, POST: ACCEPTED, STATUS: idle}) as server:
+        assert (await run(server)).text == "t"
+        assert [r.headers.get("last-event-id") for r in server.to(EVENTS)] == [None, None, "0"]
 
 
-def test_an_end_that_is_in_no_log_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_is_in_no_log_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "GRACE", 0.05)
     with pytest.raises(EndUnknown):
-        ran([stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"))],
+        await ran([stream(), open_stream(place(2)), open_stream(place(0), ended(1, "other"))],
             status=says(200, {"id": "s", "title": "", "is_busy": False}))
 
 
-def test_canceling_the_reader_loses_nothing() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: resumed(*ENDS, cuts=[WHOLE - 3])}) as server, Client(server.address) as client, \
-                Events(client, "w", patience=QUICK) as events:
-            seen: list[str] = []
+async def test_canceling_the_reader_loses_nothing() -> None:
+    async with Hostile({EVENTS: resumed(*ENDS, cuts=[WHOLE - 3])}) as server, Client(server.address) as client, \
+            Events(client, "w", patience=QUICK) as events:
+        seen: list[str] = []
+        impatience = 0.0
+        while len(seen) < len(ENDS):
+            impatience += 0.001
+            try:
+                async with asyncio.timeout(impatience):
+                    end = (await anext(events)).payload
+            except TimeoutError:
+                continue
+            assert isinstance(end, RunComplete)
+            seen.append(end.run_id)
             impatience = 0.0
-            while len(seen) < len(ENDS):
-                impatience += 0.001
-                try:
-                    async with asyncio.timeout(impatience):
-                        end = (await anext(events)).payload
-                except TimeoutError:
-                    continue
-                assert isinstance(end, RunComplete)
-                seen.append(end.run_id)
-                impatience = 0.0
-            assert seen == [f"run-{n}" for n in range(1, 6)]
-
-    check(test())
+        assert seen == [f"run-{n}" for n in range(1, 6)]
 
 
-def test_canceling_the_reader_is_no_trouble_with_the_server() -> None:
+async def test_canceling_the_reader_is_no_trouble_with_the_server() -> None:
     """The stream is taken up again at once: nothing is told of a lost connection, and no patience is spent."""
-    async def test() -> None:
-        told: list[ClientError | None] = []
-        routes = [open_stream(place(0)), open_stream(place(0)), open_stream(ended(1, "run-1"))]
-        async with Hostile({EVENTS: routes}) as server, Client(server.address) as client, \
-                Events(client, "w", patience=QUICK, changed=told.append) as events:
-            for _ in range(2):
-                reading = asyncio.ensure_future(anext(events))
-                while not events.place or events.trouble:
-                    await asyncio.sleep(0.001)
-                await asyncio.sleep(0.02)
-                reading.cancel()
-                await asyncio.wait((reading,))
-            assert isinstance((await anext(events)).payload, RunComplete)
-            assert told == [None] * 3
-
-    check(test())
+    told: list[ClientError | None] = []
+    routes = [open_stream(place(0)), open_stream(place(0)), open_stream(ended(1, "run-1"))]
+    async with Hostile({EVENTS: routes}) as server, Client(server.address) as client, \
+            Events(client, "w", patience=QUICK, changed=told.append) as events:
+        for _ in range(2):
+            reading = asyncio.ensure_future(anext(events))
+            while not events.place or events.trouble:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            reading.cancel()
+            await asyncio.wait((reading,))
+        assert isinstance((await anext(events)).payload, RunComplete)
+        assert told == [None] * 3
 
 
 # --- posting
@@ -612,103 +535,85 @@ def test_canceling_the_reader_is_no_trouble_with_the_server() -> None:
 LOST = Reply((Act.RESET,), head=False)
 
 
-def test_a_prompt_that_may_have_arrived_is_posted_again_under_the_same_run_id() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine", text="t")), POST: [LOST, LOST, ACCEPTED],
-                            }) as server:
-            assert (await run(server)).text == "t"
-            assert [r.body["run_id"] for r in server.to(POST)] == ["mine"] * 3
-
-    check(test())
+async def test_a_prompt_that_may_have_arrived_is_posted_again_under_the_same_run_id() -> None:
+    async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine", text="t")), POST: [LOST, LOST, ACCEPTED],
+                        }) as server:
+        assert (await run(server)).text == "t"
+        assert [r.body["run_id"] for r in server.to(POST)] == ["mine"] * 3
 
 
-def test_a_prompt_that_may_have_arrived_at_a_server_without_places_is_not_posted_twice() -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream(), POST: [LOST, ACCEPTED]}) as server:
-            with pytest.raises(Unreachable, match="broke the connection"):
-                await run(server)
-            assert len(server.to(POST)) == 1
-
-    check(test())
+async def test_a_prompt_that_may_have_arrived_at_a_server_without_places_is_not_posted_twice() -> None:
+    async with Hostile({EVENTS: open_stream(), POST: [LOST, ACCEPTED]}) as server:
+        with pytest.raises(Unreachable, match="closed the connection"):
+            await run(server)
+        assert len(server.to(POST)) == 1
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 429, 503])
-def test_a_prompt_that_is_refused_is_not_posted_again(status: int) -> None:
-    async def test() -> None:
-        async with Hostile({EVENTS: open_stream(place(0)), POST: says(status, {"message": "no"})}) as server:
-            with pytest.raises(Refusal, match=r"no$"):
-                await run(server)
-            assert len(server.to(POST)) == 1
-
-    check(test())
+async def test_a_prompt_that_is_refused_is_not_posted_again(status: int) -> None:
+    async with Hostile({EVENTS: open_stream(place(0)), POST: says(status, {"message": "no"})}) as server:
+        with pytest.raises(Refusal, match=r"no$"):
+            await run(server)
+        assert len(server.to(POST)) == 1
 
 
 @pytest.mark.rule("R1d", "R22b")
 @pytest.mark.parametrize("places", [True, False])
-def test_a_prompt_of_which_nobody_knows_is_posted_again_where_run_ids_are_known(places: bool) -> None:
-    async def test() -> None:
-        stream = open_stream(place(0)) if places else open_stream()
-        async with Hostile({EVENTS: stream, POST: says(500, {"message": "nobody knows"})}) as server:
-            with pytest.raises(Refusal, match=r"nobody knows$"):
-                await run(server, patience=SOON)
-            assert (len(server.to(POST)) > 1) is places
-
-    check(test())
+async def test_a_prompt_of_which_nobody_knows_is_posted_again_where_run_ids_are_known(places: bool) -> None:
+    stream = open_stream(place(0)) if places else open_stream()
+    async with Hostile({EVENTS: stream, POST: says(500, {"message": "nobody knows"})}) as server:
+        with pytest.raises(Refusal, match=r"nobody knows$"):
+            await run(server, patience=SOON)
+        assert (len(server.to(POST)) > 1) is places
 
 
 @pytest.mark.rule("R1d", "R22b")
 @settings(max_examples=effort(60))
 @given(st.lists(st.sampled_from(["reset", "500", "429", "503", "408", "404", "409"]), min_size=1, max_size=5),
        st.booleans())
-def test_a_prompt_that_may_have_been_accepted_is_never_called_refused(answers: list[str], for_ever: bool) -> None:
+async def test_a_prompt_that_may_have_been_accepted_is_never_called_refused(answers: list[str], for_ever: bool) -> None:
     """Answers in any sequence: a server may have accepted the prompt with any that is lost, and with a 500."""
-    async def test() -> None:
-        posts: list[Route] = [LOST if how == "reset" else says(int(how), {}) for how in answers]
-        async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine")),
-                            POST: posts if for_ever else [*posts, ACCEPTED]}) as server:
-            ending = asyncio.gather(run(server, patience=SOON if for_ever else QUICK), return_exceptions=True)
-            result, told = (await ending)[0], answers[:len(server.to(POST))]
-            doubtful = {"reset", "500"} & set(told)
-            if isinstance(result, Refusal) and not result.unknown:
-                assert not doubtful, told
-                assert len(told) == 1, "it was refused, and posted again"
-            elif isinstance(result, Unreachable | Refusal):
-                assert doubtful
-                assert for_ever or {"404", "409"} & set(told), "it was given up too soon"
-            else:
-                assert isinstance(result, RunComplete)
-                assert not for_ever
-
-    check(test())
+    posts: list[Route] = [LOST if how == "reset" else says(int(how), {}) for how in answers]
+    async with Hostile({EVENTS: open_stream(place(0), ended(1, "mine")),
+                        POST: posts if for_ever else [*posts, ACCEPTED]}) as server:
+        ending = asyncio.gather(run(server, patience=SOON if for_ever else QUICK), return_exceptions=True)
+        result, told = (await ending)[0], answers[:len(server.to(POST))]
+        doubtful = {"reset", "500"} & set(told)
+        if isinstance(result, Refusal) and not result.unknown:
+            assert not doubtful, told
+            assert len(told) == 1, "it was refused, and posted again"
+        elif isinstance(result, Unreachable | Refusal):
+            assert doubtful
+            assert for_ever or {"404", "409"} & set(told), "it was given up too soon"
+        else:
+            assert isinstance(result, RunComplete)
+            assert not for_ever
 
 
-def test_a_post_that_cannot_succeed_ends() -> None:
+async def test_a_post_that_cannot_succeed_ends() -> None:
     with pytest.raises(Unreachable):
-        ran(open_stream(place(0)), LOST, patience=SOON)
+        await ran(open_stream(place(0)), LOST, patience=SOON)
 
 
-def test_leaving_a_run_leaves_no_task_behind() -> None:
-    async def test() -> None:
-        before = asyncio.all_tasks()
-        async with Hostile({EVENTS: open_stream(place(0)), POST: ACCEPTED}) as server, Client(server.address) as client:
-            async with RunStream(client, "w", "s", "hello", patience=QUICK) as stream:
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.1):
-                        await stream.end()
-            await server.to(EVENTS)[0].left_early.wait()
-        assert asyncio.all_tasks() == before
-
-    check(test())
+async def test_leaving_a_run_leaves_no_task_behind() -> None:
+    before = asyncio.all_tasks()
+    async with Hostile({EVENTS: open_stream(place(0)), POST: ACCEPTED}) as server, Client(server.address) as client:
+        async with RunStream(client, "w", "s", "hello", patience=QUICK) as stream:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await stream.end()
+        await server.to(EVENTS)[0].left_early.wait()
+    assert asyncio.all_tasks() == before
 
 
-def test_json_that_is_too_deep_is_no_answer() -> None:
+async def test_json_that_is_too_deep_is_no_answer() -> None:
     deep = b"[" * 50_000
     with pytest.raises(BadAnswer):
-        calls(says(200, deep), lambda client: client.version())
+        await calls(says(200, deep), lambda client: client.version())
     with pytest.raises(Refusal):
-        calls(says(500, deep), lambda client: client.version())
+        await calls(says(500, deep), lambda client: client.version())
     with pytest.raises(BadAnswer):
-        ran(stream(place(0), b"data: " + deep + b"\n\n"))
+        await ran(stream(place(0), b"data: " + deep + b"\n\n"))
 
 
 def test_every_error_is_a_client_error() -> None:

@@ -94,105 +94,64 @@ async def every_call(client: Client) -> None:
         await client.workspace(workspace.id)
 
 
-def test_every_call_over_tcp() -> None:
-    async def test() -> None:
-        async with serving() as server, Client(server.url) as client:
-            await every_call(client)
-
-    check(test())
+async def test_every_call_over_tcp() -> None:
+    async with serving() as server, Client(server.url) as client:
+        await every_call(client)
 
 
-def test_every_call_over_a_unix_socket_and_with_a_token(tmp_path: Path) -> None:
+async def test_every_call_over_a_unix_socket_and_with_a_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
-
-    async def test() -> None:
-        with Process(tmp_path / "data", "--unix", str(tmp_path / "s"), "--token-file", str(token), "--pace", "0"):
-            async with Client(f"unix:{tmp_path}/s", token=token.read_text().strip()) as client:
-                await every_call(client)
-            for wrong in (None, "wrong"):
-                async with Client(f"unix:{tmp_path}/s", token=wrong) as client:
-                    with pytest.raises(Refusal, match=r"401.*token"):
-                        await client.version()
-
-    check(test())
+    with Process(tmp_path / "data", "--unix", str(tmp_path / "s"), "--token-file", str(token), "--pace", "0"):
+        async with Client(f"unix:{tmp_path}/s", token=token.read_text().strip()) as client:
+            await every_call(client)
+        for wrong in (None, "wrong"):
+            async with Client(f"unix:{tmp_path}/s", token=wrong) as client:
+                with pytest.raises(Refusal, match=r"401.*token"):
+                    await client.version()
 
 
-def test_leaving_releases_the_claims() -> None:
-    async def test() -> None:
-        async with serving() as server, Client(server.url) as watcher:
-            async with at_work(server) as (client, workspace, _):
-                assert client.client_id in server.site.workspaces.get(workspace.id).clients
-            assert client.client_id not in server.site.workspaces.get(workspace.id).clients
-            assert (await watcher.workspace(workspace.id)).id == workspace.id
-
-    check(test())
+async def test_leaving_releases_the_claims() -> None:
+    async with serving() as server, Client(server.url) as watcher:
+        async with at_work(server) as (client, workspace, _):
+            assert client.client_id in server.site.workspaces.get(workspace.id).clients
+        assert client.client_id not in server.site.workspaces.get(workspace.id).clients
+        assert (await watcher.workspace(workspace.id)).id == workspace.id
 
 
 # --- what the original's tests pin of the transport
 
-def test_run_ids_survive_the_wire() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            for run_id in ("plain", "a/b ?&=#\"'\\é→\U0001f600", "x" * 200):
-                async with RunStream(client, workspace.id, session.id, "hi", run_id=run_id) as run:
-                    shown = [notice.payload async for notice in run.events()]
-                assert run.result
-                assert run.result.run_id == run_id
-                assert {s.run_id for s in shown if isinstance(s, Message | Prompt | RunComplete)} == {run_id}
-                assert [s.state for s in shown if isinstance(s, Prompt)] == ["accepted", "active"]
-
-    check(test())
+async def test_run_ids_survive_the_wire() -> None:
+    async with serving() as server, at_work(server) as (client, workspace, session):
+        for run_id in ("plain", "a/b ?&=#\"'\\é→\U0001f600", "x" * 200):
+            async with RunStream(client, workspace.id, session.id, "hi", run_id=run_id) as run:
+                shown = [notice.payload async for notice in run.events()]
+            assert run.result
+            assert run.result.run_id == run_id
+            assert {s.run_id for s in shown if isinstance(s, Message | Prompt | RunComplete)} == {run_id}
+            assert [s.state for s in shown if isinstance(s, Prompt)] == ["accepted", "active"]
 
 
-def test_a_canceled_run_never_becomes_a_500() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            server.holds("a")
-            async with RunStream(client, workspace.id, session.id, "a") as active, \
-                    RunStream(client, workspace.id, session.id, "b") as queued:
-                await server.model.gate("a").reached()
-                await active.cancel()
-                ends = [await active.end(), await queued.end()]
-                await active.cancel()  # when nothing is left
-            assert [(end.outcome, end.error) for end in ends] == [("canceled", "")] * 2
-
-    check(test())
+async def test_a_canceled_run_never_becomes_a_500() -> None:
+    async with serving() as server, at_work(server) as (client, workspace, session):
+        server.holds("a")
+        async with RunStream(client, workspace.id, session.id, "a") as active, \
+                RunStream(client, workspace.id, session.id, "b") as queued:
+            await server.model.gate("a").reached()
+            await active.cancel()
+            ends = [await active.end(), await queued.end()]
+            await active.cancel()  # when nothing is left
+        assert [(end.outcome, end.error) for end in ends] == [("canceled", "")] * 2
 
 
-def test_dropping_the_posting_request_does_not_touch_the_run() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            gate = server.holds("a")
-            async with Events(client, workspace.id) as events:
-                body = b'{"session_id": "%b", "run_id": "mine", "prompt": "a"}' % session.id.encode()
-                host, port = server.url.removeprefix("http://").split(":")
-                _, writer = await asyncio.open_connection(host, int(port))
-                writer.write(b"POST /v1/workspaces/%b/agent HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
-                             % (workspace.id.encode(), len(body), body))
-                await writer.drain()
-                writer.transport.abort()  # and never sees an answer
+async def test_dropping_a_run_stream_does_not_touch_the_run() -> None:
+    async with serving() as server, at_work(server) as (client, workspace, session):
+        gate = server.holds("a")
+        async with Events(client, workspace.id) as events:
+            async with RunStream(client, workspace.id, session.id, "a", run_id="mine"):
                 await gate.reached()
-                gate.open()
-                while not isinstance((notice := await anext(events)).payload, RunComplete):
-                    pass
-                assert isinstance(notice.payload, RunComplete)
-                assert (notice.payload.run_id, notice.payload.outcome) == ("mine", "end_turn")
-
-    check(test())
-
-
-def test_dropping_a_run_stream_does_not_touch_the_run() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            gate = server.holds("a")
-            async with Events(client, workspace.id) as events:
-                async with RunStream(client, workspace.id, session.id, "a", run_id="mine"):
-                    await gate.reached()
-                gate.open()
-                end = await terminal(events)
-                assert (end.run_id, end.outcome) == ("mine", "end_turn")
-
-    check(test())
+            gate.open()
+            end = await terminal(events)
+            assert (end.run_id, end.outcome) == ("mine", "end_turn")
 
 
 async def terminal(events: Events) -> RunComplete:
@@ -204,49 +163,40 @@ async def terminal(events: Events) -> RunComplete:
 
 # --- several at once
 
-def test_each_run_gets_its_own_end_and_text_and_error() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (_, workspace, session):
-            server.plays("bad", (*say("well"), Fail(ModelError(Failure.UNAVAILABLE, "the model is down"))))
+async def test_each_run_gets_its_own_end_and_text_and_error() -> None:
+    async with serving() as server, at_work(server) as (_, workspace, session):
+        server.plays("bad", (*say("well"), Fail(ModelError(Failure.UNAVAILABLE, "the model is down"))))
 
-            async def run(prompt: str) -> RunComplete:
-                async with Client(server.url) as mine, RunStream(mine, workspace.id, session.id, prompt) as stream:
-                    return await stream.end()
+        async def run(prompt: str) -> RunComplete:
+            async with Client(server.url) as mine, RunStream(mine, workspace.id, session.id, prompt) as stream:
+                return await stream.end()
 
-            ends = await asyncio.gather(*map(run, ("one", "bad", "two", "bad", "three")))
-            assert [end.outcome for end in ends] == ["end_turn", "error", "end_turn", "error", "end_turn"]
-            for end, prompt in zip(ends, ("one", "bad", "two", "bad", "three")):
-                assert end.text == "well" if prompt == "bad" else end.text.startswith(f"You said: {prompt}")
-                assert end.error == ("the model is down" if prompt == "bad" else "")
-
-    check(test())
+        ends = await asyncio.gather(*map(run, ("one", "bad", "two", "bad", "three")))
+        assert [end.outcome for end in ends] == ["end_turn", "error", "end_turn", "error", "end_turn"]
+        for end, prompt in zip(ends, ("one", "bad", "two", "bad", "three")):
+            assert end.text == "well" if prompt == "bad" else end.text.startswith(f"You said: {prompt}")
+            assert end.error == ("the model is down" if prompt == "bad" else "")
 
 
-def test_the_same_prompt_under_the_same_run_id_runs_once_and_both_learn_its_end() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            gate = server.holds("a")
-            async with RunStream(client, workspace.id, session.id, "a", run_id="x") as one, \
-                    RunStream(client, workspace.id, session.id, "a", run_id="x") as two:
-                gate.open()
-                assert await one.end() == await two.end()
-            assert server.model.calls == 1
-            with pytest.raises(Refusal, match="409"):
-                async with RunStream(client, workspace.id, session.id, "b", run_id="x"):
-                    pass
-
-    check(test())
+async def test_the_same_prompt_under_the_same_run_id_runs_once_and_both_learn_its_end() -> None:
+    async with serving() as server, at_work(server) as (client, workspace, session):
+        gate = server.holds("a")
+        async with RunStream(client, workspace.id, session.id, "a", run_id="x") as one, \
+                RunStream(client, workspace.id, session.id, "a", run_id="x") as two:
+            gate.open()
+            assert await one.end() == await two.end()
+        assert server.model.calls == 1
+        with pytest.raises(Refusal, match="409"):
+            async with RunStream(client, workspace.id, session.id, "b", run_id="x"):
+                pass
 
 
-def test_the_end_of_a_run_id_that_was_sent_before_is_found() -> None:
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session):
-            for _ in range(2):
-                async with RunStream(client, workspace.id, session.id, "a", run_id="x") as run:
-                    assert (await run.end()).text.startswith("You said: a")
-            assert server.model.calls == 1
-
-    check(test())
+async def test_the_end_of_a_run_id_that_was_sent_before_is_found() -> None:
+    async with serving() as server, at_work(server) as (client, workspace, session):
+        for _ in range(2):
+            async with RunStream(client, workspace.id, session.id, "a", run_id="x") as run:
+                assert (await run.end()).text.startswith("You said: a")
+        assert server.model.calls == 1
 
 
 # --- broken connections
@@ -305,78 +255,72 @@ async def copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @settings(max_examples=effort(12), deadline=None)
 @given(st.lists(st.integers(1, 3000), max_size=12))
-def test_wherever_connections_are_cut_each_run_gets_exactly_one_end(cuts: list[int]) -> None:
+async def test_wherever_connections_are_cut_each_run_gets_exactly_one_end(cuts: list[int]) -> None:
     """Answers to calls are cut as well as streams, so that nobody knows whether a prompt has arrived."""
-    async def test() -> None:
-        async with serving() as server, at_work(server) as (client, workspace, session), \
-                Events(client, workspace.id) as witness, Cutter(server, cuts) as cutter:
-            async def run(prompt: str) -> RunComplete:
-                while True:  # subscribing is not tried again
-                    with suppress(Unreachable):
-                        async with Client(cutter.url) as mine, RunStream(
-                                mine, workspace.id, session.id, prompt, run_id=prompt, patience=QUICK) as stream:
-                            return await stream.end()
-
-            prompts = [f"prompt {n}" for n in range(4)]
-            ends = await asyncio.gather(*map(run, prompts))
-            assert [end.run_id for end in ends] == prompts
-            assert {end.outcome for end in ends} == {"end_turn"}
-            assert server.model.calls == 4
-            assert sorted([(await terminal(witness)).run_id for _ in prompts]) == prompts
-
-    check(test())
-
-
-def test_a_server_that_is_killed_and_started_again_is_come_back_to(tmp_path: Path) -> None:
-    """Each of two watchers sees the end of every run exactly once, and every waiter gets its own."""
-    async def test() -> None:
-        with Process(tmp_path / "data", "--pace", "0.05") as server:
-            async with Client(server.url) as client:
-                workspace = await client.open_workspace(str(tmp_path))
-                await client.init_agent(workspace.id)
-                sessions = [await client.create_session(workspace.id, str(n)) for n in range(3)]
-                seen: list[list[str]] = [[], []]
-                waiting = {str(uuid4()): session for session in sessions for _ in range(4)}
-
-                async def watch(ends: list[str]) -> None:
-                    async with Events(client, workspace.id, patience=QUICK) as events:
-                        started.release()
-                        while True:
-                            ends.append((await terminal(events)).run_id)
-
-                async def run(run_id: str) -> RunComplete:
-                    async with RunStream(client, workspace.id, waiting[run_id].id, f"{run_id} says a few words",
-                                         run_id=run_id, patience=QUICK) as stream:
-                        accepted.release()
+    async with serving() as server, at_work(server) as (client, workspace, session), \
+            Events(client, workspace.id) as witness, Cutter(server, cuts) as cutter:
+        async def run(prompt: str) -> RunComplete:
+            while True:  # subscribing is not tried again
+                with suppress(Unreachable):
+                    async with Client(cutter.url) as mine, RunStream(
+                            mine, workspace.id, session.id, prompt, run_id=prompt, patience=QUICK) as stream:
                         return await stream.end()
 
-                started, accepted = asyncio.Semaphore(0), asyncio.Semaphore(0)
-                watchers = [asyncio.ensure_future(watch(ends)) for ends in seen]
-                for _ in watchers:
-                    await started.acquire()
-                runs = [asyncio.ensure_future(run(run_id)) for run_id in waiting]
-                for _ in runs:
-                    await accepted.acquire()
-                for _ in range(2):
-                    before = len(seen[0])
-                    while len(seen[0]) == before:  # some have ended, and others have not
-                        await asyncio.sleep(0.01)
-                    await asyncio.to_thread(server.kill)
-                    await asyncio.to_thread(server.start)
-                ends = await asyncio.gather(*runs)
-                while min(map(len, seen)) < len(waiting):
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.2)
-                for watcher in watchers:
-                    watcher.cancel()
-                await asyncio.gather(*watchers, return_exceptions=True)
-                assert [end.run_id for end in ends] == list(waiting)
-                assert {end.outcome for end in ends} == {"end_turn", "error"}
-                assert any("interrupted" in end.error for end in ends)
-                assert any(end.outcome == "end_turn" for end in ends)
-                assert [sorted(ends) for ends in seen] == [sorted(waiting)] * 2
+        prompts = [f"prompt {n}" for n in range(4)]
+        ends = await asyncio.gather(*map(run, prompts))
+        assert [end.run_id for end in ends] == prompts
+        assert {end.outcome for end in ends} == {"end_turn"}
+        assert server.model.calls == 4
+        assert sorted([(await terminal(witness)).run_id for _ in prompts]) == prompts
 
-    check(test())
+
+async def test_a_server_that_is_killed_and_started_again_is_come_back_to(tmp_path: Path) -> None:
+    """Each of two watchers sees the end of every run exactly once, and every waiter gets its own."""
+    with Process(tmp_path / "data", "--pace", "0.05") as server:
+        async with Client(server.url) as client:
+            workspace = await client.open_workspace(str(tmp_path))
+            await client.init_agent(workspace.id)
+            sessions = [await client.create_session(workspace.id, str(n)) for n in range(3)]
+            seen: list[list[str]] = [[], []]
+            waiting = {str(uuid4()): session for session in sessions for _ in range(4)}
+
+            async def watch(ends: list[str]) -> None:
+                async with Events(client, workspace.id, patience=QUICK) as events:
+                    started.release()
+                    while True:
+                        ends.append((await terminal(events)).run_id)
+
+            async def run(run_id: str) -> RunComplete:
+                async with RunStream(client, workspace.id, waiting[run_id].id, f"{run_id} says a few words",
+                                     run_id=run_id, patience=QUICK) as stream:
+                    accepted.release()
+                    return await stream.end()
+
+            started, accepted = asyncio.Semaphore(0), asyncio.Semaphore(0)
+            watchers = [asyncio.ensure_future(watch(ends)) for ends in seen]
+            for _ in watchers:
+                await started.acquire()
+            runs = [asyncio.ensure_future(run(run_id)) for run_id in waiting]
+            for _ in runs:
+                await accepted.acquire()
+            for _ in range(2):
+                before = len(seen[0])
+                while len(seen[0]) == before:  # some have ended, and others have not
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            ends = await asyncio.gather(*runs)
+            while min(map(len, seen)) < len(waiting):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+            assert [end.run_id for end in ends] == list(waiting)
+            assert {end.outcome for end in ends} == {"end_turn", "error"}
+            assert any("interrupted" in end.error for end in ends)
+            assert any(end.outcome == "end_turn" for end in ends)
+            assert [sorted(ends) for ends in seen] == [sorted(waiting)] * 2
 
 
 def test_notices_of_unknown_types_are_passed_on_as_they_are() -> None:

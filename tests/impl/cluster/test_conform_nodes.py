@@ -44,7 +44,7 @@ def test_three_nodes_play_as_one_server(capsys: pytest.CaptureFixture[str]) -> N
     with cluster(3) as (urls, port):
         code, out, err = conform(capsys, *urls, "--llm-port", port, *played, "--times", "1")
     assert (code, err) == (0, ""), out + err
-    assert out.count("nothing showed in 1 plays") == len(SCRIPTS)
+    assert out.count("nothing broken in 1 run") == len(SCRIPTS)
 
 
 @pytest.mark.skipif(not DEEP, reason="a minute: make test-deep")
@@ -65,7 +65,7 @@ def keep_calls_to_oneself(patch: pytest.MonkeyPatch) -> None:
         return True
 
     patch.setattr(Leased, "is_behind", lambda self, session_id, version: False)
-    patch.setattr(Leased, "look_at_own", look_at_own)
+    patch.setattr(Leased, "reconcile_own", look_at_own)
 
 
 def trust_what_was_heard(patch: pytest.MonkeyPatch) -> None:
@@ -102,4 +102,4 @@ def test_servers_that_are_not_of_one_cluster_are_refused(capsys: pytest.CaptureF
         code, _, err = conform(capsys, one.url, other.url)
         assert (code, err.count("\n")) == (2, 1)
         assert f"{other.url} does not know the workspace that was opened at {one.url}" in err
-        assert "--grace 1: nodes of a cluster" in conform(capsys, one.url, other.url, "--grace", "1")[2]
+        assert "--grace 1: does not apply to a cluster" in conform(capsys, one.url, other.url, "--grace", "1")[2]

@@ -46,7 +46,7 @@ def test_a_failover_is_seen_on_the_page_and_in_watch(tmp_path: Path) -> None:
                     seen = watching.stdout.readline()
                 two.kill()
                 expect(page.locator("#events .taken_over")).to_contain_text(f"took over from {gone}")
-                expect(page.locator("#announcements")).to_contain_text(f"took talk over from {gone}")
+                expect(page.locator("#announcements")).to_contain_text(f"took over talk from {gone}")
                 expect(page.locator(".done .card")).to_contain_text("the server that ran it is gone")
                 while f"took over from {gone}" not in seen:
                     seen = watching.stdout.readline()

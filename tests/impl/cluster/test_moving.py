@@ -21,11 +21,12 @@ from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
     AppendEvent,
+    CommitRequest,
     Committed,
     DropEvent,
     ForgetPrompt,
     HoldSession,
-    Message,
+    MessageRecord,
     MovePrompt,
     NewSession,
     Operation,
@@ -33,7 +34,6 @@ from cancelmark.impl.store import (
     RaiseMark,
     ReplaceText,
     SqliteStore,
-    Steps,
     Store,
     make_digest,
 )
@@ -143,7 +143,7 @@ async def fill(store: Store, random: Random) -> None:
             batch += [RaiseMark(session, seq + random.choice([0, 0, 500]))]
         if random.random() < 0.2:
             batch += [HoldSession(session, random.random() < 0.5)]
-        batch += [PutMessage(Message(f"m{seq}", session, "user", ({"type": "text", "data": {"text": "hi"}},)))]
+        batch += [PutMessage(MessageRecord(f"m{seq}", session, "user", ({"type": "text", "data": {"text": "hi"}},)))]
         await store.write(batch)
     for number in range(1, random.randint(1, max(1, events))):
         await store.write([DropEvent(number)])
@@ -164,42 +164,39 @@ async def describe(store: Store) -> dict[str, Any]:
             "log": (await store.first_event(), await store.latest_event(), await store.events(0))}
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_a_file_has_is_in_the_database_and_every_session_goes_on(seed: int, tmp_path: Path) -> None:
+async def test_whatever_a_file_has_is_in_the_database_and_every_session_goes_on(seed: int, tmp_path: Path) -> None:
     """Two files in one database, whose seqs have been given out in both."""
     random, server = Random(seed), shared_server()
     address = server.url(server.new_database())
-
-    async def main() -> None:
-        database, moved = Database(address), []
-        for name in ("one", "two"):
-            id, data = uuid4(), tmp_path / name
-            file = data / "workspaces" / f"{id}.db"
-            file.parent.mkdir(parents=True)
-            with closing(Index(data)) as index:
-                index.put(Record(str(id), f"/{name}", "log", True, True))
-            with closing(SqliteStore(file)) as store:
-                await fill(store, random)
-                before = await describe(store)
-            await move(file, address)
-            if not moved:
-                await database.open()
-            moved.append(PostgresStore(database, id))
-            assert await describe(moved[-1]) == before
-            for one in moved:
-                await go_on(one)
+    database, moved = Database(address), []
+    for name in ("one", "two"):
+        id, data = uuid4(), tmp_path / name
+        file = data / "workspaces" / f"{id}.db"
+        file.parent.mkdir(parents=True)
+        with closing(Index(data)) as index:
+            index.put(Record(str(id), f"/{name}", "log", True, True))
+        with closing(SqliteStore(file)) as store:
+            await fill(store, random)
+            before = await describe(store)
+        await move(file, address)
+        if not moved:
+            await database.open()
+        moved.append(PostgresStore(database, id))
+        assert await describe(moved[-1]) == before
         for one in moved:
-            one.close()
-        await database.close()
-
-    asyncio.run(main())
+            await go_on(one)
+    for one in moved:
+        one.close()
+    await database.close()
 
 
 async def go_on(store: Store) -> None:
     """Accepts a prompt in every session, and lets go of the oldest event."""
     for snapshot in await store.load_all():
         last, highest = await store.latest_event(), max(await store.latest_seq(), snapshot.mark)
-        answer = await store.begin_commit(Steps(uuid4().hex, snapshot.session_id, snapshot.version, [
+        answer = await store.begin_commit(CommitRequest(uuid4().hex, snapshot.session_id, snapshot.version, [
             AcceptPrompt(0, snapshot.session_id, "after", None), AppendEvent(snapshot.session_id, TERMINAL, {})]))
         assert isinstance(answer, Committed)
         assert answer.seqs[0] > highest

@@ -50,49 +50,43 @@ def make_node(database: Database, looked: list[tuple[str, str]], died: list[UUID
 
 
 @given(st.permutations(range(6)), st.sets(st.integers(0, 5), max_size=2))
-def test_a_node_dies_once_for_each_burial_however_late_its_heartbeats_are_answered(
+async def test_a_node_dies_once_for_each_burial_however_late_its_heartbeats_are_answered(
         order: list[int], burials: set[int]) -> None:
     """Six heartbeats are sent; some are under way when the node is buried, and all are answered, in any order."""
-    async def main() -> None:
-        database, died = Database(), list[UUID]()
-        node = make_node(database, [], died)
-        beats, named = [], set()
-        for number in range(6):
-            named.add(database.node)
-            beats.append(asyncio.ensure_future(node._beat()))
-            await asyncio.sleep(0)
-            if number in burials:
-                database.buried.add(database.node)
-        for number in order:
-            database.answer(number)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-        await asyncio.gather(*beats)
-        assert node.deaths == len(died) == len(database.buried & named)
-        assert database.node not in database.buried
-
-    asyncio.run(main())
+    database, died = Database(), list[UUID]()
+    node = make_node(database, [], died)
+    beats, named = [], set()
+    for number in range(6):
+        named.add(database.node)
+        beats.append(asyncio.ensure_future(node._beat()))
+        await asyncio.sleep(0)
+        if number in burials:
+            database.buried.add(database.node)
+    for number in order:
+        database.answer(number)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    await asyncio.gather(*beats)
+    assert node.deaths == len(died) == len(database.buried & named)
+    assert database.node not in database.buried
 
 
 @pytest.mark.parametrize("sessions", [0, 1, 60, 400])
-def test_a_notification_of_any_size_reaches_the_other_nodes(sessions: int) -> None:
+async def test_a_notification_of_any_size_reaches_the_other_nodes(sessions: int) -> None:
     """They reconcile every session that it names, or everything if it names none."""
-    async def main() -> None:
-        heard = list[tuple[str, str]]()
-        sender, hearer = make_node(Database(), [], []), make_node(Database(), heard, [])
-        sender.others = 1
-        news = [(str(uuid4()), str(uuid4())) for _ in range(sessions)] or [(str(uuid4()), "")]
-        for one in news:
-            sender.tell(*one)
-        telling = asyncio.ensure_future(sender._tell_for_ever())
-        await asyncio.sleep(0.01)
-        telling.cancel()
-        said: Iterable[str] = sender.database.said  # type: ignore[attr-defined]
-        assert said
-        for one in said:
-            assert len(one.encode()) <= LARGEST
-            hearer._hear(one)
-        await asyncio.sleep(0.01)
-        assert hearer._awake.is_set() or set(news) <= set(heard)
-
-    asyncio.run(main())
+    heard = list[tuple[str, str]]()
+    sender, hearer = make_node(Database(), [], []), make_node(Database(), heard, [])
+    sender.others = 1
+    news = [(str(uuid4()), str(uuid4())) for _ in range(sessions)] or [(str(uuid4()), "")]
+    for one in news:
+        sender.tell(*one)
+    telling = asyncio.ensure_future(sender._tell_for_ever())
+    await asyncio.sleep(0.01)
+    telling.cancel()
+    said: Iterable[str] = sender.database.said  # type: ignore[attr-defined]
+    assert said
+    for one in said:
+        assert len(one.encode()) <= LARGEST
+        hearer._hear(one)
+    await asyncio.sleep(0.01)
+    assert hearer._awake.is_set() or set(news) <= set(heard)

@@ -1,7 +1,7 @@
 """Several servers on one database, over real sockets: any client anywhere, and nothing is lost when one goes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import product
 from typing import Any
@@ -19,14 +19,14 @@ from cancelmark.impl.cluster.leased import Leased
 from cancelmark.impl.cluster.node import BURY, Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
 from cancelmark.impl.runtime import Outbox
-from cancelmark.impl.store import Answer, Snapshot, Steps, StoreError
+from cancelmark.impl.store import CommitAnswer, CommitRequest, Snapshot, StoreError
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.store import _SNAPSHOT
 from cancelmark.model.lifecycle import Outcome
 
 
 @asynccontextmanager
-async def nodes(number: int, lease: Lease = Lease(2.0, 0.1), wake_ups: str | None = "",  # noqa: B008
+async def nodes(number: int = 2, lease: Lease = Lease(2.0, 0.1), wake_ups: str | None = "",  # noqa: B008
                 database: str | None = None) -> AsyncIterator[list[tuple[Server, Place]]]:
     """So many servers on one new database, each with a client of the same session."""
     server = shared_server()
@@ -39,16 +39,8 @@ async def nodes(number: int, lease: Lease = Lease(2.0, 0.1), wake_ups: str | Non
         yield [(one, first.seen_by(http)) for one, http in zip(servers, clients)]
 
 
-def play(story: Callable[..., Awaitable[None]], number: int = 2, **how: object) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(60), nodes(number, **how) as found:  # type: ignore[arg-type]
-            await story(*found)
-
-    asyncio.run(main())
-
-
-def test_one_node_does_what_a_server_does() -> None:
-    async def story(a: tuple[Server, Place]) -> None:
+async def test_one_node_does_what_a_server_does() -> None:
+    async with nodes(1) as [a]:
         server, place = a
         gate = server.holds("one")
         async with place.watching() as watch:
@@ -60,8 +52,6 @@ def test_one_node_does_what_a_server_does() -> None:
             assert (await watch.end("r2"))["outcome"] == "end_turn"
             assert len(set(watch.ids)) >= 2
         assert not (await place.get())["is_busy"]
-
-    play(story, 1)
 
 
 Node = tuple[Server, Place]
@@ -75,6 +65,24 @@ async def run_at(a: Node, text: str, run_id: str) -> None:
     await place.until(lambda prompts: any(p["state"] == "active" for p in prompts))
 
 
+async def test_a_node_that_leaves_says_503_and_never_that_something_does_not_exist() -> None:
+    """A client that hears 4xx gives up, though another node has the workspace and takes the prompt."""
+    async with nodes() as (a, b):
+        (leaving, here), (_, there) = a, b
+        await run_at(a, "waits", "r1")
+        server = leaving.site.workspaces
+        closing = asyncio.ensure_future(server.close(1.0))
+        async with asyncio.timeout(10):
+            while not all(workspace.runtime.closing for workspace in server):
+                await asyncio.sleep(0)
+            answers = [await here.post("two", "r2"), await here.http.post("/v1/workspaces", json={"path": "/other"})]
+            with patch.object(server, "_open", {}):  # as it is where nobody has asked for this workspace yet
+                answers.append(await here.http.get(here.url))
+        assert [(answer.status_code, answer.headers.get("retry-after")) for answer in answers] == [(503, "1")] * 3
+        assert (await there.post("two", "r2")).status_code == 202
+        await closing
+
+
 def ends(place: Place) -> Awaitable[list[tuple[str, str]]]:
     async def read() -> list[tuple[str, str]]:
         return [(p["run_id"], p.get("outcome", "")) for p in await place.get("prompts")]
@@ -84,8 +92,8 @@ def ends(place: Place) -> Awaitable[list[tuple[str, str]]]:
 
 @pytest.mark.rule("C6")
 @pytest.mark.parametrize("wake_ups", ["", None], ids=["wake-ups", "polling"])
-def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) -> None:
+    async with nodes(wake_ups=wake_ups) as (a, b):
         await run_at(a, "one", "r1")
         await a[1].send("two", "r2")
         async with b[1].watching() as seen, a[1].watching() as also:
@@ -98,17 +106,14 @@ def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | None) ->
             assert [seen.ids[n] for n, e in enumerate(seen.seen) if e["type"] == "run_complete"] == [
                 also.ids[n] for n, e in enumerate(also.seen) if e["type"] == "run_complete"]
 
-    play(story, wake_ups=wake_ups)
-
 
 @pytest.mark.parametrize("payload", [
     "{", "7", "null", "[]", "{}", "[7]", '["x", 7]', '["x", []]', '["x", ["a"]]', '["x", ["a", "b", "c"]]',
     '["x", [1, {}]]', '["x", ["no-such-workspace", "s"]]', "[" * 3000, "\ud7ff" * 900])
-def test_a_notification_that_cannot_be_read_ends_none_of_those_that_follow(payload: str) -> None:
+async def test_a_notification_that_cannot_be_read_ends_none_of_those_that_follow(payload: str) -> None:
     server = shared_server()
     database = server.url(server.new_database())
-
-    async def story(a: Node, b: Node) -> None:
+    async with nodes(database=database, lease=Lease(300.0, 150.0)) as (a, b):
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("SELECT pg_notify('cancelmark', %s)", (payload,))
         await run_at(a, "one", "r1")
@@ -116,12 +121,10 @@ def test_a_notification_that_cannot_be_read_ends_none_of_those_that_follow(paylo
             assert (await b[1].do("cancel")).status_code == 200
             assert (await watch.end("r1"))["outcome"] == "canceled"
 
-    play(story, database=database, lease=Lease(300.0, 150.0))
-
 
 @pytest.mark.parametrize("loop", ["_beat_for_ever", "_look_for_ever", "_tell_for_ever", "_prune_for_ever",
                                   "_listen_for_ever"])
-def test_a_loop_of_a_node_that_fails_begins_again(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_loop_of_a_node_that_fails_begins_again(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it fails."""
     rounds: list[str] = []
     go_on = getattr(ClusterNode, loop)
@@ -133,20 +136,17 @@ def test_a_loop_of_a_node_that_fails_begins_again(loop: str, monkeypatch: pytest
         await go_on(node, *more)
 
     monkeypatch.setattr(ClusterNode, loop, fail_at_first)
-
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         while len(rounds) < 4:
             await asyncio.sleep(0.01)
         await run_at(a, "one", "r1")
         assert (await b[1].do("cancel")).status_code == 200
         await a[1].until(lambda prompts: [p.get("outcome") for p in prompts] == ["canceled"])
 
-    play(story)
-
 
 @pytest.mark.rule("C1b")
-def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         await b[1].send("two", "r2")
         await b[1].until(lambda prompts: [p["state"] for p in prompts] == ["active", "queued"])
@@ -156,13 +156,11 @@ def test_a_prompt_that_another_node_has_accepted_runs_at_the_owner() -> None:
         texts = [part["data"]["text"] for m in await b[1].messages() for part in m["parts"] if part["type"] == "text"]
         assert texts[:3] == ["one", "half done", "two"]
 
-    play(story)
-
 
 @pytest.mark.rule("C2a")
-def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
+async def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
     """Whoever was told that a prompt is accepted, at whatever node, can cancel it at any other."""
-    async def story(a: Node, b: Node, c: Node) -> None:
+    async with nodes(3) as (a, b, c):
         for n in range(10):
             for one in (a, b, c):
                 one[0].holds(f"p{n}")
@@ -171,21 +169,17 @@ def test_a_cancel_reaches_what_another_node_has_just_accepted() -> None:
             assert not any(p.get("outcome") not in ("canceled", None, "") for p in await c[1].get("prompts"))
             await c[1].until(lambda prompts: all(p.get("outcome") == "canceled" for p in prompts))
 
-    play(story, 3)
-
 
 @pytest.mark.rule("C1c")
-def test_a_run_id_is_known_at_every_node() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_run_id_is_known_at_every_node() -> None:
+    async with nodes() as (a, b):
         seq = await a[1].send("one", "r1")
         assert (await b[1].post("one", "r1")).json()["seq"] == seq
         assert (await b[1].post("another", "r1")).status_code == 409
 
-    play(story)
 
-
-def test_an_agent_that_one_node_has_made_ready_is_ready_at_all() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_an_agent_that_one_node_has_made_ready_is_ready_at_all() -> None:
+    async with nodes() as (a, b):
         told = (await a[1].http.post("/v1/workspaces", json={"path": "/tmp/cancelmark-other"})).json()
         first, second = Place(a[1].http, told["id"]), Place(b[1].http, told["id"])
         first.session = second.session = await second.new_session()
@@ -193,12 +187,10 @@ def test_an_agent_that_one_node_has_made_ready_is_ready_at_all() -> None:
         (await first.http.post(f"{first.url}/agent/init", json={})).raise_for_status()
         await second.send("now")
 
-    play(story)
-
 
 @pytest.mark.rule("C8b")
-def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
+    async with nodes(wake_ups=None) as (a, b):
         async with a[1].watching() as first:
             await a[1].send("one", "r1")
             await first.end("r1")
@@ -210,12 +202,10 @@ def test_whoever_comes_back_to_another_node_goes_on_where_it_was() -> None:
                 assert second.ends() == [("r2", "end_turn")]
             assert also.place
 
-    play(story, wake_ups=None)
-
 
 @pytest.mark.rule("C1a")
-def test_every_call_of_the_family_is_taken_at_any_node() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_every_call_of_the_family_is_taken_at_any_node() -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         there = b[1]
         for n in (2, 3, 4):
@@ -236,12 +226,10 @@ def test_every_call_of_the_family_is_taken_at_any_node() -> None:
             assert [run for run, _ in watch.ends()] == ["r4", "r3"]
         assert (await there.get("prompts"))[2]["text"] == "changed"
 
-    play(story)
-
 
 @pytest.mark.rule("C7b")
-def test_a_held_session_with_nothing_active_has_no_owner_and_goes_on_where_it_is_resumed() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_held_session_with_nothing_active_has_no_owner_and_goes_on_where_it_is_resumed() -> None:
+    async with nodes() as (a, b):
         gate = a[0].holds("one")
         await a[1].send("one", "r1")
         await a[1].send("two", "r2")
@@ -255,12 +243,10 @@ def test_a_held_session_with_nothing_active_has_no_owner_and_goes_on_where_it_is
         await b[1].do("resume")
         await a[1].until(lambda prompts: [p["state"] for p in prompts] == ["done", "done"])
 
-    play(story)
 
-
-def test_what_waits_in_a_held_session_says_its_text_wherever_it_is_resumed() -> None:
+async def test_what_waits_in_a_held_session_says_its_text_wherever_it_is_resumed() -> None:
     """The model is asked with the user's message, which is written by the step that starts the prompt."""
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         for n, (holds, accepts, resumes) in enumerate(product((a, b), repeat=3)):
             session = await a[1].new_session()
             await holds[1].do("hold", session)
@@ -275,11 +261,9 @@ def test_what_waits_in_a_held_session_says_its_text_wherever_it_is_resumed() -> 
         with psycopg.connect(a[0].site.workspaces.database.address) as connection:  # type: ignore[attr-defined]
             assert not judge_rows(connection)
 
-    play(story)
 
-
-def test_whoever_watches_at_another_node_sees_states_messages_and_who_runs_it() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_whoever_watches_at_another_node_sees_states_messages_and_who_runs_it() -> None:
+    async with nodes() as (a, b):
         gate = a[0].holds("one")
         async with b[1].watching() as watch:
             session = await a[1].new_session("made at a")
@@ -301,11 +285,9 @@ def test_whoever_watches_at_another_node_sees_states_messages_and_who_runs_it() 
             assert ("message", run_id) not in types[types.index(("run_complete", run_id)):]
         assert not any("node" in p for p in await b[1].get("prompts", session))
 
-    play(story)
 
-
-def test_a_failover_is_seen_at_every_node_with_who_took_over_from_whom() -> None:
-    async def story(a: Node, b: Node, c: Node) -> None:
+async def test_a_failover_is_seen_at_every_node_with_who_took_over_from_whom() -> None:
+    async with nodes(3) as (a, b, c):
         await run_at(a, "one", "r1")
         await c[1].send("two", "r2")
         (running,) = [p["node"] for p in await c[1].get("prompts") if p["state"] == "active"]
@@ -320,12 +302,10 @@ def test_a_failover_is_seen_at_every_node_with_who_took_over_from_whom() -> None
         assert (taken["session_id"], taken["gone"]) == (c[1].session, running)
         assert taken["node"] not in (running, "unknown")
 
-    play(story, 3)
-
 
 @pytest.mark.rule("C4d", "C7a")
-def test_a_node_that_closes_hands_its_sessions_over() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_node_that_closes_hands_its_sessions_over() -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         a[0].holds("two")
         await a[1].send("two", "r2")
@@ -336,12 +316,10 @@ def test_a_node_that_closes_hands_its_sessions_over() -> None:
             assert (await watch.end("r2"))["outcome"] == "end_turn"
             assert (await watch.end("r3"))["outcome"] == "end_turn"
 
-    play(story)
-
 
 @pytest.mark.rule("C2d", "C5c")
-def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another_name() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another_name() -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         await a[1].send("two", "r2")
         node = a[0].site.workspaces.node
@@ -359,13 +337,11 @@ def test_a_node_that_is_dead_to_others_loses_its_turns_and_goes_on_under_another
         said = [m["id"] for m in await b[1].messages()]
         assert len(said) == 6, "the turn that was lost has written nothing more"
 
-    play(story)
-
 
 @pytest.mark.rule("C5c")
-def test_a_node_that_cannot_take_its_place_again_owns_nothing_under_a_name_that_nobody_knows(
+async def test_a_node_that_cannot_take_its_place_again_owns_nothing_under_a_name_that_nobody_knows(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         node, gate = a[0].site.workspaces.node, a[0].holds("one")
         enroll, sent, enrolled = ClusterNode._enroll, list[asyncio.Task[object]](), asyncio.Event()
 
@@ -386,11 +362,9 @@ def test_a_node_that_cannot_take_its_place_again_owns_nothing_under_a_name_that_
             assert (await watch.end("r1"))["outcome"] == "end_turn"
         assert node.deaths == 1
 
-    play(story)
 
-
-def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again() -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         answer = await b[1].http.delete(b[1].url)
         assert answer.status_code == 200, answer.text
@@ -406,27 +380,23 @@ def test_a_workspace_that_is_closed_at_one_node_is_closed_at_all_and_opens_again
             await b[1].send("three", "r3")
             await watch.end("r3")
 
-    play(story)
-
 
 @pytest.mark.parametrize("forget", [False, True], ids=["closed", "forgotten"])
-def test_whoever_watches_where_a_workspace_is_closed_sees_what_other_nodes_have_ended(forget: bool) -> None:
+async def test_whoever_watches_where_a_workspace_is_closed_sees_what_other_nodes_have_ended(forget: bool) -> None:
     async def hear_nothing() -> None:
         """The node is slow to look at the log."""
 
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         async with b[1].watching() as watch:
             b[0].site.workspaces._hear_of_events = hear_nothing  # type: ignore[attr-defined]
             await b[1].http.delete(b[1].url, params={"forget": "true"} if forget else {})
             assert (await watch.end("r1"))["outcome"] == "canceled"
 
-    play(story)
-
 
 @pytest.mark.parametrize("forget", [False, True], ids=["closed", "forgotten"])
-def test_a_node_that_has_not_heard_of_a_close_opens_the_workspace_for_all(forget: bool) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_node_that_has_not_heard_of_a_close_opens_the_workspace_for_all(forget: bool) -> None:
+    async with nodes(lease=Lease(60.0, 30.0), wake_ups=None) as (a, b):
         await b[1].get("prompts")  # it is open there
         closed = await a[1].http.delete(a[1].url, params={"forget": "true"} if forget else {})
         assert closed.status_code < 300, closed.text
@@ -437,29 +407,26 @@ def test_a_node_that_has_not_heard_of_a_close_opens_the_workspace_for_all(forget
         await b[1].send("again", "r1", session)
         await a[1].until(lambda prompts: [p.get("outcome") for p in prompts] == ["end_turn"], session=session)
 
-    play(story, lease=Lease(60.0, 30.0), wake_ups=None)
 
-
-def test_through_a_pool_in_transaction_mode() -> None:
-    async def story(a: Node, b: Node) -> None:
-        await run_at(a, "one", "r1")
-        async with b[1].watching() as watch:
-            await b[1].do("cancel")
-            assert (await watch.end("r1"))["outcome"] == "canceled"
-            await b[1].send("two", "r2")
-            assert (await watch.end("r2"))["outcome"] == "end_turn"
-
+async def test_through_a_pool_in_transaction_mode() -> None:
     server = shared_server()
     bouncer = Bouncer(server)
     try:
-        play(story, database=server.url(server.new_database(), bouncer.port))
+        async with nodes(database=server.url(server.new_database(), bouncer.port)) as (a, b):
+            await run_at(a, "one", "r1")
+            async with b[1].watching() as watch:
+                await b[1].do("cancel")
+                assert (await watch.end("r1"))["outcome"] == "canceled"
+                await b[1].send("two", "r2")
+                assert (await watch.end("r2"))["outcome"] == "end_turn"
     finally:
         bouncer.stop()
 
 
-def test_what_is_asked_while_a_session_is_being_claimed_is_carried_out_by_its_new_owner() -> None:
+@pytest.mark.parametrize("attempt", range(3))
+async def test_what_is_asked_while_a_session_is_being_claimed_is_carried_out_by_its_new_owner(attempt: int) -> None:
     """A resume claims the session; a cancel that comes before the answer to that drops what was queued."""
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         for n in (2, 3):
             await a[1].send(f"p{n}", f"r{n}")
@@ -472,23 +439,21 @@ def test_what_is_asked_while_a_session_is_being_claimed_is_carried_out_by_its_ne
             await b[1].send("more", "r4")
             assert (await watch.end("r4"))["outcome"] == "end_turn"
 
-    for _ in range(3):
-        play(story)
 
-
-def test_a_cancel_that_comes_while_its_session_is_being_recovered_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_that_comes_while_its_session_is_being_recovered_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked, cancel_came = asyncio.Event(), asyncio.Event()
     commit = PostgresStore._commit
 
-    async def commit_late(self: PostgresStore, steps: Steps) -> Answer:
+    async def commit_late(self: PostgresStore, steps: CommitRequest) -> CommitAnswer:
         if steps.claim == "recover":
             asked.set()
             await cancel_came.wait()
         return await commit(self, steps)
 
     monkeypatch.setattr(PostgresStore, "_commit", commit_late)
-
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         for server in (a[0], b[0]):
             server.holds("two")
@@ -507,11 +472,9 @@ def test_a_cancel_that_comes_while_its_session_is_being_recovered_is_written(mon
             connection.execute(AUDIT.encode())
             assert not judge(connection)
 
-    play(story)
 
-
-def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nodes() as (a, _):
         await run_at(a, "one", "r1")
         runtime = next(iter(a[0].site.workspaces)).runtime
         box = runtime.boxes[a[1].session]
@@ -529,10 +492,8 @@ def test_a_session_that_is_lost_while_it_is_loaded_again_is_left_alone(monkeypat
         assert not runtime.runs
         assert a[1].session not in runtime.boxes
 
-    play(story)
 
-
-def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls at a node that does not know the session: the second reads what the first has made the node's own."""
     load = PostgresStore.load
     first, both, runs = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -546,7 +507,7 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
             await runs.wait()
         return await load(self, session_id)
 
-    async def story(a: Node, b: Node) -> None:
+    async with nodes(lease=Lease(60.0, 30.0), wake_ups=None) as (a, b):
         session = await a[1].new_session()
         await b[1].get("prompts")  # the workspace is open there
         runtime = b[0].site.workspaces.get(b[1].id).runtime
@@ -566,18 +527,16 @@ def test_calls_that_find_a_session_at_the_same_time_find_the_same(monkeypatch: p
         await a[1].send("two", "r2", session)
         await b[1].until(lambda prompts: prompts[-1].get("outcome") == "end_turn", session=session)
 
-    play(story, lease=Lease(60.0, 30.0), wake_ups=None)
-
 
 @pytest.mark.parametrize(("where", "error"), [
-    ("_begin", KeyError("of this node")),
-    ("_begin", asyncio.CancelledError("that nobody has asked for")),
+    ("_begin_commit", KeyError("of this node")),
+    ("_begin_commit", asyncio.CancelledError("that nobody has asked for")),
     ("load", KeyError("of this node")),
     ("_settle", KeyError("of this node")),
 ])
-def test_a_session_with_which_its_owner_cannot_go_on_is_given_up_and_others_go_on(
+async def test_a_session_with_which_its_owner_cannot_go_on_is_given_up_and_others_go_on(
         monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str, error: BaseException) -> None:
-    async def story(a: Node, b: Node) -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         await a[1].send("two", "r2")
         runtime, known = next(iter(a[0].site.workspaces)).runtime, getattr(Outbox, where)
@@ -600,13 +559,13 @@ def test_a_session_with_which_its_owner_cannot_go_on_is_given_up_and_others_go_o
         with psycopg.connect(a[0].site.workspaces.database.address, autocommit=True) as connection:
             assert not judge_rows(connection)
         assert failed
-        assert "stands still until a node goes on with it" in caplog.text
-
-    play(story)
+        assert "is stuck until a node takes it over" in caplog.text
 
 
-def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         gate = a[0].model.gate("one")
         runtime, known = next(iter(a[0].site.workspaces)).runtime, Outbox.load
@@ -627,27 +586,22 @@ def test_a_database_that_is_away_when_a_conflict_is_looked_into_is_waited_for(mo
             assert (await watch.end("r2"))["outcome"] == "end_turn"
         assert failed
 
-    play(story)
 
-
-def test_a_node_whose_connections_are_all_dead_without_a_word_lives_on_with_new_ones() -> None:
-    async def main() -> None:
-        server = shared_server()
-        name = server.new_database()
-        proxy = Proxy("127.0.0.1", server.port)
-        await proxy.start()
-        lease = Lease(4.0, 0.1)
-        async with asyncio.timeout(60), nodes(1, lease, database=server.url(name, proxy.port)) as (behind,), \
-                nodes(1, lease, database=server.url(name)) as (buries,):
-            node = behind[0].site.workspaces.node
-            database = behind[0].site.workspaces.database
-            await asyncio.gather(*(database.fetch("SELECT pg_sleep(0.2)") for _ in range(12)))  # so many connections
-            proxy.half_open()
-            await asyncio.sleep(2 * lease.length)
-            assert (node.deaths, buries[0].site.workspaces.node.buried) == (0, 0)
-        await proxy.stop()
-
-    asyncio.run(main())
+async def test_a_node_whose_connections_are_all_dead_without_a_word_lives_on_with_new_ones() -> None:
+    server = shared_server()
+    name = server.new_database()
+    proxy = Proxy("127.0.0.1", server.port)
+    await proxy.start()
+    lease = Lease(4.0, 0.1)
+    async with asyncio.timeout(60), nodes(1, lease, database=server.url(name, proxy.port)) as (behind,), \
+            nodes(1, lease, database=server.url(name)) as (buries,):
+        node = behind[0].site.workspaces.node
+        database = behind[0].site.workspaces.database
+        await asyncio.gather(*(database.fetch("SELECT pg_sleep(0.2)") for _ in range(12)))  # so many connections
+        proxy.half_open()
+        await asyncio.sleep(2 * lease.length)
+        assert (node.deaths, buries[0].site.workspaces.node.buried) == (0, 0)
+    await proxy.stop()
 
 
 # --- what calls cost, in statements: each is a way to the database and back, and a step is a commit besides
@@ -676,30 +630,25 @@ def list_sent(node: Node, told: list[tuple[Database, str]]) -> list[str]:
     return [kind for database, kind in told if database is node[0].site.workspaces.database and kind != "say"]
 
 
-def test_a_prompt_that_waits_takes_one_statement() -> None:
-    async def story(a: Node) -> None:
+async def test_a_prompt_that_waits_takes_one_statement() -> None:
+    async with nodes(1, lease=RARELY) as [a]:
         await run_at(a, "one", "r1")
         with noting() as told:
             await a[1].send("two", "r2")
         assert list_sent(a, told) == ["step"]
         assert [p["state"] for p in await a[1].get("prompts")] == ["active", "queued"]
 
-    play(story, 1, lease=RARELY)
+
+async def test_a_prompt_that_runs_takes_two_steps() -> None:
+    async with nodes(1, lease=RARELY) as [a], a[1].watching() as watch:
+        with noting() as told:
+            await a[1].send("one", "r1")
+            await watch.end("r1")
+        assert list_sent(a, told) == ["step", "messages", "step"]
 
 
-def test_a_prompt_that_runs_takes_two_steps() -> None:
-    async def story(a: Node) -> None:
-        async with a[1].watching() as watch:
-            with noting() as told:
-                await a[1].send("one", "r1")
-                await watch.end("r1")
-            assert list_sent(a, told) == ["step", "messages", "step"]
-
-    play(story, 1, lease=RARELY)
-
-
-def test_prompts_that_come_together_share_statements() -> None:
-    async def story(a: Node) -> None:
+async def test_prompts_that_come_together_share_statements() -> None:
+    async with nodes(1, lease=RARELY) as [a]:
         sessions = [await a[1].new_session() for _ in range(20)]
         for n, session in enumerate(sessions):
             a[0].holds(f"one {n}")
@@ -708,11 +657,9 @@ def test_prompts_that_come_together_share_statements() -> None:
             await asyncio.gather(*(a[1].send("two", f"s{n}", session) for n, session in enumerate(sessions)))
         assert len(list_sent(a, told)) <= len(sessions) / 2
 
-    play(story, 1, lease=RARELY)
 
-
-def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_between_them() -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_between_them() -> None:
+    async with nodes(lease=RARELY) as (a, b):
         await run_at(a, "one", "r1")
         async with a[1].watching() as watch:
             await b[1].get("prompts")
@@ -722,19 +669,16 @@ def test_a_cancel_elsewhere_takes_a_load_and_a_step_at_each_node_and_one_word_be
             assert list_sent(b, told)[:3] == ["load", "step", "tell"]
             assert [kind for kind in list_sent(a, told) if kind != "tell"] == ["load", "step"]
 
-    play(story, lease=RARELY)
-
 
 @pytest.mark.parametrize("state", ["53100", "53200", "53400", "40001", "55P03", "25006", "XX000", "22000", "58030"])
-def test_what_the_database_says_is_for_the_log_and_a_full_one_is_not_ready(
+async def test_what_the_database_says_is_for_the_log_and_a_full_one_is_not_ready(
         state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr("cancelmark.impl.runtime.workspace.FULL_FOR", 0.5)
     monkeypatch.setattr("cancelmark.impl.store.postgres.store.PATIENCE", 0.1)
     server = shared_server()
     database = server.url(server.new_database())
     secret = 'could not extend file "base/16391/16420": no space'
-
-    async def story(a: Node) -> None:
+    async with nodes(1, database=database) as [a]:
         place = a[1]
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(f"""
@@ -752,15 +696,12 @@ def test_what_the_database_says_is_for_the_log_and_a_full_one_is_not_ready(
             await asyncio.sleep(0.05)
         await place.new_session()
 
-    play(story, 1, database=database)
 
-
-def test_a_database_that_takes_no_writes_is_not_ready() -> None:
+async def test_a_database_that_takes_no_writes_is_not_ready() -> None:
     """As a standby does."""
     server = shared_server()
     name = server.new_database()
-
-    async def story(a: Node) -> None:
+    async with nodes(1, database=server.url(name), lease=Lease(300.0, 150.0)) as [a]:
         assert (await a[1].http.get("/v1/ready")).status_code == 200
         with psycopg.connect(server.url(name), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
@@ -778,17 +719,14 @@ def test_a_database_that_takes_no_writes_is_not_ready() -> None:
         while (await a[1].http.get("/v1/ready")).status_code != 200:
             await asyncio.sleep(0.01)
 
-    play(story, 1, database=server.url(name), lease=Lease(300.0, 150.0))
-
 
 @pytest.mark.parametrize("again", range(3))
-def test_a_workspace_that_is_forgotten_while_others_create_and_post_leaves_nothing(
+async def test_a_workspace_that_is_forgotten_while_others_create_and_post_leaves_nothing(
         again: int, caplog: pytest.LogCaptureFixture) -> None:
     """And what they are told is no failure of the server."""
     server = shared_server()
     database = server.url(server.new_database())
-
-    async def story(a: Node, b: Node) -> None:
+    async with nodes(database=database) as (a, b):
         over = asyncio.Event()
         answers: list[tuple[int, str]] = []
 
@@ -810,8 +748,6 @@ def test_a_workspace_that_is_forgotten_while_others_create_and_post_leaves_nothi
         assert {status for status, _ in answers} <= {200, 202, 400, 404, 409, 503}, answers
         assert not [told for _, told in answers if "in use" in told], "there is no such run id"
         assert "Traceback" not in caplog.text
-
-    play(story, database=database)
     with psycopg.connect(database) as connection:
         tables = connection.execute(
             "SELECT DISTINCT table_name FROM information_schema.columns WHERE table_schema = 'cancelmark'"

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -40,13 +40,11 @@ async def places(processes: list[Process]) -> AsyncIterator[list[Place]]:
             await place.http.aclose()
 
 
-def play(tmp_path: Path, number: int, story: Callable[..., Awaitable[None]], database: str | None = None) -> None:
-    async def main(processes: list[Process]) -> None:
-        async with asyncio.timeout(PATIENCE), places(processes) as found:
-            await story(*zip(processes, found))
-
+@asynccontextmanager
+async def play(tmp_path: Path, number: int, database: str | None = None) -> AsyncIterator[list[tuple[Process, Place]]]:
     with started(tmp_path, number, database) as processes:
-        asyncio.run(main(processes))
+        async with asyncio.timeout(PATIENCE), places(processes) as found:
+            yield list(zip(processes, found))
 
 
 async def start_turn(place: Place, text: str = LONG) -> None:
@@ -58,8 +56,8 @@ Node = tuple[Process, Place]
 
 
 @pytest.mark.rule("C4b")
-def test_what_a_killed_node_ran_ends_with_an_error_and_the_rest_goes_on_elsewhere(tmp_path: Path) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_what_a_killed_node_ran_ends_with_an_error_and_the_rest_goes_on_elsewhere(tmp_path: Path) -> None:
+    async with play(tmp_path, 2) as (a, b):
         await start_turn(a[1])
         await a[1].send("fast: two", "r2")
         async with b[1].watching() as watch:
@@ -71,12 +69,10 @@ def test_what_a_killed_node_ran_ends_with_an_error_and_the_rest_goes_on_elsewher
             assert [(p["run_id"], p["outcome"]) for p in await a[1].seen_by(http).get("prompts")] == [
                 ("r1", "error"), ("r2", "end_turn")]
 
-    play(tmp_path, 2, story)
-
 
 @pytest.mark.rule("C5a")
-def test_a_node_that_wakes_after_its_lease_writes_nothing_more(tmp_path: Path) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_node_that_wakes_after_its_lease_writes_nothing_more(tmp_path: Path) -> None:
+    async with play(tmp_path, 2) as (a, b):
         await start_turn(a[1])
         await a[1].send("fast: two", "r2")
         async with b[1].watching() as watch:
@@ -92,11 +88,9 @@ def test_a_node_that_wakes_after_its_lease_writes_nothing_more(tmp_path: Path) -
         assert (await b[1].messages())[:len(said)] == said
         assert len(await b[1].messages()) == len(said) + 2
 
-    play(tmp_path, 2, story)
 
-
-def test_a_node_that_is_asked_to_go_hands_over_and_exits_cleanly(tmp_path: Path) -> None:
-    async def story(a: Node, b: Node) -> None:
+async def test_a_node_that_is_asked_to_go_hands_over_and_exits_cleanly(tmp_path: Path) -> None:
+    async with play(tmp_path, 2) as (a, b):
         await start_turn(a[1], "slow: " + "word " * 40)
         await a[1].send("fast: two", "r2")
         async with b[1].watching() as watch:
@@ -105,14 +99,12 @@ def test_a_node_that_is_asked_to_go_hands_over_and_exits_cleanly(tmp_path: Path)
             assert (await watch.end("r2"))["outcome"] == "end_turn"
         assert await asyncio.to_thread(a[0].wait) == 0
 
-    play(tmp_path, 2, story)
-
 
 @pytest.mark.rule("C2c")
-def test_while_the_database_is_away_nothing_is_taken_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_while_the_database_is_away_nothing_is_taken_and_nothing_is_lost(tmp_path: Path) -> None:
     server = PostgresServer()
     try:
-        async def story(a: Node) -> None:
+        async with play(tmp_path, 1, server.url("postgres")) as [a]:
             _, place = a
             await start_turn(place, "slow: " + "word " * 8)
             await asyncio.to_thread(server.stop)
@@ -128,14 +120,12 @@ def test_while_the_database_is_away_nothing_is_taken_and_nothing_is_lost(tmp_pat
             prompts = await place.until(lambda prompts: all(p.get("outcome") for p in prompts))
             assert [p["run_id"] for p in prompts] == ["r1", "r2"]
             assert prompts[0]["outcome"] == "end_turn", "its turn stood still, and went on"
-
-        play(tmp_path, 1, story, server.url("postgres"))
     finally:
         server.remove()
 
 
 @pytest.mark.parametrize(("database", "told"), [
-    ("nonsense", "give postgresql://"), ("postgresql://127.0.0.1:1/none", "cannot be reached"),
+    ("nonsense", "expected postgresql://"), ("postgresql://127.0.0.1:1/none", "cannot be reached"),
     (None, "does not exist")])
 def test_a_database_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, database: str | None, told: str) -> None:
     done = subprocess.run([*COMMAND, "serve", "--port", "0", "--data-dir", str(tmp_path), "--database",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cancelmark.impl.models import Failure, Message, ModelError, Role, Text, TextDelta
-from cancelmark.impl.models.demo import demo_model
+from cancelmark.impl.models import ChatMessage, Failure, ModelError, Role, Text, TextDelta
+from cancelmark.impl.models.scripted import demo_model
 
 
 def played(prompt: str, pace: float = 1.0) -> tuple[str, float]:
@@ -19,7 +19,7 @@ def played(prompt: str, pace: float = 1.0) -> tuple[str, float]:
 
     async def main() -> str:
         model._sleep = sleep
-        steps: Any = model.step([Message(Role.USER, (Text(prompt),))])
+        steps: Any = model.step([ChatMessage(Role.USER, (Text(prompt),))])
         return "".join([delta.text async for delta in steps if isinstance(delta, TextDelta)])
 
     return asyncio.run(main()), sum(paused)
@@ -49,16 +49,13 @@ def test_a_colon_alone_is_no_directive() -> None:
     assert played("slow")[0].startswith("You said: slow")
 
 
-def test_a_stubborn_answer_does_not_let_itself_be_stopped() -> None:
-    async def main() -> None:
-        model = demo_model(0.001)
-        steps = model.step([Message(Role.USER, (Text("stubborn: hello"),))])
-        first = asyncio.ensure_future(anext(steps))
-        await asyncio.sleep(0)
-        first.cancel()
-        assert isinstance(await first, TextDelta)
-        assert model.ignored == 1
-        async for _ in steps:
-            pass
-
-    asyncio.run(main())
+async def test_a_stubborn_answer_does_not_let_itself_be_stopped() -> None:
+    model = demo_model(0.001)
+    steps = model.step([ChatMessage(Role.USER, (Text("stubborn: hello"),))])
+    first = asyncio.ensure_future(anext(steps))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert isinstance(await first, TextDelta)
+    assert model.ignored == 1
+    async for _ in steps:
+        pass

@@ -8,7 +8,14 @@ from support.stores import Meddled
 from cancelmark.conformance.schedule import run
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.store import AcceptPrompt, Answer, MemoryStore, Refused, Steps, StoreError
+from cancelmark.impl.store import (
+    AcceptPrompt,
+    CommitAnswer,
+    CommitRequest,
+    ConstraintViolation,
+    MemoryStore,
+    StoreError,
+)
 from cancelmark.model.lifecycle import Outcome
 
 GRACE = 100.0  # seconds of a time that costs nothing
@@ -21,12 +28,12 @@ class Late(Meddled, MemoryStore):
         super().__init__()
         self.failure = failure
 
-    async def commit(self, steps: Steps) -> Answer:
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
         (operation, *_) = steps.operations
         if isinstance(operation, AcceptPrompt):
             await asyncio.sleep(1)
-            if self.failure is Refused:
-                raise Refused("the store", operation)
+            if self.failure is ConstraintViolation:
+                raise ConstraintViolation("the store", operation)
             if self.failure:
                 raise self.failure("the store", "fails", "try again")
         return await super().commit(steps)
@@ -34,7 +41,7 @@ class Late(Meddled, MemoryStore):
 
 @pytest.mark.rule("R15a", "R15c")
 @pytest.mark.parametrize("caller", ["stays", "is canceled"])
-@pytest.mark.parametrize("failure", [None, Refused, StoreError])
+@pytest.mark.parametrize("failure", [None, ConstraintViolation, StoreError])
 def test_a_close_is_over_when_the_last_acceptance_is(failure: type[StoreError] | None, caller: str) -> None:
     async def main() -> None:
         runtime = Runtime(ScriptedModel(), Late(failure), grace=GRACE)

@@ -5,7 +5,6 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from support.runtimes import World, at_once_ready, calls, fails, tool, until, world
@@ -19,9 +18,10 @@ from cancelmark.impl.store import (
     EPOCH,
     TERMINAL,
     AcceptPrompt,
-    Answer,
     AppendEvent,
     ChangePrompt,
+    CommitAnswer,
+    CommitRequest,
     Conflict,
     HoldSession,
     MemoryStore,
@@ -31,7 +31,6 @@ from cancelmark.impl.store import (
     PutMessage,
     RaiseMark,
     ReplaceText,
-    Steps,
     make_digest,
 )
 from cancelmark.model.actions import Argument, Port, cancel
@@ -41,7 +40,7 @@ from cancelmark.model.protocol import FAMILY, REFERENCE
 from cancelmark.model.session import Traits
 
 Story = Callable[[World], Awaitable[None]]
-Chosen = Callable[[Steps], bool]
+Chosen = Callable[[CommitRequest], bool]
 
 
 class Shared(MemoryStore):
@@ -54,11 +53,11 @@ class Shared(MemoryStore):
         self.conflicts = 0
         self._waits = False
 
-    def _commit_now(self, steps: Steps) -> Answer:
+    def _commit_now(self, steps: CommitRequest) -> CommitAnswer:
         if steps.version is not None and self.times and not self._waits and self.chosen(steps):
             self.times, self._waits = self.times - 1, True
             others = self.others or [RaiseMark(steps.session_id, 0)]
-            super()._commit_now(Steps("", steps.session_id, steps.version, others))
+            super()._commit_now(CommitRequest("", steps.session_id, steps.version, others))
             answer = super()._commit_now(steps)
             assert isinstance(answer, Conflict)
             self.conflicts += 1
@@ -74,20 +73,12 @@ def moves(state: State, outcome: Outcome | None = None) -> Chosen:
 
 
 def has(kind: type, **fields: object) -> Chosen:
-    """Steps with such an operation."""
+    """A request with such an operation."""
     return lambda steps: any(isinstance(op, kind) and all(getattr(op, name) == value for name, value in fields.items())
                              for op in steps.operations)
 
 
 Calling = Callable[[Runtime], Awaitable[object]]
-
-def play(store: MemoryStore, story: Story, **how: Any) -> None:
-    async def main() -> None:
-        async with world(store, **how) as made:
-            await story(made)
-
-    asyncio.run(main())
-
 
 async def read(arguments: str) -> str:
     return "read"
@@ -258,12 +249,13 @@ FAMILY_STORIES = (a_revoke_of_what_runs, a_revoke_of_what_waits, a_stop, a_stop_
 
 
 @pytest.mark.parametrize("story", [*STORIES, *FAMILY_STORIES])
-def test_every_action_survives_a_conflict_at_each_commit(story: Story) -> None:
+async def test_every_action_survives_a_conflict_at_each_commit(story: Story) -> None:
     """What is stored in the end is what a store of one's own would have."""
     stored: list[object] = []
     shared = Shared()
     for store in (MemoryStore(), shared):
-        async def told(w: World, store: MemoryStore = store) -> None:
+        async with world(store, tools=[tool("read", read)] if story is a_fold else [],
+                         protocol=FAMILY if story in FAMILY_STORIES else REFERENCE) as w:
             await story(w)
             if not w.runtime.closing:
                 await until(lambda: not w.runtime.is_busy())
@@ -271,26 +263,19 @@ def test_every_action_survives_a_conflict_at_each_commit(story: Story) -> None:
             records = [await store.prompt(seq) for seq in range(1, await store.latest_seq() + 1)]
             stored.append(([record and (record.outcome, record.text, record.traits) for record in records],
                            w.messages(), w.ends(), [known.held for known in await store.load_all()]))
-
-        play(store, told, tools=[tool("read", read)] if story is a_fold else [],
-             protocol=FAMILY if story in FAMILY_STORIES else REFERENCE)
     assert shared.conflicts
     assert stored[0] == stored[1]
 
 
-def test_a_recovery_survives_a_conflict() -> None:
+async def test_a_recovery_survives_a_conflict() -> None:
     store = Shared(times=0)
-
-    async def main() -> None:
-        await store.write([NewSession("s"), AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE),
-                           AcceptPrompt(2, "s", "b", "run-b"), MovePrompt(2, State.QUEUED)])
-        store.times = 1
-        async with Runtime(ScriptedModel(), store) as runtime:
-            await until(lambda: not runtime.is_busy("s"))
-            assert [event.payload["outcome"] for event in await store.events()] == ["error", "end_turn"]
-        assert store.conflicts
-
-    asyncio.run(main())
+    await store.write([NewSession("s"), AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE),
+                       AcceptPrompt(2, "s", "b", "run-b"), MovePrompt(2, State.QUEUED)])
+    store.times = 1
+    async with Runtime(ScriptedModel(), store) as runtime:
+        await until(lambda: not runtime.is_busy("s"))
+        assert [event.payload["outcome"] for event in await store.events()] == ["error", "end_turn"]
+    assert store.conflicts
 
 
 # --- what others have written ---------------------------------------------------------------------------------------
@@ -301,89 +286,73 @@ def canceled(seq: int, run_id: str) -> tuple[Operation, ...]:
             AppendEvent("s", TERMINAL, {"seq": seq, "outcome": "canceled", "run_id": run_id}, run_id))
 
 
-def test_a_requeue_that_a_cancel_overtakes_becomes_the_end() -> None:
+async def test_a_requeue_that_a_cancel_overtakes_becomes_the_end() -> None:
     store = Shared(moves(State.QUEUED), RaiseMark("s", 1), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         w.plays("a", fails(Failure.CONTEXT_TOO_LONG), say("at last"))
         assert (await (await w.accept("a", "run-a"))).outcome is Outcome.CANCELED
         assert w.ends() == [("run-a", "canceled")]
         assert w.messages()[-1] == ("assistant", "canceled")
         assert (await (await w.accept("b", "run-b"))).outcome is Outcome.END_TURN
-
-    play(store, story)
     assert store.conflicts == 1
 
 
-def test_a_turn_is_stopped_that_another_has_canceled() -> None:
+async def test_a_turn_is_stopped_that_another_has_canceled() -> None:
     store = Shared(moves(State.QUEUED), RaiseMark("s", 1), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         first, _ = await w.active("a", "run-a")
         second = await w.accept("b", "run-b")
         assert (await first).outcome is Outcome.CANCELED
         assert (await second).outcome is Outcome.END_TURN, "the cancel came before it"
-
-    play(store, story)
     assert store.conflicts == 1
 
 
-def test_a_prompt_that_another_has_ended_is_not_ended_again_and_its_caller_is_told() -> None:
+async def test_a_prompt_that_another_has_ended_is_not_ended_again_and_its_caller_is_told() -> None:
     store = Shared(moves(State.DONE, Outcome.END_TURN), *canceled(2, "run-b"), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         first, gate = await w.active("a", "run-a")
         second = await w.queued("b", "run-b")
         gate.open()
         assert (await second).outcome is Outcome.CANCELED
         assert (await first).outcome is Outcome.END_TURN
         assert w.ends() == [("run-b", "canceled"), ("run-a", "end_turn")]
-
-    play(store, story)
     assert store.conflicts == 1
 
 
-def test_an_end_that_another_has_written_is_not_written_again() -> None:
+async def test_an_end_that_another_has_written_is_not_written_again() -> None:
     store = Shared(moves(State.DONE, Outcome.END_TURN), *canceled(1, "run-a"), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         assert (await (await w.accept("a", "run-a"))).outcome is Outcome.CANCELED
         assert w.ends() == [("run-a", "canceled")]
         assert (await (await w.accept("b", "run-b"))).outcome is Outcome.END_TURN
-
-    play(store, story)
     assert store.conflicts == 1
 
 
-def test_a_prompt_that_another_has_accepted_runs_here() -> None:
+async def test_a_prompt_that_another_has_accepted_runs_here() -> None:
     store = Shared(moves(State.ACTIVE), AcceptPrompt(77, "s", "theirs", "run-t"), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         assert (await (await w.accept("a", "run-a"))).outcome is Outcome.END_TURN
         await until(lambda: not w.runtime.is_busy())
         assert w.ends() == [("run-a", "end_turn"), ("run-t", "end_turn")]
 
-    play(store, story)
 
-
-def test_a_cancel_that_is_taken_again_does_not_reach_what_was_accepted_since() -> None:
+async def test_a_cancel_that_is_taken_again_does_not_reach_what_was_accepted_since() -> None:
     class Slow(Shared):
         """The first cancel meets a conflict, of which it hears late."""
 
-        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
             answer = super().begin_commit(steps)
             if self.conflicts == 1 and isinstance(answer.result(), Conflict):
                 return asyncio.ensure_future(self._tell_late(answer))
             return answer
 
-        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
+        async def _tell_late(self, answer: "asyncio.Future[CommitAnswer]") -> CommitAnswer:
             await go_on.wait()
             return answer.result()
 
     store = Slow(lambda steps: any(isinstance(op, RaiseMark) for op in steps.operations), times=1)
     go_on = asyncio.Event()
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         first, _ = await w.active("a", "run-a")
         canceling = asyncio.ensure_future(w.runtime.cancel("s"))
         await until(lambda: store.conflicts == 1)
@@ -393,8 +362,6 @@ def test_a_cancel_that_is_taken_again_does_not_reach_what_was_accepted_since() -
         await canceling
         assert (await first).outcome is Outcome.CANCELED
         assert (await (await accepting)).outcome is Outcome.END_TURN
-
-    play(store, story)
 
 
 REVOKED = Traits(revoked=True)
@@ -418,11 +385,10 @@ FAMILY_MEANWHILE: dict[str, tuple[Chosen, tuple[Operation, ...], Calling, list[t
 
 
 @pytest.mark.parametrize("case", FAMILY_MEANWHILE)
-def test_a_call_of_the_family_is_taken_again_on_what_others_have_written(case: str) -> None:
+async def test_a_call_of_the_family_is_taken_again_on_what_others_have_written(case: str) -> None:
     chosen, others, make, ends = FAMILY_MEANWHILE[case]
     store = Shared(chosen, *others, times=1)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         _, gate = await w.active("a", "run-a")
         for name in "bc":
             await w.queued(name, f"run-{name}")
@@ -431,25 +397,20 @@ def test_a_call_of_the_family_is_taken_again_on_what_others_have_written(case: s
         gate.open()
         await until(lambda: not w.runtime.is_busy())
         assert w.ends() == ends
-
-    play(store, story, protocol=FAMILY)
     assert store.conflicts == 1
 
 
 @pytest.mark.parametrize("hold", [False, True])
-def test_a_stop_that_is_taken_again_reaches_nobody_else(hold: bool) -> None:
+async def test_a_stop_that_is_taken_again_reaches_nobody_else(hold: bool) -> None:
     """Another process has ended what ran and started the next, whom nobody has asked to stop."""
     store = Shared(has(ChangePrompt, seq=1), *canceled(1, "run-a"), MovePrompt(2, State.ACTIVE), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         await w.active("a", "run-a")
         second = await w.queued("b", "run-b")
         assert (await w.runtime.stop("s", hold=hold)).stopped == 1
         assert (await second).outcome is Outcome.END_TURN
         assert w.runtime.is_held("s") is hold
         assert w.ends() == [("run-a", "canceled"), ("run-b", "end_turn")]
-
-    play(store, story, protocol=FAMILY)
     assert store.conflicts == 1
 
 
@@ -462,12 +423,11 @@ KEPT_OUT: dict[str, tuple[Operation, list[tuple[str, str]]]] = {
 
 @pytest.mark.rule("R12d")
 @pytest.mark.parametrize("case", KEPT_OUT)
-def test_an_interrupt_that_others_keep_out_stops_nobody(case: str) -> None:
+async def test_an_interrupt_that_others_keep_out_stops_nobody(case: str) -> None:
     """Its entry has not stopped what runs before that was written."""
     written, ends = KEPT_OUT[case]
     store = Shared(has(ChangePrompt, seq=1), written, times=1)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         _, gate = await w.active("a", "run-a")
         w.runtime.ready = at_once_ready  # it enters after it was accepted
         await w.runtime.accept("s", "b", "run-b", (), Feature.INTERRUPT)
@@ -478,30 +438,28 @@ def test_an_interrupt_that_others_keep_out_stops_nobody(case: str) -> None:
         await w.runtime.resume("s")
         await until(lambda: not w.runtime.is_busy())
         assert w.ends() == ends
-
-    play(store, story, protocol=FAMILY)
     assert store.conflicts == 1
 
 
 @pytest.mark.rule("R10c")
 @pytest.mark.parametrize("others", [(), (REVOKED_INTERRUPT,)], ids=["stopped", "not stopped"])
-def test_a_turn_that_must_go_on_waits_until_it_is_known_whether_an_interrupt_stops_it(others: tuple[Operation, ...],
-                                                                                     ) -> None:
+async def test_a_turn_that_must_go_on_waits_until_it_is_known_whether_an_interrupt_stops_it(
+    others: tuple[Operation, ...],
+) -> None:
     """The entry of the interrupt meets a conflict, of which it hears when the turn is summarized."""
     class Slow(Shared):
-        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
             before = self.conflicts
             answer = super().begin_commit(steps)
             return asyncio.ensure_future(self._tell_late(answer)) if self.conflicts > before else answer
 
-        async def _tell_late(self, answer: "asyncio.Future[Answer]") -> Answer:
+        async def _tell_late(self, answer: "asyncio.Future[CommitAnswer]") -> CommitAnswer:
             await go_on.wait()
             return answer.result()
 
     store = Slow(has(ChangePrompt, seq=1), *others, times=1)
     go_on = asyncio.Event()
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         w.plays("a", (Wait("a"), *fails(Failure.CONTEXT_TOO_LONG)), say("at last"))
         first = await w.accept("a", "run-a")
         await w.model.gate("a").reached()
@@ -516,15 +474,12 @@ def test_a_turn_that_must_go_on_waits_until_it_is_known_whether_an_interrupt_sto
         assert (await first).outcome is (Outcome.END_TURN if others else Outcome.CANCELED)
         assert (await (await second)).outcome is (Outcome.CANCELED if others else Outcome.END_TURN)
         assert others == () or w.messages()[-1] == ("assistant", "end_turn")
-
-    play(store, story, protocol=FAMILY)
     assert store.conflicts == 1
 
 
-def test_a_hold_that_another_has_made_is_kept() -> None:
+async def test_a_hold_that_another_has_made_is_kept() -> None:
     store = Shared(moves(State.DONE, Outcome.END_TURN), HoldSession("s", held=True), times=1)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         first, gate = await w.active("a", "run-a")
         second = await w.queued("b", "run-b")
         gate.open()
@@ -532,8 +487,6 @@ def test_a_hold_that_another_has_made_is_kept() -> None:
         assert w.states() == [State.QUEUED], "the turn has ended in a session that is held by now"
         await w.runtime.resume("s")
         assert (await second).outcome is Outcome.END_TURN
-
-    play(store, story, protocol=FAMILY)
     assert store.conflicts == 1
 
 
@@ -608,12 +561,11 @@ def read_answer(told: object) -> object:
 
 
 @pytest.mark.parametrize("case", TOLD)
-def test_a_caller_is_told_what_was_committed(case: str) -> None:
+async def test_a_caller_is_told_what_was_committed(case: str) -> None:
     """The first answer would have been of a session that nobody has stored."""
     chosen, others, make, expected = TOLD[case]
     store = Shared(chosen, *others, times=0)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         _, gate = await w.active("a", "run-a")
         other = w.holds("b")  # also if another has started it
         for name in "bc":
@@ -632,25 +584,22 @@ def test_a_caller_is_told_what_was_committed(case: str) -> None:
         other.open()
         await until(lambda: not w.runtime.is_busy() or w.runtime.is_held("s"))
 
-    play(store, story, protocol=FAMILY)
-
 
 # --- what cannot be
 
-def test_what_was_asked_behind_an_acceptance_that_is_refused_is_applied_without_it() -> None:
+async def test_what_was_asked_behind_an_acceptance_that_is_refused_is_applied_without_it() -> None:
     """The cancel comes while the second acceptance under a run id is on its way, and is answered after it."""
     class Slow(MemoryStore):
-        def begin_commit(self, steps: Steps) -> "asyncio.Future[Answer]":
+        def begin_commit(self, steps: CommitRequest) -> "asyncio.Future[CommitAnswer]":
             again = any(isinstance(op, AcceptPrompt) and op.text == "again" for op in steps.operations)
             return asyncio.ensure_future(self._commit_later(steps)) if again else super().begin_commit(steps)
 
-        async def _commit_later(self, steps: Steps) -> Answer:
+        async def _commit_later(self, steps: CommitRequest) -> CommitAnswer:
             await go_on.wait()
             return await super().begin_commit(steps)
 
     go_on = asyncio.Event()
-
-    async def story(w: World) -> None:
+    async with world(Slow()) as w:
         done = await w.accept("done", "run-a")
         await done
         first, _ = await w.active("a", "run-b")
@@ -668,17 +617,15 @@ def test_what_was_asked_behind_an_acceptance_that_is_refused_is_applied_without_
         assert [run_id for run_id, _ in w.ends()].count("run-a") == 1
         assert not w.runtime.boxes["s"].unstored
 
-    play(Slow(), story)
 
-
-def test_a_call_that_fails_in_the_middle_of_its_step_changes_nothing() -> None:
+async def test_a_call_that_fails_in_the_middle_of_its_step_changes_nothing() -> None:
     """The session is loaded again: what runs runs on, and what was asked meanwhile is done."""
     def cancel_and_fail(step: Port, arg: Argument) -> None:
         cancel(step, arg)
         for prompt in step.active:
             step.fire(prompt, Trigger.SETTLE)
 
-    async def story(w: World) -> None:
+    async with world(MemoryStore(), protocol=REFERENCE.changed("broken", cancel={"apply": cancel_and_fail})) as w:
         first, gate = await w.active("a", "run-a")
         second = await w.queued("b", "run-b")
         with pytest.raises(IllegalTrigger, match="settle"):
@@ -688,8 +635,6 @@ def test_a_call_that_fails_in_the_middle_of_its_step_changes_nothing() -> None:
         assert [(await handle).outcome for handle in (first, second)] == [Outcome.END_TURN] * 2
         await until(lambda: not w.runtime.is_busy())
         assert [run_id for run_id, _ in w.ends()] == ["run-a", "run-b", "run-c"]
-
-    play(MemoryStore(), story, protocol=REFERENCE.changed("broken", cancel={"apply": cancel_and_fail}))
 
 
 # --- a session that is lost -----------------------------------------------------------------------------------------
@@ -702,7 +647,7 @@ class Taken(MemoryStore):
         self.chosen = chosen
         self.lost = False
 
-    def _commit_now(self, steps: Steps) -> Answer:
+    def _commit_now(self, steps: CommitRequest) -> CommitAnswer:
         mine = steps.session_id == "s" and steps.epoch is not None
         self.lost = self.lost or (mine and self.chosen(steps))
         return super()._commit_now(steps._replace(epoch=EPOCH + 1) if self.lost and mine else steps)
@@ -712,10 +657,9 @@ class Taken(MemoryStore):
     pytest.param(moves(State.QUEUED), id="a step"),
     pytest.param(lambda steps: steps.version is None and isinstance(steps.operations[0], PutMessage), id="a message"),
 ])
-def test_a_session_that_is_lost_lets_go_of_its_turns_and_is_forgotten(chosen: Chosen) -> None:
+async def test_a_session_that_is_lost_lets_go_of_its_turns_and_is_forgotten(chosen: Chosen) -> None:
     store = Taken(chosen)
-
-    async def story(w: World) -> None:
+    async with world(store) as w:
         w.plays("a", (*say("half "), Wait("a"), *calls("c1")), say("done"))
         first = await w.accept("a", "run-a")
         await asyncio.sleep(0.01)
@@ -728,8 +672,6 @@ def test_a_session_that_is_lost_lets_go_of_its_turns_and_is_forgotten(chosen: Ch
             await w.accept("c")
         assert w.ends() == []
         assert (await (await w.accept("d", session="t"))).outcome is Outcome.END_TURN, "the others go on"
-
-    play(store, story)
     assert store.lost
 
 
@@ -747,11 +689,10 @@ LOST: dict[str, tuple[Chosen, Calling]] = {
 
 
 @pytest.mark.parametrize("call", LOST)
-def test_a_call_of_the_family_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken(call: str) -> None:
+async def test_a_call_of_the_family_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken(call: str) -> None:
     chosen, make = LOST[call]
     store = Taken(chosen)
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         first, _ = await w.active("a", "run-a")
         waiting = [await w.queued(name, f"run-{name}") for name in "bc"]
         assert not store.lost
@@ -767,15 +708,12 @@ def test_a_call_of_the_family_that_finds_its_session_lost_is_not_answered_as_if_
         assert w.ends() == []
         with pytest.raises(NoSession):
             await w.runtime.hold("s")
-
-    play(store, story, protocol=FAMILY)
     assert store.lost
 
 
-def test_a_resume_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken() -> None:
+async def test_a_resume_that_finds_its_session_lost_is_not_answered_as_if_it_were_taken() -> None:
     store = Taken(has(HoldSession, held=False))
-
-    async def story(w: World) -> None:
+    async with world(store, protocol=FAMILY) as w:
         await w.runtime.hold("s")
         waiting = await w.queued("a", "run-a")
         with pytest.raises(Moved, match="another server"):
@@ -783,8 +721,6 @@ def test_a_resume_that_finds_its_session_lost_is_not_answered_as_if_it_were_take
         with pytest.raises(Moved, match="another server"):
             await waiting
         assert w.ends() == []
-
-    play(store, story, protocol=FAMILY)
     assert store.lost
 
 

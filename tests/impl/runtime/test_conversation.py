@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cancelmark.impl.models import (
+    ChatMessage,
     Conversation,
     Delta,
     Failure,
@@ -21,40 +22,38 @@ from cancelmark.impl.models import (
     TextDelta,
     Tool,
 )
-from cancelmark.impl.models import Message as Said
 from cancelmark.impl.models.chat_request import encode_request
-from cancelmark.impl.models.demo import demo_model
-from cancelmark.impl.models.scripted import ScriptedModel
+from cancelmark.impl.models.scripted import ScriptedModel, demo_model
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.conversation import LONGEST, PAGE, READ, SUMMARIZE, Memory, read_back, summarize
+from cancelmark.impl.runtime.conversation import LONGEST, PAGE, READ, SUMMARIZE, ConversationCache, read_back, summarize
 from cancelmark.impl.runtime.messages import SUMMARY, said, since_summary, user_message
-from cancelmark.impl.store import MemoryStore, Message, NewSession, PutMessage
+from cancelmark.impl.store import MemoryStore, MessageRecord, NewSession, PutMessage
 from cancelmark.model.lifecycle import Outcome
 
 
-def message(number: int, kind: str) -> Message:
+def message(number: int, kind: str) -> MessageRecord:
     text = {"summary": SUMMARY + str(number), "system": f"be kind {number}", "empty": ""}.get(kind, f"word {number}")
     role = "system" if kind in ("summary", "system") else "assistant" if kind == "empty" else "user"
     parts = ({"type": "text", "data": {"text": text}},) if text else ()
-    return Message(f"m{number}", "s", role, parts)
+    return MessageRecord(f"m{number}", "s", role, parts)
 
 
 class Counting(MemoryStore):
     """A store that counts how many messages were read."""
 
-    def __init__(self, messages: Sequence[Message] = ()) -> None:
+    def __init__(self, messages: Sequence[MessageRecord] = ()) -> None:
         super().__init__()
         self.read = 0
         asyncio.run(self.write([NewSession("s"), *map(PutMessage, messages)]))
 
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
-                       last: int | None = None) -> list[Message]:
+                       last: int | None = None) -> list[MessageRecord]:
         found = await super().messages(session_id, since=since, before=before, last=last)
         self.read += len(found)
         return found
 
 
-def heard(store: Counting, before: str, limit: int | None = None) -> list[Said]:
+def heard(store: Counting, before: str, limit: int | None = None) -> list[ChatMessage]:
     return asyncio.run(read_back(partial(store.messages, "s"), before, limit))
 
 
@@ -91,9 +90,9 @@ class Listener:
 
     def __init__(self, hears: int | None, window: int = 10**9) -> None:
         self.hears, self.window = hears, window
-        self.heard: list[Sequence[Said]] = []
+        self.heard: list[Sequence[ChatMessage]] = []
 
-    async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         self.heard.append(messages)
         if len(messages) > self.window:
             raise ModelError(Failure.CONTEXT_TOO_LONG, "too long")
@@ -149,8 +148,8 @@ def test_a_long_session_reads_no_more_than_a_shorter_one() -> None:
     assert reads(Listener(None), 10 * READ, 1) == reads(Listener(None), READ, 1)
 
 
-def said_by(role: Role, text: str) -> Said:
-    return Said(role, (Text(text),))
+def said_by(role: Role, text: str) -> ChatMessage:
+    return ChatMessage(role, (Text(text),))
 
 
 @pytest.mark.parametrize("window", [2, 3, 10, 50, 99])
@@ -200,28 +199,26 @@ TURN = st.tuples(st.lists(st.sampled_from(["word", "word", "empty", "system", "s
 
 @settings(deadline=None)
 @given(st.lists(TURN, min_size=1, max_size=12), st.sampled_from([0, 300, 10_000]))
-def test_what_is_remembered_is_what_would_be_read(turns: list[tuple[list[str], str, bool]], limit: int) -> None:
+async def test_what_is_remembered_is_what_would_be_read(turns: list[tuple[list[str], str, bool]], limit: int) -> None:
     """Whatever others have said meanwhile, whoever asks for an earlier place, and however little is remembered; and
     what a model has encoded of it is what it would encode."""
-    async def main() -> None:
-        store, memory, number = MemoryStore(), Memory(limit), 0
-        await store.write([NewSession("s"), NewSession("other")])
-        for kinds, session, earlier in turns:
-            prompts = []
-            for kind in [*kinds, "word"]:
-                number += 1
-                said_now = message(number, kind)
-                await store.write([PutMessage(Message(said_now.id, session, said_now.role, said_now.parts))])
-                prompts.append(said_now.id)
-            read = partial(store.messages, session)
-            for prompt in (prompts[0], prompts[-1]) if earlier else (prompts[-1],):
-                recalled = await memory.recall(session, read, prompt)
-                expected = await read_back(read, prompt)
-                assert list(recalled) == expected
-                asked = Said(Role.USER, (Text("and now?"),))
-                steps = Conversation([*recalled, asked], recalled.settled, recalled.kept)
-                assert await encode_request("m", steps, []) == await encode_request("m", [*expected, asked], [])
-    asyncio.run(main())
+    store, memory, number = MemoryStore(), ConversationCache(limit), 0
+    await store.write([NewSession("s"), NewSession("other")])
+    for kinds, session, earlier in turns:
+        prompts = []
+        for kind in [*kinds, "word"]:
+            number += 1
+            said_now = message(number, kind)
+            await store.write([PutMessage(MessageRecord(said_now.id, session, said_now.role, said_now.parts))])
+            prompts.append(said_now.id)
+        read = partial(store.messages, session)
+        for prompt in (prompts[0], prompts[-1]) if earlier else (prompts[-1],):
+            recalled = await memory.recall(session, read, prompt)
+            expected = await read_back(read, prompt)
+            assert list(recalled) == expected
+            asked = ChatMessage(Role.USER, (Text("and now?"),))
+            steps = Conversation([*recalled, asked], recalled.settled, recalled.kept)
+            assert await encode_request("m", steps, []) == await encode_request("m", [*expected, asked], [])
 
 
 def test_the_next_turn_reads_what_is_new_alone() -> None:
@@ -243,7 +240,7 @@ class Listening:
 
     name, provider, hears = "listening", "test", None
 
-    async def step(self, messages: Sequence[Said], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         yield TextDelta("yes")
         yield Finish(FinishReason.END_TURN)
 

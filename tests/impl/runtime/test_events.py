@@ -2,8 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -26,13 +26,12 @@ def open_store(kind: str, directory: Path) -> Iterator[Store]:
         yield store
 
 
-def with_memory(run: Callable[[Store], Awaitable[None]]) -> None:
-    """Runs the coroutine function on a memory store."""
-    async def main(store: Store) -> None:
-        await run(store)
-
-    with open_store("memory", Path()) as store:
-        asyncio.run(main(store))
+@pytest.fixture
+@asynccontextmanager
+async def store() -> AsyncIterator[Store]:
+    with closing(MemoryStore()) as store:
+        await store.write([NewSession(id) for id in SESSIONS])
+        yield store
 
 
 def terminal(session: str = "s", **payload: Any) -> AppendEvent:
@@ -55,7 +54,7 @@ class Watcher:
     """A subscriber that reads when it likes, and that goes away and comes back with the last id that it has seen."""
 
     session: str | None
-    place: int = 0
+    offset: int = 0
     subscription: Subscription | None = None
     reader: asyncio.Task[Notice] | None = None
     seen: list[Notice] = field(default_factory=list)
@@ -64,7 +63,7 @@ class Watcher:
 
     def arrive(self, broker: Broker) -> None:
         if self.subscription is None:
-            self.subscription = broker.subscribe(self.place, self.session)
+            self.subscription = broker.subscribe(self.offset, self.session)
 
     async def leave(self) -> None:
         if self.subscription is not None:
@@ -93,7 +92,7 @@ class Watcher:
     def note(self, notice: Notice) -> None:
         assert self.subscription is not None
         self.seen.append(notice)
-        self.place = self.subscription.place
+        self.offset = self.subscription.offset
 
     async def finish(self, broker: Broker) -> None:
         """Comes back if it was away, and sees the rest."""
@@ -217,13 +216,13 @@ def test_whatever_happens_each_event_is_seen_once_and_in_order(kind: str, seeds:
 class DropsWhenFull(Broker):
     """Delivers as the original does: an event goes into the buffer like an update, and is gone if that is full."""
 
-    def _hear(self, latest: int) -> None:
+    def _on_committed(self, latest: int) -> None:
         for subscription in self._subscriptions:
             for event in at_once(self.store.events(subscription._read, until=latest, session=subscription.session)):
                 if len(subscription._updates) < self.buffer:
                     subscription._updates.append((0, event))  # type: ignore[arg-type]
             subscription._read = latest
-        super()._hear(latest)
+        super()._on_committed(latest)
 
 
 class ReadsTheLogFirst(Broker):
@@ -279,76 +278,67 @@ def test_a_broker_with_a_bug_is_caught(bug: type[Broker], caught: str) -> None:
 
 # --- one thing at a time --------------------------------------------------------------------------------------------
 
-def test_notices_come_in_the_order_of_their_publication() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe()
-        broker.publish(numbered(1))
-        await store.write([terminal()])
-        broker.publish(numbered(2))
-        await store.write([terminal(), terminal()])
-        broker.publish(numbered(3))
-        broker.close()
-        seen = await everything(subscription)
-        assert [n.id if isinstance(n, Event) else f"u{n.payload['number']}" for n in seen] == [
-            "u1", 1, "u2", 2, 3, "u3"]
-
-    with_memory(run)
+async def test_notices_come_in_the_order_of_their_publication(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe()
+    broker.publish(numbered(1))
+    await store.write([terminal()])
+    broker.publish(numbered(2))
+    await store.write([terminal(), terminal()])
+    broker.publish(numbered(3))
+    broker.close()
+    seen = await everything(subscription)
+    assert [n.id if isinstance(n, Event) else f"u{n.payload['number']}" for n in seen] == [
+        "u1", 1, "u2", 2, 3, "u3"]
 
 
 @pytest.mark.rule("R18b")
-def test_a_subscriber_that_never_reads_holds_a_buffer_and_no_more() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe()
-        for number in range(10_000):
-            broker.publish(numbered(number))
-            if number % 100 == 0:
-                await store.write([terminal()])
-            assert subscription.held <= BUFFER
-        assert subscription.skipped == 10_000 - BUFFER
-        assert broker.statistics() == BrokerStatistics(subscriptions=1, published=10_000, skipped=10_000 - BUFFER)
-        broker.close()
-        held = []
-        notices = []
-        async for notice in subscription:
-            notices.append(notice)
-            held.append(subscription.held)
-        assert max(held) < BUFFER + PAGE
-        assert [n.id for n in notices if isinstance(n, Event)] == list(range(1, 101))
-        assert [n.payload["number"] for n in notices if isinstance(n, Update)] == list(range(10_000 - BUFFER, 10_000))
-
-    with_memory(run)
+async def test_a_subscriber_that_never_reads_holds_a_buffer_and_no_more(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe()
+    for number in range(10_000):
+        broker.publish(numbered(number))
+        if number % 100 == 0:
+            await store.write([terminal()])
+        assert subscription.held <= BUFFER
+    assert subscription.skipped == 10_000 - BUFFER
+    assert broker.statistics() == BrokerStatistics(subscriptions=1, published=10_000, skipped=10_000 - BUFFER)
+    broker.close()
+    held = []
+    notices = []
+    async for notice in subscription:
+        notices.append(notice)
+        held.append(subscription.held)
+    assert max(held) < BUFFER + PAGE
+    assert [n.id for n in notices if isinstance(n, Event)] == list(range(1, 101))
+    assert [n.payload["number"] for n in notices if isinstance(n, Update)] == list(range(10_000 - BUFFER, 10_000))
 
 
 @pytest.mark.rule("R18a")
-def test_a_long_log_is_read_page_by_page_and_others_run_in_between() -> None:
-    async def run(store: Store) -> None:
-        await store.write([terminal() for _ in range(5 * PAGE)])
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe(after=0)
-        seen: list[int] = []
-        turns = 0
+async def test_a_long_log_is_read_page_by_page_and_others_run_in_between(store: Store) -> None:
+    await store.write([terminal() for _ in range(5 * PAGE)])
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe(after=0)
+    seen: list[int] = []
+    turns = 0
 
-        async def watch() -> None:
-            async for notice in subscription:
-                assert isinstance(notice, Event)
-                assert subscription.held < PAGE
-                seen.append(notice.id)
+    async def watch() -> None:
+        async for notice in subscription:
+            assert isinstance(notice, Event)
+            assert subscription.held < PAGE
+            seen.append(notice.id)
 
-        reader = asyncio.ensure_future(watch())
-        while len(seen) < 5 * PAGE and turns < 1000:
-            await asyncio.sleep(0)
-            turns += 1
-        assert 5 <= turns < 1000
-        subscription.close()
-        await reader
-        assert seen == list(range(1, 5 * PAGE + 1))
-
-    with_memory(run)
+    reader = asyncio.ensure_future(watch())
+    while len(seen) < 5 * PAGE and turns < 1000:
+        await asyncio.sleep(0)
+        turns += 1
+    assert 5 <= turns < 1000
+    subscription.close()
+    await reader
+    assert seen == list(range(1, 5 * PAGE + 1))
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -364,7 +354,7 @@ def test_a_broker_goes_on_from_the_log_that_it_finds(kind: str, tmp_path: Path) 
         broker.close()
         assert [[n.id for n in await everything(s) if isinstance(n, Event)] for s in (everyone, returning, other)] == [
             [5], [3, 4, 5], [2]]
-        assert (everyone.place, returning.place, other.place) == (5, 5, 5)
+        assert (everyone.offset, returning.offset, other.offset) == (5, 5, 5)
 
     with open_store(kind, tmp_path) as store:
         asyncio.run(run(store))
@@ -372,31 +362,25 @@ def test_a_broker_goes_on_from_the_log_that_it_finds(kind: str, tmp_path: Path) 
 
 @pytest.mark.parametrize(("after", "expected"), [
     (-3, [1, 2, 3]), (0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [1, 2, 3]), (900, [1, 2, 3])])
-def test_a_place_outside_the_log_means_from_the_beginning(after: int, expected: list[int]) -> None:
-    async def run(store: Store) -> None:
-        await store.write([terminal(), terminal()])
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe(after)
-        await store.write([terminal()])
-        broker.close()
-        assert [n.id for n in await everything(subscription) if isinstance(n, Event)] == expected
-
-    with_memory(run)
+async def test_a_place_outside_the_log_means_from_the_beginning(store: Store, after: int, expected: list[int]) -> None:
+    await store.write([terminal(), terminal()])
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe(after)
+    await store.write([terminal()])
+    broker.close()
+    assert [n.id for n in await everything(subscription) if isinstance(n, Event)] == expected
 
 
-def test_a_session_filter_holds_for_updates_and_events() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe(session="s")
-        for session in SESSIONS:
-            broker.publish(numbered(1, session))
-            await store.write([terminal(session)])
-        broker.close()
-        assert [n.session_id for n in await everything(subscription)] == ["s", "s"]
-
-    with_memory(run)
+async def test_a_session_filter_holds_for_updates_and_events(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe(session="s")
+    for session in SESSIONS:
+        broker.publish(numbered(1, session))
+        await store.write([terminal(session)])
+    broker.close()
+    assert [n.session_id for n in await everything(subscription)] == ["s", "s"]
 
 
 def test_an_event_committed_by_a_writer_that_was_canceled_is_seen_all_the_same(tmp_path: Path) -> None:
@@ -417,96 +401,81 @@ def test_an_event_committed_by_a_writer_that_was_canceled_is_seen_all_the_same(t
         asyncio.run(run(store))
 
 
-def test_closing_a_subscription_ends_a_reader_that_waits() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe()
-        reader = asyncio.ensure_future(everything(subscription))
-        await asyncio.sleep(0)
-        broker.publish(numbered(1))
-        subscription.close()
-        subscription.close()
-        assert await reader == []
-        assert broker.statistics().subscriptions == 0
-        assert subscription.held == 0
-
-    with_memory(run)
+async def test_closing_a_subscription_ends_a_reader_that_waits(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe()
+    reader = asyncio.ensure_future(everything(subscription))
+    await asyncio.sleep(0)
+    broker.publish(numbered(1))
+    subscription.close()
+    subscription.close()
+    assert await reader == []
+    assert broker.statistics().subscriptions == 0
+    assert subscription.held == 0
 
 
-def test_closing_the_broker_ends_all_readers_after_what_was_published() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        readers = [asyncio.ensure_future(everything(broker.subscribe())) for _ in range(3)]
-        await asyncio.sleep(0)
-        broker.publish(numbered(1))
-        await store.write([terminal()])
+async def test_closing_the_broker_ends_all_readers_after_what_was_published(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    readers = [asyncio.ensure_future(everything(broker.subscribe())) for _ in range(3)]
+    await asyncio.sleep(0)
+    broker.publish(numbered(1))
+    await store.write([terminal()])
+    broker.close()
+    broker.close()
+    broker.publish(numbered(2))
+    await store.write([terminal()])
+    for reader in readers:
+        assert [type(notice) for notice in await reader] == [Update, Event]
+    assert await everything(broker.subscribe()) == []
+    assert broker.statistics().published == 1
+
+
+async def test_canceling_a_reader_loses_nothing_and_leaks_nothing(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    seen: list[Notice | BaseException] = []
+    with broker.subscribe() as subscription:
+        for number in range(20):
+            reader = asyncio.ensure_future(anext(subscription))
+            await asyncio.sleep(0)
+            reader.cancel()
+            seen += await asyncio.gather(reader, return_exceptions=True)
+            assert not subscription._awake._waiters
+            await store.write([terminal(number=number)])
         broker.close()
-        broker.close()
-        broker.publish(numbered(2))
-        await store.write([terminal()])
-        for reader in readers:
-            assert [type(notice) for notice in await reader] == [Update, Event]
-        assert await everything(broker.subscribe()) == []
-        assert broker.statistics().published == 1
-
-    with_memory(run)
+        seen += await everything(subscription)
+    canceled = [n for n in seen if isinstance(n, asyncio.CancelledError)]
+    assert canceled
+    assert [n.payload["number"] for n in seen if isinstance(n, Event)] == list(range(20))
+    assert len(seen) == 20 + len(canceled)
+    assert broker.statistics().subscriptions == 0
 
 
-def test_canceling_a_reader_loses_nothing_and_leaks_nothing() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        seen: list[Notice | BaseException] = []
-        with broker.subscribe() as subscription:
-            for number in range(20):
-                reader = asyncio.ensure_future(anext(subscription))
-                await asyncio.sleep(0)
-                reader.cancel()
-                seen += await asyncio.gather(reader, return_exceptions=True)
-                assert not subscription._awake._waiters
-                await store.write([terminal(number=number)])
-            broker.close()
-            seen += await everything(subscription)
-        canceled = [n for n in seen if isinstance(n, asyncio.CancelledError)]
-        assert canceled
-        assert [n.payload["number"] for n in seen if isinstance(n, Event)] == list(range(20))
-        assert len(seen) == 20 + len(canceled)
-        assert broker.statistics().subscriptions == 0
-
-    with_memory(run)
+async def test_a_subscription_that_nobody_holds_any_more_is_gone(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    broker.publish(numbered(0))
+    await store.write([terminal()])
+    async for _ in broker.subscribe(after=0):
+        break
+    gc.collect()
+    assert broker.statistics().subscriptions == 0
 
 
-def test_a_subscription_that_nobody_holds_any_more_is_gone() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        broker.publish(numbered(0))
-        await store.write([terminal()])
-        async for _ in broker.subscribe(after=0):
-            break
-        gc.collect()
-        assert broker.statistics().subscriptions == 0
-
-    with_memory(run)
-
-
-def test_a_log_that_cannot_be_read_is_an_error_for_the_subscriber_and_not_for_the_publisher() -> None:
-    async def run(store: Store) -> None:
-        broker = Broker(store)
-        await broker.start()
-        subscription = broker.subscribe()
-        await store.write([terminal()])
-        store.close()
-        broker.publish(numbered(1))
-        with pytest.raises(StoreError, match="closed"):
-            await anext(subscription)
-        assert subscription.place == 0
-
-    with_memory(run)
+async def test_a_log_that_cannot_be_read_is_an_error_for_the_subscriber_and_not_for_the_publisher(store: Store) -> None:
+    broker = Broker(store)
+    await broker.start()
+    subscription = broker.subscribe()
+    await store.write([terminal()])
+    store.close()
+    broker.publish(numbered(1))
+    with pytest.raises(StoreError, match="closed"):
+        await anext(subscription)
+    assert subscription.offset == 0
 
 
 def test_a_broker_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="room for at least one update, not 0"):
+    with pytest.raises(ValueError, match="buffer is 0; it must be at least 1"):
         Broker(MemoryStore(), buffer=0)

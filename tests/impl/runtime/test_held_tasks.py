@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 from support.runtimes import PATIENCE, calls, tool, until
 
-from cancelmark.impl.models import Delta, Message, Tool
+from cancelmark.impl.models import ChatMessage, Delta, Tool
 from cancelmark.impl.models.scripted import ScriptedModel, say
 from cancelmark.impl.runtime import Runtime
 from cancelmark.model.lifecycle import Outcome
@@ -48,7 +48,7 @@ class Slow(ScriptedModel):
         super().__init__()
         self._wait_first = wait
 
-    async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         await self._wait_first()
         async for delta in super().step(messages, tools):
             yield delta
@@ -71,32 +71,26 @@ def with_tool(hermit: Hermit) -> Runtime:
 
 
 @pytest.mark.parametrize("make", [with_ready, with_model, with_tool])
-def test_who_waits_for_what_nobody_else_holds_is_not_collected(make: Callable[[Hermit], Runtime]) -> None:
-    async def main() -> None:
-        hermit = Hermit()
-        async with asyncio.timeout(PATIENCE), make(hermit) as runtime:
-            await runtime.create_session("s")
-            handle = await runtime.accept("s", "hello")
-            await until(lambda: hermit.times > 0)
-            hermit.wake()
-            assert (await handle).outcome is Outcome.END_TURN
-
-    asyncio.run(main())
+async def test_who_waits_for_what_nobody_else_holds_is_not_collected(make: Callable[[Hermit], Runtime]) -> None:
+    hermit = Hermit()
+    async with asyncio.timeout(PATIENCE), make(hermit) as runtime:
+        await runtime.create_session("s")
+        handle = await runtime.accept("s", "hello")
+        await until(lambda: hermit.times > 0)
+        hermit.wake()
+        assert (await handle).outcome is Outcome.END_TURN
 
 
-def test_an_abandoned_turn_is_not_collected_before_it_has_cleaned_up() -> None:
-    async def main() -> None:
-        hermit = Hermit()
-        async with asyncio.timeout(PATIENCE), Runtime(Slow(hermit.wait_stubbornly), grace=0) as runtime:
-            await runtime.create_session("s")
-            handle = await runtime.accept("s", "hello")
-            await until(lambda: hermit.times > 0)
-            await runtime.cancel("s")
-            assert (await handle).outcome is Outcome.CANCELED
-            await until(lambda: hermit.times == 3)  # asked to stop, and abandoned
-            hermit.wake()
-
-    asyncio.run(main())
+async def test_an_abandoned_turn_is_not_collected_before_it_has_cleaned_up() -> None:
+    hermit = Hermit()
+    async with asyncio.timeout(PATIENCE), Runtime(Slow(hermit.wait_stubbornly), grace=0) as runtime:
+        await runtime.create_session("s")
+        handle = await runtime.accept("s", "hello")
+        await until(lambda: hermit.times > 0)
+        await runtime.cancel("s")
+        assert (await handle).outcome is Outcome.CANCELED
+        await until(lambda: hermit.times == 3)  # asked to stop, and abandoned
+        hermit.wake()
 
 
 def test_a_prompt_that_is_done_leaves_nothing_to_the_garbage_collector() -> None:

@@ -28,17 +28,17 @@ from cancelmark.impl.runtime.ownership import INTERRUPTED
 from cancelmark.impl.store import (
     TERMINAL,
     AcceptPrompt,
-    Answer,
     AppendEvent,
+    CommitAnswer,
+    CommitRequest,
     MemoryStore,
-    Message,
+    MessageRecord,
     MovePrompt,
     NewSession,
     Operation,
     PutMessage,
     RaiseMark,
     SqliteStore,
-    Steps,
 )
 from cancelmark.model.actions import Argument, Port, recover
 from cancelmark.model.family import FAMILY_ACTIONS
@@ -86,26 +86,23 @@ def quiet(w: World) -> Callable[[], bool]:
 
 
 @pytest.mark.rule("R14a", "R17a", "R23a")
-def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_closed(crashes: Crashes) -> None:
-    async def main() -> None:
+async def test_what_was_active_ends_interrupted_once_and_its_unfinished_message_is_closed(crashes: Crashes) -> None:
+    async with world(crashes.open()) as w:
+        await w.active("a", "run-a")
+        await until(lambda: w.messages() == [USER, ("assistant", None)])
+        crashes.crash()
+    for _ in range(2):
         async with world(crashes.open()) as w:
-            await w.active("a", "run-a")
-            await until(lambda: w.messages() == [USER, ("assistant", None)])
+            await until(quiet(w))
+            assert w.messages() == [USER, ERROR]
+            assert w.ends() == [("run-a", "error")]
+            assert w.end("run-a")["error"] == INTERRUPTED
+            assert w.end("run-a")["message_id"] == (await w.store.messages("s"))[1].id
+            assert w.model.calls == 0
             crashes.crash()
-        for _ in range(2):
-            async with world(crashes.open()) as w:
-                await until(quiet(w))
-                assert w.messages() == [USER, ERROR]
-                assert w.ends() == [("run-a", "error")]
-                assert w.end("run-a")["error"] == INTERRUPTED
-                assert w.end("run-a")["message_id"] == (await w.store.messages("s"))[1].id
-                assert w.model.calls == 0
-                crashes.crash()
-
-    asyncio.run(main())
 
 
-def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
+async def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
     started = asyncio.Event()
 
     async def slow(arguments: str) -> str:
@@ -113,203 +110,170 @@ def test_a_tool_call_that_a_crash_left_open_is_closed(crashes: Crashes) -> None:
         await asyncio.Event().wait()
         return "never"
 
-    async def main() -> None:
-        async with world(crashes.open(), [tool("read", slow)]) as w:
-            w.plays("a", calls("c1"))
-            await w.accept("a", "run-a")
-            await started.wait()
-            crashes.crash()
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            result = (await w.store.messages("s"))[-1].parts[0]["data"]
-            assert (result["tool_call_id"], result["content"], result["is_error"]) == ("c1", INTERRUPTED, True)
-
-    asyncio.run(main())
+    async with world(crashes.open(), [tool("read", slow)]) as w:
+        w.plays("a", calls("c1"))
+        await w.accept("a", "run-a")
+        await started.wait()
+        crashes.crash()
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        result = (await w.store.messages("s"))[-1].parts[0]["data"]
+        assert (result["tool_call_id"], result["content"], result["is_error"]) == ("c1", INTERRUPTED, True)
 
 
 @pytest.mark.rule("R17b", "R17d")
-def test_what_was_accepted_and_queued_goes_on_in_order(crashes: Crashes) -> None:
-    async def main() -> None:
-        async with world(crashes.open()) as w:
-            await w.active("a", "run-a")
-            await w.queued("b", "run-b")
-            w.runtime.holding = True
-            await w.accept("c", "run-c")
-            w.runtime.door("d").set()
-            await w.queued("d", "run-d")
-            await w.accept("e", "run-e", "t")
-            assert w.states() == [State.ACTIVE, State.QUEUED, State.ACCEPTED, State.QUEUED, State.ACCEPTED]
-            crashes.crash()
-        async with world(crashes.open(), held=["b"]) as w:
-            await w.model.gate("b").reached()
-            assert w.runtime.queued("s") == ["c", "d"]
-            w.model.gate("b").open()
-            await until(quiet(w))
-            assert w.ends() == [("run-a", "error"), *((f"run-{text}", "end_turn") for text in "bcd")]
-            assert w.ends("t") == [("run-e", "end_turn")]
-
-    asyncio.run(main())
+async def test_what_was_accepted_and_queued_goes_on_in_order(crashes: Crashes) -> None:
+    async with world(crashes.open()) as w:
+        await w.active("a", "run-a")
+        await w.queued("b", "run-b")
+        w.runtime.holding = True
+        await w.accept("c", "run-c")
+        w.runtime.door("d").set()
+        await w.queued("d", "run-d")
+        await w.accept("e", "run-e", "t")
+        assert w.states() == [State.ACTIVE, State.QUEUED, State.ACCEPTED, State.QUEUED, State.ACCEPTED]
+        crashes.crash()
+    async with world(crashes.open(), held=["b"]) as w:
+        await w.model.gate("b").reached()
+        assert w.runtime.queued("s") == ["c", "d"]
+        w.model.gate("b").open()
+        await until(quiet(w))
+        assert w.ends() == [("run-a", "error"), *((f"run-{text}", "end_turn") for text in "bcd")]
+        assert w.ends("t") == [("run-e", "end_turn")]
 
 
 @pytest.mark.rule("R2", "R16a", "R17c")
-def test_an_acknowledged_cancel_still_holds(crashes: Crashes) -> None:
-    async def main() -> None:
-        async with world(crashes.open()) as w:
-            w.runtime.holding = True
-            await w.accept("a", "run-a")
-            await w.accept("b")
-            await w.runtime.cancel("s")
-            await w.accept("c", "run-c")
-            crashes.crash()
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert sorted(w.ends(), key=str) == [("run-a", "canceled"), ("run-c", "end_turn"), (None, "canceled")]
-            assert sorted(w.messages(), key=str) == sorted([USER, CANCELED, USER, CANCELED, USER, NORMAL], key=str)
-            assert w.model.calls == 1
-
-    asyncio.run(main())
+async def test_an_acknowledged_cancel_still_holds(crashes: Crashes) -> None:
+    async with world(crashes.open()) as w:
+        w.runtime.holding = True
+        await w.accept("a", "run-a")
+        await w.accept("b")
+        await w.runtime.cancel("s")
+        await w.accept("c", "run-c")
+        crashes.crash()
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert sorted(w.ends(), key=str) == [("run-a", "canceled"), ("run-c", "end_turn"), (None, "canceled")]
+        assert sorted(w.messages(), key=str) == sorted([USER, CANCELED, USER, CANCELED, USER, NORMAL], key=str)
+        assert w.model.calls == 1
 
 
 @pytest.mark.rule("R17c", "R21")
-def test_what_was_canceled_on_entry_is_settled(crashes: Crashes) -> None:
-    async def main() -> None:
-        await crashes.journal(
-            AcceptPrompt(1, "s", "a", "run-a"), RaiseMark("s", 1), MovePrompt(1, State.CANCELED_ON_ENTRY))
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert w.ends() == [("run-a", "canceled")]
-            assert w.messages() == [USER, CANCELED]
-            assert w.model.calls == 0
-
-    asyncio.run(main())
+async def test_what_was_canceled_on_entry_is_settled(crashes: Crashes) -> None:
+    await crashes.journal(
+        AcceptPrompt(1, "s", "a", "run-a"), RaiseMark("s", 1), MovePrompt(1, State.CANCELED_ON_ENTRY))
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert w.ends() == [("run-a", "canceled")]
+        assert w.messages() == [USER, CANCELED]
+        assert w.model.calls == 0
 
 
 @pytest.mark.rule("R17a", "R17b", "R17c", "R20")
-def test_each_session_recovers_by_itself(crashes: Crashes) -> None:
+async def test_each_session_recovers_by_itself(crashes: Crashes) -> None:
     """Each has something else to recover, and what comes of it is written in that session and in no other."""
-    async def main() -> None:
-        prompts = {1: ("s", State.ACTIVE), 2: ("t", State.CANCELED_ON_ENTRY), 3: ("s", State.QUEUED),
-                   4: ("t", State.ACTIVE), 5: ("u", State.QUEUED)}
-        await crashes.journal(
-            NewSession("u"), RaiseMark("t", 2),
-            *(AcceptPrompt(seq, session, f"{seq}", f"run-{seq}") for seq, (session, _) in prompts.items()),
-            *(MovePrompt(seq, state) for seq, (_, state) in prompts.items()))
-        for _ in range(2):
-            async with world(crashes.open()) as w:
-                await until(lambda: not any(map(w.runtime.is_busy, "stu")))
-                assert w.ends("s") == [("run-1", "error"), ("run-3", "end_turn")]
-                assert sorted(w.ends("t")) == [("run-2", "canceled"), ("run-4", "error")]
-                assert w.ends("u") == [("run-5", "end_turn")]
-                for session in "stu":
-                    told = {message.id.partition("-")[0] for message in await w.store.messages(session)}
-                    assert told == {f"p{seq}" for seq, (where, _) in prompts.items() if where == session}
-                assert [session.mark for session in await w.store.sessions()] == [0, 2, 0]
-                crashes.crash()
-
-    asyncio.run(main())
-
-
-def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
-    async def main() -> None:
-        async with world(crashes.open(), held=["c"]) as w:
-            active, gate = await w.active("a", "run-a")
-            await w.queued("b", "run-b")
-            guest = await w.queued("c")
-            gate.open()
-            await active
-            await w.model.gate("c").reached()  # the turn of b has heard c
-            crashes.crash()
+    prompts = {1: ("s", State.ACTIVE), 2: ("t", State.CANCELED_ON_ENTRY), 3: ("s", State.QUEUED),
+               4: ("t", State.ACTIVE), 5: ("u", State.QUEUED)}
+    await crashes.journal(
+        NewSession("u"), RaiseMark("t", 2),
+        *(AcceptPrompt(seq, session, f"{seq}", f"run-{seq}") for seq, (session, _) in prompts.items()),
+        *(MovePrompt(seq, state) for seq, (_, state) in prompts.items()))
+    for _ in range(2):
         async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert w.ends() == [("run-a", "end_turn"), ("run-b", "error")]
-            assert [t.outcome for t in await w.store.transitions(guest.seq)][-1] is Outcome.FOLDED
-            assert w.messages() == [USER, NORMAL, USER, USER, ERROR]
+            await until(lambda: not any(map(w.runtime.is_busy, "stu")))
+            assert w.ends("s") == [("run-1", "error"), ("run-3", "end_turn")]
+            assert sorted(w.ends("t")) == [("run-2", "canceled"), ("run-4", "error")]
+            assert w.ends("u") == [("run-5", "end_turn")]
+            for session in "stu":
+                told = {message.id.partition("-")[0] for message in await w.store.messages(session)}
+                assert told == {f"p{seq}" for seq, (where, _) in prompts.items() if where == session}
+            assert [session.mark for session in await w.store.sessions()] == [0, 2, 0]
+            crashes.crash()
 
-    asyncio.run(main())
+
+async def test_a_prompt_that_was_folded_stays_folded(crashes: Crashes) -> None:
+    async with world(crashes.open(), held=["c"]) as w:
+        active, gate = await w.active("a", "run-a")
+        await w.queued("b", "run-b")
+        guest = await w.queued("c")
+        gate.open()
+        await active
+        await w.model.gate("c").reached()  # the turn of b has heard c
+        crashes.crash()
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert w.ends() == [("run-a", "end_turn"), ("run-b", "error")]
+        assert [t.outcome for t in await w.store.transitions(guest.seq)][-1] is Outcome.FOLDED
+        assert w.messages() == [USER, NORMAL, USER, USER, ERROR]
 
 
 @pytest.mark.rule("R17e")
-def test_a_cancel_of_seqs_that_were_never_journaled_does_not_reach_a_prompt_after_the_restart(crashes: Crashes) -> None:
-    async def main() -> None:
-        await crashes.journal(RaiseMark("s", 7))
-        async with world(crashes.open()) as w:
-            handle = await w.accept("a")
-            assert handle.seq > 7
-            assert (await handle).outcome is Outcome.END_TURN
-
-    asyncio.run(main())
+async def test_a_cancel_of_seqs_that_were_never_journaled_does_not_reach_a_prompt_after_the_restart(
+    crashes: Crashes,
+) -> None:
+    await crashes.journal(RaiseMark("s", 7))
+    async with world(crashes.open()) as w:
+        handle = await w.accept("a")
+        assert handle.seq > 7
+        assert (await handle).outcome is Outcome.END_TURN
 
 
 @pytest.mark.parametrize("answers", [0, 1])
-def test_a_crash_during_recovery_leaves_one_ending(crashes: Crashes, answers: int) -> None:
+async def test_a_crash_during_recovery_leaves_one_ending(crashes: Crashes, answers: int) -> None:
     """The ending's messages were written, and the crash came before the prompt's end was."""
-    answer = Message("p1-2", "s", "assistant", (wire_part(ToolCall("c1", "read", "{}")),))
+    answer = MessageRecord("p1-2", "s", "assistant", (wire_part(ToolCall("c1", "read", "{}")),))
+    await crashes.journal(
+        AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
+        *[PutMessage(answer)] * answers)
 
-    async def main() -> None:
-        await crashes.journal(
-            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
-            *[PutMessage(answer)] * answers)
+    class Dying(Meddled, SqliteStore):
+        async def commit(self, steps: CommitRequest) -> CommitAnswer:
+            if any(isinstance(op, MovePrompt) for op in steps.operations):
+                crashes.crash()
+            return await super().commit(steps)
 
-        class Dying(Meddled, SqliteStore):
-            async def commit(self, steps: Steps) -> Answer:
-                if any(isinstance(op, MovePrompt) for op in steps.operations):
-                    crashes.crash()
-                return await super().commit(steps)
-
-        async with world(Dying(crashes.path)) as w:
-            await until(quiet(w))
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert w.messages() == [USER, ERROR, *[("tool", None)] * answers]
-            assert w.ends() == [("run-a", "error")]
-
-    asyncio.run(main())
+    async with world(Dying(crashes.path)) as w:
+        await until(quiet(w))
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert w.messages() == [USER, ERROR, *[("tool", None)] * answers]
+        assert w.ends() == [("run-a", "error")]
 
 
-def test_the_answer_of_another_prompt_is_not_taken_for_its_own(crashes: Crashes) -> None:
-    theirs = Message("p1-2", "s", "assistant", ())
-
-    async def main() -> None:
-        await crashes.journal(
-            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.DONE, Outcome.CANCELED),
-            AppendEvent("s", TERMINAL, {"outcome": "canceled"}, "run-a"), PutMessage(user_message("s", 1, "a")),
-            PutMessage(theirs), AcceptPrompt(12, "s", "b", "run-b"), MovePrompt(12, State.ACTIVE))
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert (await w.store.messages("s"))[1] == theirs
-            assert w.end("run-b")["message_id"].startswith("p12-")
-
-    asyncio.run(main())
+async def test_the_answer_of_another_prompt_is_not_taken_for_its_own(crashes: Crashes) -> None:
+    theirs = MessageRecord("p1-2", "s", "assistant", ())
+    await crashes.journal(
+        AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.DONE, Outcome.CANCELED),
+        AppendEvent("s", TERMINAL, {"outcome": "canceled"}, "run-a"), PutMessage(user_message("s", 1, "a")),
+        PutMessage(theirs), AcceptPrompt(12, "s", "b", "run-b"), MovePrompt(12, State.ACTIVE))
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert (await w.store.messages("s"))[1] == theirs
+        assert w.end("run-b")["message_id"].startswith("p12-")
 
 
 @pytest.mark.rule("R15c", "R17e")
-def test_closing_leaves_nothing_to_recover(crashes: Crashes) -> None:
-    async def main() -> None:
-        async with world(crashes.open()) as w:
-            await w.active("a", "run-a")
-            await w.queued("b", "run-b")
-        async with world(crashes.open()) as w:
-            assert w.states() == []
-            assert sorted(w.ends()) == [("run-a", "canceled"), ("run-b", "canceled")]
-            assert (await (await w.accept("c", "run-c"))).outcome is Outcome.END_TURN
-
-    asyncio.run(main())
+async def test_closing_leaves_nothing_to_recover(crashes: Crashes) -> None:
+    async with world(crashes.open()) as w:
+        await w.active("a", "run-a")
+        await w.queued("b", "run-b")
+    async with world(crashes.open()) as w:
+        assert w.states() == []
+        assert sorted(w.ends()) == [("run-a", "canceled"), ("run-b", "canceled")]
+        assert (await (await w.accept("c", "run-c"))).outcome is Outcome.END_TURN
 
 
-def test_a_turn_that_goes_on_after_a_summary_is_interrupted_like_any_other(crashes: Crashes) -> None:
-    async def main() -> None:
-        summary = Message("p1-3", "s", "system", ({"type": "text", "data": {
-            "text": "Summary of the conversation so far: none"}},))
-        ended = finished(Message("p1-2", "s", "assistant", ()), FinishReason.ERROR)
-        await crashes.journal(
-            AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
-            PutMessage(ended), PutMessage(summary), MovePrompt(1, State.QUEUED), MovePrompt(1, State.ACTIVE))
-        async with world(crashes.open()) as w:
-            await until(quiet(w))
-            assert w.messages() == [USER, ERROR, ("system", None), ERROR]
-            assert w.ends() == [("run-a", "error")]
-
-    asyncio.run(main())
+async def test_a_turn_that_goes_on_after_a_summary_is_interrupted_like_any_other(crashes: Crashes) -> None:
+    summary = MessageRecord("p1-3", "s", "system", ({"type": "text", "data": {
+        "text": "Summary of the conversation so far: none"}},))
+    ended = finished(MessageRecord("p1-2", "s", "assistant", ()), FinishReason.ERROR)
+    await crashes.journal(
+        AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE), PutMessage(user_message("s", 1, "a")),
+        PutMessage(ended), PutMessage(summary), MovePrompt(1, State.QUEUED), MovePrompt(1, State.ACTIVE))
+    async with world(crashes.open()) as w:
+        await until(quiet(w))
+        assert w.messages() == [USER, ERROR, ("system", None), ERROR]
+        assert w.ends() == [("run-a", "error")]
 
 
 # --- Processes that are killed --------------------------------------------------------------------------------------
@@ -418,21 +382,18 @@ def test_no_kill_undoes_what_a_call_of_the_family_was_answered(tmp_path: Path) -
     assert interrupted, "a hold keeps most prompts from running, and not all"
 
 
-def test_a_session_whose_recovery_fails_in_the_middle_stands_still_and_runs_nothing() -> None:
+async def test_a_session_whose_recovery_fails_in_the_middle_stands_still_and_runs_nothing() -> None:
     def recover_and_fail(step: Port, arg: Argument) -> None:
         recover(step, arg)
         for prompt in step.active:
             step.fire(prompt, Trigger.SETTLE)
 
-    async def main() -> None:
-        store = MemoryStore()
-        await store.write([NewSession("s"), AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE),
-                           AcceptPrompt(2, "s", "b", "run-b"), MovePrompt(2, State.QUEUED)])
-        model = ScriptedModel()
-        broken = REFERENCE.changed("broken", recover={"apply": recover_and_fail})
-        async with Runtime(model, store, protocol=broken) as runtime:
-            with pytest.raises(Stuck, match="no row lets it settle"):
-                await runtime.cancel("s")
-        assert model.calls == 0
-
-    asyncio.run(main())
+    store = MemoryStore()
+    await store.write([NewSession("s"), AcceptPrompt(1, "s", "a", "run-a"), MovePrompt(1, State.ACTIVE),
+                       AcceptPrompt(2, "s", "b", "run-b"), MovePrompt(2, State.QUEUED)])
+    model = ScriptedModel()
+    broken = REFERENCE.changed("broken", recover={"apply": recover_and_fail})
+    async with Runtime(model, store, protocol=broken) as runtime:
+        with pytest.raises(Stuck, match="no row allows settle"):
+            await runtime.cancel("s")
+    assert model.calls == 0

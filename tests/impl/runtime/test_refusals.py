@@ -7,18 +7,15 @@ import pytest
 from cancelmark.impl.runtime.refusals import PAUSES, pause
 
 
-def test_a_call_that_stays_in_vain_is_made_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_stays_in_vain_is_made_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     slept = list[float]()
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    async def call() -> None:
-        for attempts in range(1, 7):
-            await pause(attempts)
-
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    asyncio.run(call())
+    for attempts in range(1, 7):
+        await pause(attempts)
     assert slept == [*PAUSES, PAUSES[-1], PAUSES[-1]]
     assert list(PAUSES) == sorted(PAUSES)
     assert PAUSES[-1] >= 50 * PAUSES[0]

@@ -1,8 +1,8 @@
 """What is not kept for ever: a reader sees each end once, or is told of a gap that covers exactly what it missed."""
 
 import asyncio
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from random import Random
 from time import time
@@ -19,12 +19,12 @@ from cancelmark.impl.store import (
     TERMINAL,
     AppendEvent,
     Broken,
+    ConstraintViolation,
     DropEvent,
     Event,
     MemoryStore,
     NewSession,
     NoRoom,
-    Refused,
     SqliteStore,
     Store,
     StoreError,
@@ -41,7 +41,7 @@ class Reader:
     """Watches, rests, and goes away; comes back with the place that it was told last."""
 
     def __init__(self) -> None:
-        self.place = 0
+        self.offset = 0
         self.watch: Watch | None = None
         self.resting = False
         self.accounted: list[int] = []  # events that it has seen, or was told that it has missed
@@ -50,7 +50,7 @@ class Reader:
 
     def arrive(self, broker: Broker) -> None:
         if self.watch is None:
-            self.watch, self.gone = Watch(broker, self.place), broker.floor
+            self.watch, self.gone = Watch(broker, self.offset), broker.floor
 
     def rest(self) -> None:
         if self.watch and not self.resting:
@@ -72,7 +72,7 @@ class Reader:
         """Takes one notice if there is one. Before that it may be told its place alone, as at the head of a stream."""
         if self.watch is None or self.resting:
             return False
-        self.place = self.watch.place
+        self.offset = self.watch.offset
         try:
             async with asyncio.timeout(patience):
                 while (notice := await self.watch.take()) is None:
@@ -86,9 +86,9 @@ class Reader:
         else:
             assert notice.type == GAP
             self.gaps += 1
-            missed = range(self.place + 1, self.place + notice.payload["missed"] + 1)
+            missed = range(self.offset + 1, self.offset + notice.payload["missed"] + 1)
             self.accounted += [id if id <= self.gone else -id for id in missed]
-        self.place = self.watch.place
+        self.offset = self.watch.offset
         return True
 
 
@@ -168,8 +168,8 @@ class HeldByNobody(Broker):
 class HeldByTheOpen(Broker):
     """Deletes what a reader that rests is still to see, and tells it of a gap though it was not away."""
 
-    def let_rest(self, subscription: Subscription) -> None:
-        self.leave(subscription)
+    def pause(self, subscription: Subscription) -> None:
+        self.unsubscribe(subscription)
 
 
 class Silent(Broker):
@@ -186,7 +186,7 @@ class Forgetful(Broker):
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> Subscription:
         made = super().subscribe(after, session)
-        made.place = made._read
+        made.offset = made._read
         return made
 
 
@@ -212,43 +212,37 @@ def test_the_random_test_finds_a_broker_that_loses_ends(flawed: Callable[[Store]
 
 # --- one by one
 
-def with_broker(run: Callable[[Store, Broker], Any], events: int = 0) -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * events])
-        broker = Broker(store)
-        await broker.start()
-        await run(store, broker)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def with_broker(events: int = 0) -> AsyncIterator[tuple[Store, Broker]]:
+    store = MemoryStore()
+    await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * events])
+    broker = Broker(store)
+    await broker.start()
+    yield store, broker
 
 
 @pytest.mark.rule("R18c")
-def test_the_floor_stays_below_the_latest_event_and_never_falls() -> None:
-    async def run(store: Store, broker: Broker) -> None:
+async def test_the_floor_stays_below_the_latest_event_and_never_falls() -> None:
+    async with with_broker(10) as (_, broker):
         assert broker.raise_floor(100) == 9
         assert broker.raise_floor(3) == 9
 
-    with_broker(run, 10)
-
 
 @pytest.mark.rule("R18c", "R29e")
-def test_a_gap_is_told_until_it_is_taken_and_is_not_held_against_the_floor() -> None:
-    async def run(store: Store, broker: Broker) -> None:
+async def test_a_gap_is_told_until_it_is_taken_and_is_not_held_against_the_floor() -> None:
+    async with with_broker(10) as (store, broker):
         await drop_events(store, broker, Keep(number=5), 0)
         first = broker.subscribe(2)
-        assert (first.place, first.needed) == (2, 5)
+        assert (first.offset, first.needed) == (2, 5)
         first.close()
-        again = broker.subscribe(first.place)
+        again = broker.subscribe(first.offset)
         assert await anext(again) == Update("", GAP, {"missed": 3})
-        assert again.place == 5
+        assert again.offset == 5
         event = await anext(again)
         assert isinstance(event, Event)
         assert event.id == 6
         fresh = broker.subscribe(5)
         assert isinstance(await anext(fresh), Event)
-
-    with_broker(run, 10)
 
 
 def test_a_floor_is_found_again_after_a_restart(tmp_path: Path) -> None:
@@ -266,7 +260,7 @@ def test_a_floor_is_found_again_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(second())
 
 
-def test_events_go_by_age_and_in_small_commits() -> None:
+async def test_events_go_by_age_and_in_small_commits() -> None:
     sizes: list[int] = []
 
     class Counting(MemoryStore):
@@ -274,100 +268,90 @@ def test_events_go_by_age_and_in_small_commits() -> None:
             sizes.append(len(batch))
             return await super().write(batch)
 
-    async def main() -> None:
-        store = Counting()
-        await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * 500])
-        broker = Broker(store)
-        await broker.start()
-        sizes.clear()
-        await drop_events(store, broker, Keep(age=30 * DAY), int(time()) + 29 * DAY)
-        assert await store.first_event() == 1
-        await drop_events(store, broker, Keep(age=30 * DAY), int(time()) + 31 * DAY)
-        assert await store.first_event() == 500
-        assert max(sizes) == PIECE
-
-    asyncio.run(main())
+    store = Counting()
+    await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * 500])
+    broker = Broker(store)
+    await broker.start()
+    sizes.clear()
+    await drop_events(store, broker, Keep(age=30 * DAY), int(time()) + 29 * DAY)
+    assert await store.first_event() == 1
+    await drop_events(store, broker, Keep(age=30 * DAY), int(time()) + 31 * DAY)
+    assert await store.first_event() == 500
+    assert max(sizes) == PIECE
 
 
 # --- prompts
 
 @pytest.mark.rule("R22a", "R22b", "R22c", "R22d")
 @pytest.mark.parametrize("keep", [Keep(number=2), Keep(age=DAY)])
-def test_prompts_that_are_done_are_forgotten_and_their_run_ids_are_not(tmp_path: Path, keep: Keep) -> None:
-    async def main() -> None:
-        workspaces = Workspaces(ScriptedModel(), tmp_path)
-        await workspaces.start()
-        workspace = await workspaces.open("/tmp")
-        await workspaces.ready(workspace)
-        session = (await workspace.create_session("")).id
-        runtime, store = workspace.runtime, workspace.runtime.store
-        for number in range(8):
-            await workspace.accept(session, f"text {number}", f"run {number}" if number % 2 else None)
-            while runtime.is_busy():
-                await asyncio.sleep(0.01)
-        said = await store.messages(session)
-        await forget_prompts(store, keep, int(time()) + 2 * DAY)
-        kept = [prompt.seq for prompt in await store.prompts(session, 100)]
-        assert kept == ([7, 8] if keep.number else [8])
-        assert await store.messages(session) == said
-        assert (await workspace.accept(session, "text 1", "run 1")).seq == 2
-        with pytest.raises(RunIdInUse):
-            await workspace.accept(session, "text 3", "run 1")
-        assert (await workspace.accept(session, "text 8", None)).seq > 8
-        await workspaces.close()
-
-    asyncio.run(main())
+async def test_prompts_that_are_done_are_forgotten_and_their_run_ids_are_not(tmp_path: Path, keep: Keep) -> None:
+    workspaces = Workspaces(ScriptedModel(), tmp_path)
+    await workspaces.start()
+    workspace = await workspaces.open("/tmp")
+    await workspaces.ready(workspace)
+    session = (await workspace.create_session("")).id
+    runtime, store = workspace.runtime, workspace.runtime.store
+    for number in range(8):
+        await workspace.accept(session, f"text {number}", f"run {number}" if number % 2 else None)
+        while runtime.is_busy():
+            await asyncio.sleep(0.01)
+    said = await store.messages(session)
+    await forget_prompts(store, keep, int(time()) + 2 * DAY)
+    kept = [prompt.seq for prompt in await store.prompts(session, 100)]
+    assert kept == ([7, 8] if keep.number else [8])
+    assert await store.messages(session) == said
+    assert (await workspace.accept(session, "text 1", "run 1")).seq == 2
+    with pytest.raises(RunIdInUse):
+        await workspace.accept(session, "text 3", "run 1")
+    assert (await workspace.accept(session, "text 8", None)).seq > 8
+    await workspaces.close()
 
 
 @pytest.mark.rule("R18c")
-def test_a_handle_whose_end_is_gone_does_not_wait_for_it() -> None:
-    async def main() -> None:
-        store = MemoryStore()
-        runtime = Runtime(ScriptedModel(), store)
-        await runtime.start()
-        await runtime.create_session("s")
-        handles = [await runtime.accept("s", f"text {number}", f"run {number}") for number in range(4)]
-        for handle in handles:
-            await handle
-        await drop_events(store, runtime.broker, Keep(number=1), 0)
-        async with asyncio.timeout(30):
-            assert [notice async for notice in handles[1].events() if isinstance(notice, Event)] == []
-            assert len([notice async for notice in handles[3].events() if isinstance(notice, Event)]) == 1
-        await runtime.close()
-
-    asyncio.run(main())
+async def test_a_handle_whose_end_is_gone_does_not_wait_for_it() -> None:
+    store = MemoryStore()
+    runtime = Runtime(ScriptedModel(), store)
+    await runtime.start()
+    await runtime.create_session("s")
+    handles = [await runtime.accept("s", f"text {number}", f"run {number}") for number in range(4)]
+    for handle in handles:
+        await handle
+    await drop_events(store, runtime.broker, Keep(number=1), 0)
+    async with asyncio.timeout(30):
+        assert [notice async for notice in handles[1].events() if isinstance(notice, Event)] == []
+        assert len([notice async for notice in handles[3].events() if isinstance(notice, Event)]) == 1
+    await runtime.close()
 
 
 # --- the workspace does it by itself
 
 @pytest.mark.parametrize("error", [
     StoreError("here", "it failed", "wait"), NoRoom("here", "it is full", "wait"), Unconfirmed("here", "?", "wait"),
-    Refused("here", DropEvent(1)), Unstorable("here", "a value", "change it"), Broken("here", "it failed", "look"),
+    ConstraintViolation("here", DropEvent(1)), Unstorable("here", "a value", "change it"),
+    Broken("here", "it failed", "look"),
     RuntimeError("a bug"), OSError("a disk"), TimeoutError(),
 ], ids=lambda error: type(error).__name__)
-def test_whatever_fails_in_one_round_the_next_one_happens(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whatever_fails_in_one_round_the_next_one_happens(
+    error: Exception, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cancelmark.impl.runtime.retention.PERIOD", 0.001)
+    store, failures = MemoryStore(), [error] * 3
 
-    async def main() -> None:
-        store, failures = MemoryStore(), [error] * 3
+    async def fail(*_: object) -> int:
+        if failures:
+            raise failures.pop()
+        return await MemoryStore.first_event(store)
 
-        async def fail(*_: object) -> int:
-            if failures:
-                raise failures.pop()
-            return await MemoryStore.first_event(store)
-
-        await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * 9])
-        broker = Broker(store)
-        await broker.start()
-        store.first_event = fail  # type: ignore[method-assign]
-        loop = asyncio.ensure_future(Retention(events=Keep(number=2)).apply_for_ever(store, broker))
-        async with asyncio.timeout(60):
-            while await MemoryStore.first_event(store) < 8:
-                assert not loop.done()
-                await asyncio.sleep(0.001)
-        loop.cancel()
-
-    asyncio.run(main())
+    await store.write([NewSession("s"), *[AppendEvent("s", TERMINAL, {})] * 9])
+    broker = Broker(store)
+    await broker.start()
+    store.first_event = fail  # type: ignore[method-assign]
+    loop = asyncio.ensure_future(Retention(events=Keep(number=2)).apply_for_ever(store, broker))
+    async with asyncio.timeout(60):
+        while await MemoryStore.first_event(store) < 8:
+            assert not loop.done()
+            await asyncio.sleep(0.001)
+    loop.cancel()
 
 
 def test_a_workspace_lets_go_of_what_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,5 +386,5 @@ def test_how_much_is_kept_is_a_number_or_an_age(text: str, keep: Keep) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "0d", "-1", "1.5", "30 d", "d", "1y", "٣", "9" * 13])
 def test_what_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="give a number such as"):
+    with pytest.raises(ValueError, match="expected a count such as"):
         parse_keep(text)

@@ -6,7 +6,7 @@ Those that the models and the server show too are in `test_behaviours`.
 import asyncio
 
 import pytest
-from support.runtimes import OpenStore, World, on_both_stores, play, until
+from support.runtimes import World, until
 
 from cancelmark.impl.runtime import Closing, Refusal, RunIdInUse
 from cancelmark.model.lifecycle import Outcome, State
@@ -16,7 +16,6 @@ USER, CANCELED, NORMAL = ("user", None), ("assistant", "canceled"), ("assistant"
 
 # --- Reservations ---------------------------------------------------------------------------------------------------
 
-@on_both_stores
 async def test_releasing_an_accepted_prompt_twice_has_no_effect_the_second_time(w: World) -> None:
     w.runtime.holding = True
     handle, other = await w.accept("a", "run-a"), await w.accept("b", "run-b")
@@ -28,7 +27,6 @@ async def test_releasing_an_accepted_prompt_twice_has_no_effect_the_second_time(
     assert [(await h).outcome for h in (handle, other)] == [Outcome.END_TURN, Outcome.END_TURN]
 
 
-@on_both_stores
 async def test_releasing_a_prompt_that_is_done_is_safe(w: World) -> None:
     handle = await w.accept("a", "run-a")
     await handle
@@ -39,7 +37,6 @@ async def test_releasing_a_prompt_that_is_done_is_safe(w: World) -> None:
 # --- Entry ----------------------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R23a", "R23b")
-@on_both_stores
 async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before_its_first_step(w: World) -> None:
     await w.accept("a")
     await w.runtime.cancel("s")  # the turn's task has been made, and may not have begun
@@ -48,7 +45,6 @@ async def test_the_canceled_turn_is_written_even_when_the_run_is_canceled_before
 
 
 @pytest.mark.rule("R23b")
-@on_both_stores
 async def test_if_the_user_message_exists_already_only_the_assistant_message_is_written(w: World) -> None:
     handle, _ = await w.active("a")
     await until(lambda: len(w.messages()) == 2)
@@ -62,7 +58,6 @@ async def test_if_the_user_message_exists_already_only_the_assistant_message_is_
 # --- Backend --------------------------------------------------------------------------------------------------------
 
 @pytest.mark.rule("R1c")
-@on_both_stores
 async def test_an_empty_prompt_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     for text in ("", "  \n"):
         with pytest.raises(Refusal, match="empty"):
@@ -71,7 +66,6 @@ async def test_an_empty_prompt_is_a_synchronous_error_and_nothing_is_accepted(w:
 
 
 @pytest.mark.rule("R1c")
-@on_both_stores
 async def test_a_missing_session_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     for attempt in (w.accept("a", session="nowhere"), w.runtime.cancel("nowhere"), w.runtime.clear_queue("nowhere")):
         with pytest.raises(Refusal, match="no session nowhere"):
@@ -80,7 +74,6 @@ async def test_a_missing_session_is_a_synchronous_error_and_nothing_is_accepted(
 
 
 @pytest.mark.rule("R1c", "R22a")
-@on_both_stores
 async def test_a_run_id_in_use_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
     await w.active("a", "run-a")
     for session in "st":
@@ -89,34 +82,20 @@ async def test_a_run_id_in_use_is_a_synchronous_error_and_nothing_is_accepted(w:
     assert len(w.states()) == 1
 
 
-@on_both_stores
 async def test_an_empty_run_id_is_none(w: World) -> None:
     handles = [await w.accept(text, "") for text in "ab"]
     assert [handle.run_id for handle in handles] == [None, None]
 
 
 @pytest.mark.rule("R1c", "R15a")
-def test_a_closing_runtime_is_a_synchronous_error_and_nothing_is_accepted(open_store: OpenStore) -> None:
-    async def story(w: World) -> None:
-        handle, _ = await w.active("a", "run-a")
-        closing = asyncio.ensure_future(w.runtime.close())
-        await asyncio.sleep(0)
-        with pytest.raises(Closing):
-            await w.accept("b", "run-b")
-        await closing
-        assert (await handle).outcome is Outcome.CANCELED
-        with pytest.raises(Closing):
-            await w.accept("c", "run-c")
+async def test_a_closing_runtime_is_a_synchronous_error_and_nothing_is_accepted(w: World) -> None:
+    handle, _ = await w.active("a", "run-a")
+    closing = asyncio.ensure_future(w.runtime.close())
+    await asyncio.sleep(0)
+    with pytest.raises(Closing):
+        await w.accept("b", "run-b")
+    await closing
+    assert (await handle).outcome is Outcome.CANCELED
+    with pytest.raises(Closing):
+        await w.accept("c", "run-c")
 
-    play(open_store(), story)
-
-
-@pytest.mark.rule("R15c")
-def test_shutdown_waits_for_the_run(open_store: OpenStore) -> None:
-    async def story(w: World) -> None:
-        handle, _ = await w.active("a", "run-a")
-        await w.runtime.close()
-        assert (await handle).outcome is Outcome.CANCELED
-        assert w.model.running == 0
-
-    play(open_store(), story)

@@ -369,8 +369,8 @@ class CancelReachesEverySession(Held):
 #   CancelReachesEverySession        11           10
 BUGS: dict[type[Held], str] = {
     MarkNotKept: "starts, but",
-    EndPublishedTwice: "has 2 ends",
-    QueueDroppedInSilence: "(has 0 ends|starts, but nothing more)",
+    EndPublishedTwice: "has 2 terminal events",
+    QueueDroppedInSilence: "(has 0 terminal events|starts, but nothing more)",
     CancelReachesEverySession: "ends canceled( without a start)?, but",
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cancelmark.impl.runtime import tasks
-from cancelmark.impl.runtime.tasks import cancel_all, has_succeeded, outlast
+from cancelmark.impl.runtime.tasks import cancel_all, has_succeeded, wait_through_cancel
 
 
 async def work(waits: int, error: Exception | None = None) -> int:
@@ -27,7 +27,7 @@ async def begin(task: Coroutine[Any, Any, int]) -> "asyncio.Task[int]":
 
 async def follow(task: "asyncio.Task[int]", said: list[str]) -> int:
     """Waits for the work, does what must follow, and only then lets itself be canceled."""
-    canceled = await outlast(task)
+    canceled = await wait_through_cancel(task)
     said.append(f"the work gave {task.result()}")
     if canceled:
         raise canceled
@@ -35,56 +35,44 @@ async def follow(task: "asyncio.Task[int]", said: list[str]) -> int:
 
 
 @pytest.mark.parametrize("waits", [0, 1, 5])
-def test_who_waits_gets_the_result_or_the_error_of_the_work(waits: int) -> None:
-    async def main() -> None:
-        assert await follow(await begin(work(waits)), []) == 42
-        failed = await begin(work(waits, ZeroDivisionError("oops")))
-        with pytest.raises(ZeroDivisionError, match="oops"):
-            await follow(failed, [])
-
-    asyncio.run(main())
+async def test_who_waits_gets_the_result_or_the_error_of_the_work(waits: int) -> None:
+    assert await follow(await begin(work(waits)), []) == 42
+    failed = await begin(work(waits, ZeroDivisionError("oops")))
+    with pytest.raises(ZeroDivisionError, match="oops"):
+        await follow(failed, [])
 
 
 @pytest.mark.parametrize("cancels", [1, 3])
-def test_who_is_canceled_waits_on_and_does_what_must_follow(cancels: int) -> None:
-    async def main() -> None:
-        said: list[str] = []
-        caller = await begin(follow(await begin(work(9)), said))
-        for _ in range(cancels):
-            caller.cancel()
-            await asyncio.sleep(0)
-            assert not caller.done()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        assert said == ["the work gave 42"]
-
-    asyncio.run(main())
-
-
-def test_who_is_canceled_is_canceled_also_when_the_work_fails() -> None:
-    async def main() -> None:
-        said: list[str] = []
-        caller = await begin(follow(await begin(work(5, ZeroDivisionError("oops"))), said))
+async def test_who_is_canceled_waits_on_and_does_what_must_follow(cancels: int) -> None:
+    said: list[str] = []
+    caller = await begin(follow(await begin(work(9)), said))
+    for _ in range(cancels):
         caller.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await caller
-        assert said == []
-
-    asyncio.run(main())
-
-
-def test_work_has_succeeded_when_it_is_done_without_error_or_cancel() -> None:
-    async def main() -> None:
-        tasks = [await begin(work(*how)) for how in ((9,), (0,), (0, ZeroDivisionError("oops")), (9,))]
-        tasks[3].cancel()
         await asyncio.sleep(0)
-        assert [has_succeeded(task) for task in tasks] == [False, True, False, False]
-        await tasks[0]
+        assert not caller.done()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert said == ["the work gave 42"]
 
-    asyncio.run(main())
+
+async def test_who_is_canceled_is_canceled_also_when_the_work_fails() -> None:
+    said: list[str] = []
+    caller = await begin(follow(await begin(work(5, ZeroDivisionError("oops"))), said))
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert said == []
 
 
-def test_a_task_that_swallows_a_cancel_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_has_succeeded_when_it_is_done_without_error_or_cancel() -> None:
+    tasks = [await begin(work(*how)) for how in ((9,), (0,), (0, ZeroDivisionError("oops")), (9,))]
+    tasks[3].cancel()
+    await asyncio.sleep(0)
+    assert [has_succeeded(task) for task in tasks] == [False, True, False, False]
+    await tasks[0]
+
+
+async def test_a_task_that_swallows_a_cancel_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "AGAIN", 0.01)
     swallowed: list[str] = []
 
@@ -97,12 +85,9 @@ def test_a_task_that_swallows_a_cancel_is_asked_again(monkeypatch: pytest.Monkey
                     raise
                 swallowed.append("a cancel")
 
-    async def main() -> None:
-        begun = [asyncio.ensure_future(swallow()), asyncio.ensure_future(asyncio.sleep(60))]
-        await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            await cancel_all([*begun, asyncio.ensure_future(asyncio.sleep(0))])
-        assert all(task.cancelled() for task in begun)
-        assert len(swallowed) == 2
-
-    asyncio.run(main())
+    begun = [asyncio.ensure_future(swallow()), asyncio.ensure_future(asyncio.sleep(60))]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await cancel_all([*begun, asyncio.ensure_future(asyncio.sleep(0))])
+    assert all(task.cancelled() for task in begun)
+    assert len(swallowed) == 2

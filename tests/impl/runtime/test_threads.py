@@ -20,8 +20,9 @@ from typing import Any
 
 import pytest
 from support.budget import effort
+from support.replayed_sessions import restored
 
-from cancelmark.impl.runtime.session import Counter, Effects, Prompt, Session
+from cancelmark.impl.runtime.session import Counter, LivePrompt, Session, TakenStep
 from cancelmark.model import oracle
 from cancelmark.model.actions import FINISH, Variant
 from cancelmark.model.effects import End, Start
@@ -49,11 +50,11 @@ class Hammer:
 
     sessions: list[Session]
     seed: int
-    seen: dict[Prompt, oracle.Prompt] = field(default_factory=dict)
+    seen: dict[LivePrompt, oracle.Prompt] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     spans: list[tuple[int, Span]] = field(default_factory=list)  # of all calls, each with its thread
     errors: list[str] = field(default_factory=list)
-    work: deque[tuple[str, Prompt]] = field(default_factory=deque)  # what somebody must do next
+    work: deque[tuple[str, LivePrompt]] = field(default_factory=deque)  # what somebody must do next
     writing: threading.Lock = field(default_factory=threading.Lock)
     together: threading.Barrier = field(default_factory=lambda: threading.Barrier(THREADS))
 
@@ -134,8 +135,9 @@ class Hammer:
             self.timed(thread, session, "settle", prompt)
 
     def timed(
-        self, thread: int, session: Session, action: str, prompt: Prompt | None = None, variant: Outcome | None = None,
-    ) -> tuple[Effects, Span]:
+        self, thread: int, session: Session, action: str, prompt: LivePrompt | None = None,
+        variant: Outcome | None = None,
+    ) -> tuple[TakenStep, Span]:
         """The call with its real times. All that it brings about was seen in that span."""
         begin = perf_counter_ns()
         effects = session.take(action, prompt, variant)
@@ -190,7 +192,7 @@ class Unlocked(Session):
 class AsksTooEarly(Session):
     """A prompt enters by the mark as it was before the lock was taken."""
 
-    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+    def take(self, action: str, prompt: LivePrompt | None = None, variant: Variant = None) -> TakenStep:
         if action != "enter":
             return super().take(action, prompt, variant)
         asked = self.mark
@@ -205,11 +207,11 @@ class AsksTooEarly(Session):
 class LetsGoTooEarly(Session):
     """A turn ends in one step, and the next one starts in another."""
 
-    def take(self, action: str, prompt: Prompt | None = None, variant: Variant = None) -> Effects:
+    def take(self, action: str, prompt: LivePrompt | None = None, variant: Variant = None) -> TakenStep:
         if action != "finish" or prompt is None:
             return super().take(action, prompt, variant)
         with self._lock:
-            effects = self.effects = Effects(action, prompt, variant)
+            effects = self.effects = TakenStep(action, prompt, variant)
             self.fire(prompt, FINISH[variant])
             following = self.queue[:1]
         sleep(0)
@@ -232,8 +234,8 @@ class CountsTwice(Counter):
 
 @pytest.mark.parametrize(("make", "counter", "noticed"), [
     (Unlocked, Counter, "Error|IllegalTrigger|rule: "),
-    (AsksTooEarly, Counter, r"starts( again)?, but could only end canceled\. The rule: no start after a cancel"),
-    (LetsGoTooEarly, Counter, "no row lets it start"),
+    (AsksTooEarly, Counter, r"starts( again)?, but could only end canceled\. The rule: a prompt must not start after"),
+    (LetsGoTooEarly, Counter, "no row allows start"),
     (Session, CountsTwice, "Error|IllegalTrigger|rule: "),
 ])
 def test_threads_find_a_lock_that_is_not_held(make: type[Session], counter: type[Counter], noticed: str) -> None:
@@ -271,12 +273,12 @@ def test_every_action_is_tried() -> None:
 def test_a_step_takes_the_lock_once_and_lets_it_go(name: str, state: State | None) -> None:
     action = REFERENCE.action(name)
     waiting = [(2, "", None, State.QUEUED)] if name == "step" else []
-    session = Session.restored("s", Counter(2), 0, [*([(1, "", None, state)] if state else []), *waiting])
+    session = restored("s", Counter(2), 0, [*([(1, "", None, state)] if state else []), *waiting])
     session.down = action.while_down
     lock = session._lock = Watched()  # type: ignore[assignment]
     take = session._take
 
-    def watched(*arguments: Any) -> Effects:
+    def watched(*arguments: Any) -> TakenStep:
         assert lock.held
         return take(*arguments)
 
@@ -290,7 +292,7 @@ def test_a_step_takes_the_lock_once_and_lets_it_go(name: str, state: State | Non
     step()
     assert (lock.taken, lock.held) == (1, False)
     session.down = not action.while_down
-    session.prompts[1] = Prompt(session, 1)
+    session.prompts[1] = LivePrompt(session, 1)
     with pytest.raises(RuntimeError, match="down"):
         step()
     assert (lock.taken, lock.held) == (2, False)

@@ -25,7 +25,7 @@ from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
 from cancelmark.impl.runtime.refusals import Busy, NoPrompt, TooLate
 from cancelmark.impl.runtime.trace import SCHEMA, TraceWriter, schema
-from cancelmark.impl.store import Answer, MemoryStore, SqliteStore, Steps
+from cancelmark.impl.store import CommitAnswer, CommitRequest, MemoryStore, SqliteStore
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
 from cancelmark.model.family import FAMILY_ACTIONS, Feature
@@ -163,7 +163,7 @@ class Suspending(Meddled, MemoryStore):
         super().__init__()
         self._random = random
 
-    async def commit(self, steps: Steps) -> Answer:
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
         for _ in range(self._random.randrange(4)):
             await asyncio.sleep(0)
         return await super().commit(steps)
@@ -246,7 +246,7 @@ def test_a_cancel_that_comes_while_a_prompt_is_being_accepted_is_told_after_it(t
     go_on = asyncio.Event()
 
     class Slow(Meddled, MemoryStore):
-        async def commit(self, steps: Steps) -> Answer:
+        async def commit(self, steps: CommitRequest) -> CommitAnswer:
             answer = await super().commit(steps)
             if getattr(steps.operations[0], "run_id", None) == "run-a":
                 await go_on.wait()
@@ -288,20 +288,16 @@ def test_the_replay_complains_of_a_changed_line(tmp_path: Path, change: str) -> 
         Replay().play(lines)
 
 
-def test_the_replay_complains_of_a_runtime_that_does_not_ask_the_mark(tmp_path: Path) -> None:
+async def test_the_replay_complains_of_a_runtime_that_does_not_ask_the_mark(tmp_path: Path) -> None:
     """It asks for the busy session before the mark."""
     deaf = REFERENCE.changed("deaf", guards={Guard.COVERED: lambda port, prompt: False})
-
-    async def main() -> None:
-        with TraceWriter(tmp_path / "trace.ndjson") as trace:
-            async with Runtime(ScriptedModel(), protocol=deaf, trace=trace) as runtime:
-                await runtime.create_session("s")
-                runtime.counter.next()
-                await runtime.cancel("s")
-                runtime.counter.latest = 0  # so that the next prompt is covered by it
-                await (await runtime.accept("s", "a"))
-
-    asyncio.run(main())
+    with TraceWriter(tmp_path / "trace.ndjson") as trace:
+        async with Runtime(ScriptedModel(), protocol=deaf, trace=trace) as runtime:
+            await runtime.create_session("s")
+            runtime.counter.next()
+            await runtime.cancel("s")
+            runtime.counter.latest = 0  # so that the next prompt is covered by it
+            await (await runtime.accept("s", "a"))
     with pytest.raises(AssertionError):
         replayed(tmp_path / "trace.ndjson")
 
@@ -322,16 +318,12 @@ def test_the_schema_is_a_schema_and_is_published() -> None:
     assert (ROOT / "specs" / "trace.schema.json").read_text() == schema()
 
 
-def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_is_full_ends_the_trace_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
     if not Path("/dev/full").exists() and os.environ.get("CI") != "true":
         pytest.skip("this system has no device that is always full")
-
-    async def main() -> None:
-        with TraceWriter("/dev/full") as trace:
-            async with Runtime(ScriptedModel(), trace=trace) as runtime:
-                await runtime.create_session("s")
-                assert (await (await runtime.accept("s", "a"))).outcome is Outcome.END_TURN
-
-    asyncio.run(main())
+    with TraceWriter("/dev/full") as trace:
+        async with Runtime(ScriptedModel(), trace=trace) as runtime:
+            await runtime.create_session("s")
+            assert (await (await runtime.accept("s", "a"))).outcome is Outcome.END_TURN
     assert [r.getMessage().split(":")[1] for r in caplog.records if r.levelno >= logging.ERROR] == [
-        " the trace ends here"]
+        " trace write failed, tracing stopped"]

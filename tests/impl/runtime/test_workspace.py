@@ -26,42 +26,38 @@ async def come_all_at_once(calls: list[Awaitable[object]]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_a_session_has_no_more_prompts_than_its_limit_however_many_come_at_once(limit: int, tmp_path: Path) -> None:
-    async def main() -> None:
-        scenes = Scenes()
-        gates = [scenes.holds(f"{n}") for n in range(limit)]
-        workspaces = Workspaces(scenes.model, tmp_path / "data", queue=limit)
-        workspace = await workspaces.open(str(tmp_path))
-        await workspaces.ready(workspace)
-        busy, idle = [(await workspace.create_session("")).id for _ in range(2)]
-        prompts = [workspace.accept(busy, f"{n}", None) for n in range(limit + 7)]
-        assert await come_all_at_once(list(prompts)) == (limit, 7)
-        assert await come_all_at_once([workspace.accept(idle, "elsewhere", None)]) == (1, 0)
-        for gate in gates:
-            gate.open()
-        while workspace.runtime.is_busy():
-            await asyncio.sleep(0.001)
-        assert await come_all_at_once([workspace.accept(busy, "later", None)]) == (1, 0)  # there is room again
-        await workspaces.close()
+async def test_a_session_has_no_more_prompts_than_its_limit_however_many_come_at_once(
+    limit: int, tmp_path: Path,
+) -> None:
+    scenes = Scenes()
+    gates = [scenes.holds(f"{n}") for n in range(limit)]
+    workspaces = Workspaces(scenes.model, tmp_path / "data", queue=limit)
+    workspace = await workspaces.open(str(tmp_path))
+    await workspaces.ready(workspace)
+    busy, idle = [(await workspace.create_session("")).id for _ in range(2)]
+    prompts = [workspace.accept(busy, f"{n}", None) for n in range(limit + 7)]
+    assert await come_all_at_once(list(prompts)) == (limit, 7)
+    assert await come_all_at_once([workspace.accept(idle, "elsewhere", None)]) == (1, 0)
+    for gate in gates:
+        gate.open()
+    while workspace.runtime.is_busy():
+        await asyncio.sleep(0.001)
+    assert await come_all_at_once([workspace.accept(busy, "later", None)]) == (1, 0)  # there is room again
+    await workspaces.close()
 
-    asyncio.run(main())
 
-
-def test_who_is_refused_for_another_reason_leaves_room(tmp_path: Path) -> None:
-    async def main() -> None:
-        workspaces = Workspaces(ScriptedModel(), tmp_path / "data", queue=2)
-        workspace = await workspaces.open(str(tmp_path))
-        await workspaces.ready(workspace)
-        session = (await workspace.create_session("")).id
-        seq = (await workspace.accept(session, "a", "run-a")).seq
-        for _ in range(5):
-            assert (await workspace.accept(session, "a", "run-a")).seq == seq  # the store refuses it each time
-        while workspace.runtime.is_busy():
-            await asyncio.sleep(0.001)
-        assert await come_all_at_once([workspace.accept(session, f"{n}", None) for n in range(2)]) == (2, 0)
-        await workspaces.close()
-
-    asyncio.run(main())
+async def test_who_is_refused_for_another_reason_leaves_room(tmp_path: Path) -> None:
+    workspaces = Workspaces(ScriptedModel(), tmp_path / "data", queue=2)
+    workspace = await workspaces.open(str(tmp_path))
+    await workspaces.ready(workspace)
+    session = (await workspace.create_session("")).id
+    seq = (await workspace.accept(session, "a", "run-a")).seq
+    for _ in range(5):
+        assert (await workspace.accept(session, "a", "run-a")).seq == seq  # the store refuses it each time
+    while workspace.runtime.is_busy():
+        await asyncio.sleep(0.001)
+    assert await come_all_at_once([workspace.accept(session, f"{n}", None) for n in range(2)]) == (2, 0)
+    await workspaces.close()
 
 
 # --- leaving and coming back

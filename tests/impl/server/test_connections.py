@@ -7,7 +7,6 @@ import os
 import resource
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -17,26 +16,18 @@ from uuid import uuid4
 import pytest
 from support.commands import COMMAND
 from support.runtimes import until
-from support.servers import PATIENCE, Place, Process, Server, serving, web
+from support.servers import PATIENCE, Place, Process, Server, placed, web
 
 from cancelmark.impl.files import UsageError
 from cancelmark.impl.server import connections, listening
 from cancelmark.impl.server.connections import LASTS, READ_SIZE, Connection, Phase
 from cancelmark.impl.server.listening import OWN_FILES, WORKSPACE_FILES, plan_files
-from cancelmark.impl.server.logs import Once
+from cancelmark.impl.server.logs import RateLimitFilter
 from cancelmark.impl.server.site import Limits
 
 HEAD = b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\n"
 POST = b"POST /v1/workspaces HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n"
 SOON = 0.2  # seconds
-
-
-def play(story: Callable[[Server, Place], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with serving(**options) as server, server.client() as http:
-            await story(server, await server.workspace(http))
-
-    asyncio.run(main())
 
 
 async def connect(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -69,10 +60,9 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
     (HEAD + b"x-more: " + b"x" * 5000, b"HTTP/1.1 408 "),
     (HEAD + b"\r\n" + HEAD[:20], b"HTTP/1.1 200 "),
 ], ids=["nothing", "a byte", "all but the end", "much", "a second one"])
-def test_a_head_has_a_time_as_a_whole(sent: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_has_a_time_as_a_whole(sent: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LASTS, Phase.HEAD, SOON)
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, _):
         reader, writer = await connect(server)
         writer.write(sent)
         trickling = asyncio.ensure_future(trickle(writer, b"x" * 100_000 if sent else b""))
@@ -82,19 +72,16 @@ def test_a_head_has_a_time_as_a_whole(sent: bytes, answer: bytes, monkeypatch: p
         trickling.cancel()
         writer.close()
 
-    play(story)
-
 
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
 @pytest.mark.parametrize("framing", ["content-length: 100000", "transfer-encoding: chunked"])
 @pytest.mark.parametrize("call", ["POST /v1/workspaces", "POST /v1/clients", "DELETE /v1/workspaces/x",
                                   "GET /v1/health"])
-def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
+async def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
         call: str, framing: str, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LASTS, Phase.BODY, 2 * SOON)
     monkeypatch.setattr("cancelmark.impl.server.guard.PATIENCE", SOON)
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, _):
         reader, writer = await connect(server)
         writer.write(f"{call} HTTP/1.1\r\nhost: {host}\r\n{framing}\r\n\r\n".encode())
         trickling = asyncio.ensure_future(trickle(writer, b"1\r\nx\r\n" * 10_000))
@@ -103,8 +90,6 @@ def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
         trickling.cancel()
         writer.close()
 
-    play(story)
-
 
 @pytest.mark.parametrize(("kind", "sent"), [
     ("too many", b""), ("malformed", b"nonsense\r\n\r\n"), ("slow head", b"GET /"),
@@ -112,32 +97,28 @@ def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
     ("tiny pieces", POST.replace(b"content-length: 9", b"transfer-encoding: chunked") + b"1\r\nx\r\n" * 1100),
     ("large head", HEAD + b"x-more: " + b"x" * 100_000),
 ])
-def test_a_connection_that_was_told_the_last_word_ends_in_its_time(
+async def test_a_connection_that_was_told_the_last_word_ends_in_its_time(
         kind: str, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not its client reads that, and closes."""
     for phase in (Phase.HEAD, Phase.LEAVING, Phase.BODY):
         monkeypatch.setitem(LASTS, phase, SOON)
-
-    async def story(server: Server, place: Place) -> None:
-        async with place.watching(), place.watching():
-            before = set(server.places.taken)
-            if kind == "too many":
-                server.places.limit = len(before)
-                for connection in before:  # none of them has to go
-                    server.places.enter(connection, None, 0.0)
-            _, writer = await connect(server)
-            await until(lambda: set(server.places.taken) - before)
-            (mine,) = set(server.places.taken) - before
-            writer.write(sent)
-            await until(lambda: mine._leaving or mine.transport.is_closing())
-            await until(lambda: mine not in server.places.taken and mine.transport.is_closing())
-            writer.close()
-
-    play(story)
+    async with placed() as (server, place), place.watching(), place.watching():
+        before = set(server.places.taken)
+        if kind == "too many":
+            server.places.limit = len(before)
+            for connection in before:  # none of them has to go
+                server.places.enter(connection, None, 0.0)
+        _, writer = await connect(server)
+        await until(lambda: set(server.places.taken) - before)
+        (mine,) = set(server.places.taken) - before
+        writer.write(sent)
+        await until(lambda: mine._leaving or mine.transport.is_closing())
+        await until(lambda: mine not in server.places.taken and mine.transport.is_closing())
+        writer.close()
 
 
-def test_nothing_is_done_for_a_request_before_all_of_it_is_there() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_nothing_is_done_for_a_request_before_all_of_it_is_there() -> None:
+    async with placed() as (server, place):
         gate = server.holds("a")
         await place.send("a", "run-a")
         await gate.reached()
@@ -150,15 +131,12 @@ def test_nothing_is_done_for_a_request_before_all_of_it_is_there() -> None:
         gate.open()
         await place.until(lambda prompts: [p.get("outcome") for p in prompts] == ["end_turn"])
 
-    play(story)
-
 
 @pytest.mark.parametrize("times", [1, 200], ids=["one answer", "many answers"])
-def test_who_does_not_take_the_answer_is_cut_off(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_does_not_take_the_answer_is_cut_off(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STUCK", SOON)
     monkeypatch.setitem(LASTS, Phase.WAITING, SOON)
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, _):
         made = socket.socket()
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         made.setblocking(False)
@@ -170,14 +148,11 @@ def test_who_does_not_take_the_answer_is_cut_off(times: int, monkeypatch: pytest
         await until(lambda: len(server.places.taken) <= 1)  # the other is the client of this test
         made.close()
 
-    play(story)
 
-
-def test_who_takes_a_long_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_takes_a_long_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STUCK", 5 * SOON)
     monkeypatch.setitem(LASTS, Phase.WAITING, SOON)
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, place):
         text = "x" * 150_000
         await gather_ends(place, [text] * 4)
         made = socket.socket()
@@ -199,8 +174,6 @@ def test_who_takes_a_long_answer_slowly_gets_all_of_it(monkeypatch: pytest.Monke
         assert loop.time() - began > 5 * SOON, "it took longer than one who takes nothing is given"
         made.close()
 
-    play(story)
-
 
 async def gather_ends(place: Place, texts: list[str]) -> None:
     for text in texts:
@@ -210,8 +183,8 @@ async def gather_ends(place: Place, texts: list[str]) -> None:
 
 # --- too many
 
-def test_when_all_places_are_taken_the_oldest_idle_one_has_to_go() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_when_all_places_are_taken_the_oldest_idle_one_has_to_go() -> None:
+    async with placed(limits=Limits(connections=5)) as (server, place):
         await place.http.aclose()
         await until(lambda: not server.places.taken)
         idle = []
@@ -234,48 +207,44 @@ def test_when_all_places_are_taken_the_oldest_idle_one_has_to_go() -> None:
         for _, writer in idle:
             writer.close()
 
-    play(story, limits=Limits(connections=5))
+
+async def test_strangers_who_hold_every_place_keep_nobody_out_and_no_stream_has_to_go() -> None:
+    async with placed(limits=Limits(connections=20)) as (server, place), place.watching() as watch:
+        strangers = []
+        for n in range(100):
+            strangers.append(await connect(server))
+            strangers[-1][1].write((b"", b"G", HEAD, POST)[n % 4])
+            if n % 10 == 9:
+                async with server.client() as honest:
+                    await place.seen_by(honest).send(f"hello {n}", f"run-{n}")
+                    await watch.end(f"run-{n}")
+        assert not watch.over
+        assert len(server.places.taken) <= 20
+        for _, writer in strangers:
+            writer.close()
 
 
-def test_strangers_who_hold_every_place_keep_nobody_out_and_no_stream_has_to_go() -> None:
-    async def story(server: Server, place: Place) -> None:
-        async with place.watching() as watch:
-            strangers = []
-            for n in range(100):
-                strangers.append(await connect(server))
-                strangers[-1][1].write((b"", b"G", HEAD, POST)[n % 4])
-                if n % 10 == 9:
-                    async with server.client() as honest:
-                        await place.seen_by(honest).send(f"hello {n}", f"run-{n}")
-                        await watch.end(f"run-{n}")
-            assert not watch.over
-            assert len(server.places.taken) <= 20
-            for _, writer in strangers:
-                writer.close()
-
-    play(story, limits=Limits(connections=20))
+async def test_a_stream_that_nobody_reads_has_to_go_before_a_newcomer_is_refused() -> None:
+    async with placed(limits=Limits(connections=3)) as (server, place), place.watching() as watch:
+        reader, writer = await connect(server)
+        writer.write(f"GET {place.url}/events?client_id={uuid4()} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        await reader.readexactly(12)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        while not server.places._stuck:
+            await place.send("x" * 190_000, run := str(uuid4()))
+            await watch.end(run)
+        async with place.watching(), server.client() as newcomer:
+            assert (await newcomer.get("/v1/health")).status_code == 200
+        writer.transport.abort()
 
 
-def test_a_stream_that_nobody_reads_has_to_go_before_a_newcomer_is_refused() -> None:
-    async def story(server: Server, place: Place) -> None:
-        async with place.watching() as watch:
-            reader, writer = await connect(server)
-            writer.write(f"GET {place.url}/events?client_id={uuid4()} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-            await reader.readexactly(12)
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            while not server.places._stuck:
-                await place.send("x" * 190_000, run := str(uuid4()))
-                await watch.end(run)
-            async with place.watching(), server.client() as newcomer:
-                assert (await newcomer.get("/v1/health")).status_code == 200
-            writer.transport.abort()
-
-    play(story, limits=Limits(connections=3))
-
-
-def test_connections_that_are_torn_down_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("connections", [2, 10])
+async def test_connections_that_are_torn_down_leave_nothing_behind(
+    connections: int, caplog: pytest.LogCaptureFixture,
+) -> None:
     """Some before they were accepted, some when they are told that there are too many, some after an answer."""
-    async def story(server: Server, place: Place) -> None:
+    caplog.set_level(logging.INFO)
+    async with placed(limits=Limits(connections=connections)) as (server, place):
         async with place.watching(), place.watching() as watch:
             for n in range(300):
                 made = socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])))
@@ -291,18 +260,14 @@ def test_connections_that_are_torn_down_leave_nothing_behind(caplog: pytest.LogC
         await asyncio.sleep(0)
         gc.collect()
         assert sum(isinstance(each, Connection) for each in gc.get_objects()) < 10, "no timer keeps them"
-
-    with caplog.at_level(logging.INFO):
-        play(story, limits=Limits(connections=2))
-        play(story, limits=Limits(connections=10))
     assert not [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
 
 
 # --- what is looked at at a time
 
-def test_a_body_in_tiny_pieces_is_refused() -> None:
+async def test_a_body_in_tiny_pieces_is_refused() -> None:
     """Each byte costs as much as a hundred others."""
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, place):
         reader, writer = await connect(server)
         writer.write(b"POST /v1/workspaces HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         writer.write(b"1\r\nx\r\n" * 2000)
@@ -315,22 +280,17 @@ def test_a_body_in_tiny_pieces_is_refused() -> None:
 
         assert (await place.http.post("/v1/workspaces", content=pieces())).status_code == 200
 
-    play(story)
 
-
-def test_others_have_their_turn_between_the_parts_of_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_others_have_their_turn_between_the_parts_of_a_large_body(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     take = Connection.data_received
     monkeypatch.setattr(Connection, "data_received", lambda self, data: sizes.append(len(data)) or take(self, data))
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, place):
         await place.send("x" * 190_000)
         reader, writer = await connect(server)
         writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"a: b\r\n" * 40_000 + b"\r\n")
         assert (await read_all(reader)).startswith(b"HTTP/1.1 400 "), "a head is not taken that came fast"
         writer.close()
-
-    play(story)
     assert 0 < max(sizes) <= READ_SIZE
 
 
@@ -354,7 +314,7 @@ def test_with_few_descriptors_strangers_keep_nobody_out_and_the_store_has_its_ow
         asyncio.run(main(server))
         assert server.stop() == 0
     log = server.log.read_text()
-    assert "fewer connections and workspaces" in log
+    assert "limiting connections and workspaces" in log
     assert "Traceback" not in log
     assert len(log.splitlines()) < 10
 
@@ -372,7 +332,7 @@ def test_accepting_pauses_when_there_are_no_descriptors_and_comes_back(tmp_path:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + 3, hard))
         made = [strangers.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(50)]
-        paused = "no connection can be accepted for a second"
+        paused = "accepting failed; pausing for a second"
         while server.log.read_text().count(paused) < 2:
             assert server.process.poll() is None
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
@@ -412,7 +372,7 @@ def test_too_few_descriptors_are_said_so(tmp_path: Path) -> None:
 # --- the log
 
 def test_what_strangers_can_cause_is_logged_once_a_second() -> None:
-    once, passed = Once(), []
+    once, passed = RateLimitFilter(), []
     for n in range(1000):
         record = logging.makeLogRecord({"name": "uvicorn.error", "msg": "Invalid HTTP request received.",
                                         "created": 100 + n / 200})

@@ -20,51 +20,45 @@ def types(watch: Watch) -> list[tuple[str, str | None]]:
 
 
 @pytest.mark.rule("R29f")
-def test_a_failed_run_is_announced_under_its_run_id_right_before_its_end() -> None:
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            place = await server.workspace(http)
-            for text in ("fails", "too"):
-                server.plays(text, (*say("half "), BOOM))
-            gate = server.holds("canceled")
-            async with place.watching() as watch:
-                await place.send("fails", "run-1")
-                await place.send("fine", "run-2")
-                await watch.end("run-2")
-                await place.send("too")  # without a run id
-                await watch.until(lambda w: len(w.of("run_complete")) == 3)
-                await place.send("canceled", "run-4")
-                await place.do("cancel")
-                await watch.end("run-4")
-                gate.open()
-                assert types(watch) == [("agent_event", "run-1"), ("run_complete", "run-1"), ("run_complete", "run-2"),
-                                        ("run_complete", None), ("run_complete", "run-4")]
-                assert watch.of("agent_event") == [
-                    {"type": "error", "session_id": place.session, "run_id": "run-1", "error": "boom"}]
-                check_notices(watch.seen)
-
-    asyncio.run(main())
+async def test_a_failed_run_is_announced_under_its_run_id_right_before_its_end() -> None:
+    async with serving() as server, server.client() as http:
+        place = await server.workspace(http)
+        for text in ("fails", "too"):
+            server.plays(text, (*say("half "), BOOM))
+        gate = server.holds("canceled")
+        async with place.watching() as watch:
+            await place.send("fails", "run-1")
+            await place.send("fine", "run-2")
+            await watch.end("run-2")
+            await place.send("too")  # without a run id
+            await watch.until(lambda w: len(w.of("run_complete")) == 3)
+            await place.send("canceled", "run-4")
+            await place.do("cancel")
+            await watch.end("run-4")
+            gate.open()
+            assert types(watch) == [("agent_event", "run-1"), ("run_complete", "run-1"), ("run_complete", "run-2"),
+                                    ("run_complete", None), ("run_complete", "run-4")]
+            assert watch.of("agent_event") == [
+                {"type": "error", "session_id": place.session, "run_id": "run-1", "error": "boom"}]
+            check_notices(watch.seen)
 
 
 @pytest.mark.rule("R29f", "R29c")
-def test_a_client_that_left_between_notice_and_end_gets_both_again() -> None:
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            place = await server.workspace(http)
-            server.plays("fails", (BOOM,))
-            async with place.watching() as watch:
-                await place.send("before", "run-0")
-                await watch.end("run-0")
-                await place.send("fails", "run-1")
-                await watch.end("run-1")
-            frames = await read_frames(place, "0")
-            (notice,) = [number for number, (_, kind) in enumerate(frames) if kind == "agent_event"]
-            assert [kind for _, kind in frames[notice:]] == ["agent_event", "run_complete"]
-            again = await read_frames(place, frames[notice][0])
-            assert [kind for _, kind in again] == ["agent_event", "run_complete"]
-            assert await read_frames(place, frames[notice + 1][0]) == []
-
-    asyncio.run(main())
+async def test_a_client_that_left_between_notice_and_end_gets_both_again() -> None:
+    async with serving() as server, server.client() as http:
+        place = await server.workspace(http)
+        server.plays("fails", (BOOM,))
+        async with place.watching() as watch:
+            await place.send("before", "run-0")
+            await watch.end("run-0")
+            await place.send("fails", "run-1")
+            await watch.end("run-1")
+        frames = await read_frames(place, "0")
+        (notice,) = [number for number, (_, kind) in enumerate(frames) if kind == "agent_event"]
+        assert [kind for _, kind in frames[notice:]] == ["agent_event", "run_complete"]
+        again = await read_frames(place, frames[notice][0])
+        assert [kind for _, kind in again] == ["agent_event", "run_complete"]
+        assert await read_frames(place, frames[notice + 1][0]) == []
 
 
 async def read_frames(place: Place, after: str) -> list[tuple[str, str]]:
@@ -98,21 +92,18 @@ def test_a_run_that_a_kill_interrupted_is_announced_once_it_has_failed(tmp_path:
 
 
 @pytest.mark.rule("R28b", "R29f")
-def test_a_client_that_waits_shows_the_notice_and_ends_with_the_end() -> None:
-    async def main() -> None:
-        async with serving() as server:
-            server.plays("fails", (*say("half "), BOOM))
-            async with Client(server.url) as client:
-                workspace = await client.open_workspace("/tmp")
-                await client.init_agent(workspace.id)
-                session = await client.create_session(workspace.id, "s")
-                async with RunStream(client, workspace.id, session.id, "fails") as run:
-                    seen = [notice.type async for notice in run.events()]
-                end = await run.end()
-                assert (end.outcome, end.error, end.text) == ("error", "boom", "half ")
-                assert seen[-2:] == ["agent_event", "run_complete"]
-
-    asyncio.run(main())
+async def test_a_client_that_waits_shows_the_notice_and_ends_with_the_end() -> None:
+    async with serving() as server:
+        server.plays("fails", (*say("half "), BOOM))
+        async with Client(server.url) as client:
+            workspace = await client.open_workspace("/tmp")
+            await client.init_agent(workspace.id)
+            session = await client.create_session(workspace.id, "s")
+            async with RunStream(client, workspace.id, session.id, "fails") as run:
+                seen = [notice.type async for notice in run.events()]
+            end = await run.end()
+            assert (end.outcome, end.error, end.text) == ("error", "boom", "half ")
+            assert seen[-2:] == ["agent_event", "run_complete"]
 
 
 def notice(run_id: str = "r", error: str = "boom") -> dict[str, Any]:
@@ -142,14 +133,11 @@ def test_a_server_that_tells_notices_otherwise_is_found_out(seen: list[dict[str,
         check_notices(seen)
 
 
-def test_a_server_in_which_nothing_is_named_sends_no_notice() -> None:
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            place = await server.workspace(http)
-            server.plays("fails", (BOOM,))
-            async with place.watching() as watch:
-                await place.send("fails")
-                await watch.until(lambda w: w.of("run_complete"))
-                assert not watch.of("agent_event")
-
-    asyncio.run(main())
+async def test_a_server_in_which_nothing_is_named_sends_no_notice() -> None:
+    async with serving() as server, server.client() as http:
+        place = await server.workspace(http)
+        server.plays("fails", (BOOM,))
+        async with place.watching() as watch:
+            await place.send("fails")
+            await watch.until(lambda w: w.of("run_complete"))
+            assert not watch.of("agent_event")

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -12,7 +13,7 @@ import pytest
 from support import family_bugs
 from support.family_bugs import KILLED
 from support.postgres import shared_server
-from support.servers import Place, Process, Server, Watch, serving, web
+from support.servers import Place, Process, Server, Watch, placed, serving, web
 
 from cancelmark.impl.client import Client, Refusal
 from cancelmark.impl.models import Finish, FinishReason
@@ -56,28 +57,20 @@ class Scene:
         return [(await self.watch.end(run_id))["outcome"] for run_id in run_ids]
 
 
-def play(story: Callable[[Scene], Awaitable[None]], **where: Any) -> None:
-    async def main() -> None:
-        async with serving(**where) as server, server.client() as http:
-            place = await server.workspace(http)
-            async with place.watching() as watch:
-                await story(Scene(server, place, watch))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def scene(**where: Any) -> AsyncIterator[Scene]:
+    async with placed(**where) as (server, place), place.watching() as watch:
+        yield Scene(server, place, watch)
 
 
-def played(story: Callable[[Scene], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        play(story)
-
-    test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
-    return test
+@pytest.fixture
+def s() -> AbstractAsyncContextManager[Scene]:
+    return scene()
 
 
 # --- revoke
 
 @pytest.mark.rule("R30a", "R30b")
-@played
 async def test_a_revoke_cancels_one_prompt_and_says_what_came_of_it(s: Scene) -> None:
     go = await s.running()
     await s.queue("b", "c")
@@ -93,7 +86,6 @@ async def test_a_revoke_cancels_one_prompt_and_says_what_came_of_it(s: Scene) ->
 
 
 @pytest.mark.rule("R27d", "R30a")
-@played
 async def test_a_revoke_of_nobody_leaves_nothing_behind(s: Scene) -> None:
     other = await s.place.new_session()
     assert (await s.ask("DELETE", "prompts/run:later"))[0] == 404
@@ -103,11 +95,10 @@ async def test_a_revoke_of_nobody_leaves_nothing_behind(s: Scene) -> None:
     assert await s.ends("later") == ["end_turn"]
     assert (await s.ask("DELETE", "prompts/1", session=other))[0] == 404
     code, told = await s.ask("DELETE", "prompts/nobody")
-    assert (code, told["message"]) == (400, "prompt: 'nobody' is no prompt; give its seq, or run:RUN_ID")
+    assert (code, told["message"]) == (400, "prompt: 'nobody' does not name a prompt; give its seq, or run:RUN_ID")
 
 
 @pytest.mark.rule("R9a", "R30a")
-@played
 async def test_a_revoke_of_a_folded_prompt_says_whose_turn_has_taken_it_in(s: Scene) -> None:
     s.server.plays("a", (Wait("a"), *call("c1", "look", {}), Finish(FinishReason.TOOL_USE)), say("done"))
     await s.send("a", "run-a")
@@ -121,7 +112,6 @@ async def test_a_revoke_of_a_folded_prompt_says_whose_turn_has_taken_it_in(s: Sc
 
 
 @pytest.mark.rule("R30a")
-@played
 async def test_a_run_id_may_look_like_a_path(s: Scene) -> None:
     go = await s.running()
     for run_id in ("a/text", "text", "/next", "ü %2F?#", "run:x"):
@@ -139,7 +129,6 @@ async def test_a_run_id_may_look_like_a_path(s: Scene) -> None:
 # --- stop, hold, resume
 
 @pytest.mark.rule("R31a", "R31b")
-@played
 async def test_a_stop_reaches_who_is_in_front_and_keeps_the_queue(s: Scene) -> None:
     assert await s.ask("POST", "stop") == (200, {"stopped": 0, "held": False})
     await s.running()
@@ -155,7 +144,6 @@ async def test_a_stop_reaches_who_is_in_front_and_keeps_the_queue(s: Scene) -> N
 
 
 @pytest.mark.rule("R31c", "R32a", "R32b", "R32d")
-@played
 async def test_a_stop_that_holds_starts_nobody(s: Scene) -> None:
     await s.running()
     await s.queue("b")
@@ -181,7 +169,6 @@ async def test_a_stop_that_holds_starts_nobody(s: Scene) -> None:
 # --- replace, next
 
 @pytest.mark.rule("R33a", "R33b")
-@played
 async def test_a_text_is_replaced_until_its_prompt_begins(s: Scene) -> None:
     go = await s.running()
     await s.queue("b")
@@ -209,9 +196,12 @@ async def test_a_text_is_replaced_until_its_prompt_begins(s: Scene) -> None:
 
 @pytest.mark.rule("R22b", "R22c", "R33a")
 @pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
-def test_a_post_that_is_repeated_is_compared_with_the_text_of_acceptance(store: str, tmp_path: Path) -> None:
+async def test_a_post_that_is_repeated_is_compared_with_the_text_of_acceptance(store: str, tmp_path: Path) -> None:
     """However often the text was replaced since then, and also when the prompt is done."""
-    async def story(s: Scene) -> None:
+    where: Any = {"directory": tmp_path} if store == "sqlite" else {}
+    if store == "postgres":
+        where["database"] = shared_server().url(shared_server().new_database())
+    async with scene(**where) as s:
         async def repeat() -> None:
             for edits, text in enumerate("bcde"):
                 code, answer = await s.send(text, f"run-{text}")
@@ -228,14 +218,8 @@ def test_a_post_that_is_repeated_is_compared_with_the_text_of_acceptance(store: 
         assert await s.ends(*(f"run-{text}" for text in "bcde")) == ["end_turn"] * 4
         await repeat()
 
-    if store == "postgres":
-        play(story, database=shared_server().url(shared_server().new_database()))
-    else:
-        play(story, directory=tmp_path if store == "sqlite" else None)
-
 
 @pytest.mark.rule("R34a", "R34b")
-@played
 async def test_next_goes_ahead_of_all_that_wait(s: Scene) -> None:
     go = await s.running()
     await s.queue("b", "c", "d")
@@ -255,7 +239,6 @@ async def test_next_goes_ahead_of_all_that_wait(s: Scene) -> None:
 # --- if_busy
 
 @pytest.mark.rule("R35a")
-@played
 async def test_reject_wants_an_idle_session_and_a_retry_is_not_refused_by_itself(s: Scene) -> None:
     gate = s.server.holds("a")
     assert (await s.send("a", "run-a", "reject"))[0] == 202
@@ -275,7 +258,6 @@ async def test_reject_wants_an_idle_session_and_a_retry_is_not_refused_by_itself
 
 
 @pytest.mark.rule("R35b")
-@played
 async def test_an_interrupt_stops_what_runs_and_keeps_what_waits(s: Scene) -> None:
     await s.running()
     await s.queue("b")
@@ -286,7 +268,6 @@ async def test_an_interrupt_stops_what_runs_and_keeps_what_waits(s: Scene) -> No
 
 # --- who has called
 
-@played
 async def test_those_who_watch_are_told_what_was_called_and_by_whom(s: Scene) -> None:
     """Of each call that has done something, once; who does not say its name is nobody."""
     go = await s.running()
@@ -311,7 +292,7 @@ async def test_those_who_watch_are_told_what_was_called_and_by_whom(s: Scene) ->
         *({**known, **told, "client_id": me.lower()} for told in mine), {**known, "call": "resume"}]
     s.place.http.headers["Client-Id"] = "x"
     code, told = await s.ask("POST", "cancel")
-    assert (code, told["message"]) == (400, "client-id: 'x' is not a UUID; make one up and keep it")
+    assert (code, told["message"]) == (400, "client-id: 'x' is not a UUID; generate one and keep it")
     del s.place.http.headers["Client-Id"]
 
 
@@ -345,56 +326,49 @@ async def is_held(s: Scene, held: bool = True) -> bool:
 
 
 @pytest.mark.parametrize("call", LOST)
-def test_a_call_whose_answer_is_lost_is_repeated(call: str) -> None:
+async def test_a_call_whose_answer_is_lost_is_repeated(call: str) -> None:
     """The caller hangs up before it has read the answer, and asks again: nothing happens twice."""
     method, path, body, done, again = LOST[call]
-
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            place = await server.workspace(http)
-            async with place.watching() as watch:
-                s = Scene(server, place, watch)
-                go = await s.running()
-                await s.queue("b", "c")
-                gate = server.holds("b")
-                if call == "resume":
-                    await s.ask("POST", "hold")
-                await hang_up(server.url, method, f"{place.url}/agent/sessions/{place.session}/{path}", body)
-                while not await done(s):
-                    await asyncio.sleep(0.002)
-                before = await place.get("prompts")
-                code, told = await s.ask(method, path, body)
-                assert code == 200
-                assert {name: told.get(name) for name in again} == again
-                assert await place.get("prompts") == before or call.startswith("stop")
-                await s.ask("POST", "resume")
-                gate.open()
-                go()
-                expected = {"revoke": "canceled"}.get(call, "end_turn")
-                assert await s.ends("run-b", "run-c") == [expected, "end_turn"]
-
-    asyncio.run(main())
+    async with serving() as server, server.client() as http:
+        place = await server.workspace(http)
+        async with place.watching() as watch:
+            s = Scene(server, place, watch)
+            go = await s.running()
+            await s.queue("b", "c")
+            gate = server.holds("b")
+            if call == "resume":
+                await s.ask("POST", "hold")
+            await hang_up(server.url, method, f"{place.url}/agent/sessions/{place.session}/{path}", body)
+            while not await done(s):
+                await asyncio.sleep(0.002)
+            before = await place.get("prompts")
+            code, told = await s.ask(method, path, body)
+            assert code == 200
+            assert {name: told.get(name) for name in again} == again
+            assert await place.get("prompts") == before or call.startswith("stop")
+            await s.ask("POST", "resume")
+            gate.open()
+            go()
+            expected = {"revoke": "canceled"}.get(call, "end_turn")
+            assert await s.ends("run-b", "run-c") == [expected, "end_turn"]
 
 
 @pytest.mark.parametrize("mode", ["queue", "reject", "interrupt"])
 @pytest.mark.rule("R22b", "R35a")
-def test_a_post_whose_answer_is_lost_is_repeated_in_every_mode(mode: str) -> None:
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            place = await server.workspace(http)
-            async with place.watching() as watch:
-                s = Scene(server, place, watch)
-                gate = server.holds("x")
-                body = {"session_id": place.session, "prompt": "x", "run_id": "run-x", "if_busy": mode}
-                lost = asyncio.ensure_future(hang_up(server.url, "POST", f"{place.url}/agent", body))
-                codes = [(await s.send("x", "run-x", mode))[0] for _ in range(20)]
-                await lost
-                assert set(codes) == {202}
-                gate.open()
-                assert await s.ends("run-x") == ["end_turn"]
-                assert len(await place.get("prompts")) == 1
-
-    asyncio.run(main())
+async def test_a_post_whose_answer_is_lost_is_repeated_in_every_mode(mode: str) -> None:
+    async with serving() as server, server.client() as http:
+        place = await server.workspace(http)
+        async with place.watching() as watch:
+            s = Scene(server, place, watch)
+            gate = server.holds("x")
+            body = {"session_id": place.session, "prompt": "x", "run_id": "run-x", "if_busy": mode}
+            lost = asyncio.ensure_future(hang_up(server.url, "POST", f"{place.url}/agent", body))
+            codes = [(await s.send("x", "run-x", mode))[0] for _ in range(20)]
+            await lost
+            assert set(codes) == {202}
+            gate.open()
+            assert await s.ends("run-x") == ["end_turn"]
+            assert len(await place.get("prompts")) == 1
 
 
 COPIES: list[tuple[str, str, Any]] = [
@@ -409,45 +383,44 @@ COPIES: list[tuple[str, str, Any]] = [
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.parametrize("store", ["memory", "file", "database"])
 @pytest.mark.rule("R22b", "R35a")
-def test_a_call_that_comes_several_times_at_once_is_answered_the_same(store: str, busy: bool, tmp_path: Path) -> None:
+async def test_a_call_that_comes_several_times_at_once_is_answered_the_same(
+    store: str, busy: bool, tmp_path: Path,
+) -> None:
     """But for where its prompt is by then, and what only one of them can have done."""
-    async def main() -> None:
-        where: dict[str, Any] = {}
-        if store == "file":
-            where = {"directory": tmp_path / "data"}
-        elif store == "database":
-            where = {"database": shared_server().url(shared_server().new_database())}
-        async with serving(**where) as server, server.client() as http:
-            place = await server.workspace(http)
-            server.holds("a")
-            for number, (method, path, body) in enumerate(COPIES):
-                session = await place.new_session()
-                own = f"{number}-"
+    where: dict[str, Any] = {}
+    if store == "file":
+        where = {"directory": tmp_path / "data"}
+    elif store == "database":
+        where = {"database": shared_server().url(shared_server().new_database())}
+    async with serving(**where) as server, server.client() as http:
+        place = await server.workspace(http)
+        server.holds("a")
+        for number, (method, path, body) in enumerate(COPIES):
+            session = await place.new_session()
+            own = f"{number}-"
 
-                def named(text: str, own: str = own) -> str:
-                    return text.replace("run-", f"run-{own}")
+            def named(text: str, own: str = own) -> str:
+                return text.replace("run-", f"run-{own}")
 
-                if busy:
-                    for text in "abc":
-                        await place.send(text, named(f"run-{text}"), session)
-                    edit = f"{place.url}/agent/sessions/{session}/prompts/{named('run:run-b')}/text"
-                    for text in ("edited", "edited twice"):
-                        assert (await http.put(edit, json={"prompt": text})).status_code == 200
-                    first = (await http.get(f"{place.url}/agent/sessions/{session}/prompts")).json()[0]["seq"]
-                    body = {"seq": first} if path == "stop" else body
-                url = f"{place.url}/agent/sessions/{session}/{named(path)}" if path else f"{place.url}/agent"
-                if not path:
-                    body = {"session_id": session, **body, "run_id": named(body["run_id"])}
-                answers = await asyncio.gather(*(http.request(method, url, **({"json": body} if body else {}))
-                                                 for _ in range(3)))
-                told = [(answer.status_code, [answer.json().get(name) for name in ("seq", "held", "code", "version")])
-                        for answer in answers]
-                assert told == told[:1] * 3, (method, path, body, told)
-                if busy and not path and body["prompt"] == "b":
-                    assert answers[0].status_code == 202, "what was accepted is, however often it was edited"
-                await place.do("cancel", session)
-
-    asyncio.run(main())
+            if busy:
+                for text in "abc":
+                    await place.send(text, named(f"run-{text}"), session)
+                edit = f"{place.url}/agent/sessions/{session}/prompts/{named('run:run-b')}/text"
+                for text in ("edited", "edited twice"):
+                    assert (await http.put(edit, json={"prompt": text})).status_code == 200
+                first = (await http.get(f"{place.url}/agent/sessions/{session}/prompts")).json()[0]["seq"]
+                body = {"seq": first} if path == "stop" else body
+            url = f"{place.url}/agent/sessions/{session}/{named(path)}" if path else f"{place.url}/agent"
+            if not path:
+                body = {"session_id": session, **body, "run_id": named(body["run_id"])}
+            answers = await asyncio.gather(*(http.request(method, url, **({"json": body} if body else {}))
+                                             for _ in range(3)))
+            told = [(answer.status_code, [answer.json().get(name) for name in ("seq", "held", "code", "version")])
+                    for answer in answers]
+            assert told == told[:1] * 3, (method, path, body, told)
+            if busy and not path and body["prompt"] == "b":
+                assert answers[0].status_code == 202, "what was accepted is, however often it was edited"
+            await place.do("cancel", session)
 
 
 async def hang_up(url: str, method: str, path: str, body: Any) -> None:
@@ -572,20 +545,17 @@ def test_a_kill_shows(bug: str, tmp_path: Path) -> None:
         asyncio.run(play_killed(server, name))
 
 
-def test_a_server_of_the_reference_has_none_of_these_calls() -> None:
-    async def main() -> None:
-        async with serving() as server, server.client() as http:
-            server.site.workspaces.protocol = REFERENCE
-            place = await server.workspace(http, "/tmp/reference")
-            s = Scene(server, place, Watch(place, ""))
-            await s.send("hello", "run-a")
-            for method, path, body in (("DELETE", "prompts/1", None), ("POST", "stop", None), ("POST", "hold", None),
-                                       ("POST", "resume", None), ("PUT", "prompts/1/text", {"prompt": "x"}),
-                                       ("POST", "prompts/1/next", None)):
-                code, told = await s.ask(method, path, body)
-                assert (code, told["message"][:16]) == (400, "protocol ref has")
-            for mode in ("reject", "interrupt"):
-                assert (await s.send("x", None, mode))[0] == 400
-            assert (await s.send("x", "run-x", "queue"))[0] == 202
-
-    asyncio.run(main())
+async def test_a_server_of_the_reference_has_none_of_these_calls() -> None:
+    async with serving() as server, server.client() as http:
+        server.site.workspaces.protocol = REFERENCE
+        place = await server.workspace(http, "/tmp/reference")
+        s = Scene(server, place, Watch(place, ""))
+        await s.send("hello", "run-a")
+        for method, path, body in (("DELETE", "prompts/1", None), ("POST", "stop", None), ("POST", "hold", None),
+                                   ("POST", "resume", None), ("PUT", "prompts/1/text", {"prompt": "x"}),
+                                   ("POST", "prompts/1/next", None)):
+            code, told = await s.ask(method, path, body)
+            assert (code, told["message"][:16]) == (400, "protocol ref has")
+        for mode in ("reject", "interrupt"):
+            assert (await s.send("x", None, mode))[0] == 400
+        assert (await s.send("x", "run-x", "queue"))[0] == 202

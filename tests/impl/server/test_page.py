@@ -51,9 +51,9 @@ def visit(page: Page, server: Process) -> None:
 def send(page: Page, text: str, named: bool = True) -> None:
     lane = page.locator(".lane").first
     lane.get_by_label("run id").set_checked(named)
-    lane.get_by_placeholder("Say something").fill(text)
+    lane.get_by_placeholder("Send a prompt").fill(text)
     lane.get_by_role("button", name="Send", exact=True).click()
-    expect(lane.get_by_placeholder("Say something")).to_have_value("")
+    expect(lane.get_by_placeholder("Send a prompt")).to_have_value("")
 
 
 def card(page: Page, state: str, text: str) -> None:
@@ -68,6 +68,7 @@ def board(page: Page) -> dict[str, list[str]]:
     return {state: page.locator(f".{state} .card:visible").all_inner_texts() for state in states}
 
 
+@pytest.mark.smoke
 def test_a_prompt_runs_and_its_card_ends_in_done_with_the_answer(sight: Sight) -> None:
     send(sight.page, "fast: hello")
     card(sight.page, "done", "end turn")
@@ -97,7 +98,7 @@ def test_the_mark_is_a_line_between_the_prompts_that_it_separates(page: Page, se
     page.locator(".lane .cancel").first.click()
     send(page, "fast: three")
     card(page, "done", "three")
-    expect(page.locator("#events .call .told")).to_have_text("cancel: everything up to #2")
+    expect(page.locator("#events .call .told")).to_have_text("cancel: all prompts up to #2")
     page.locator(".lane .clear").first.click()
     expect(page.locator("#events .call .told").first).to_have_text("clear queue")
     for _ in range(2):
@@ -171,7 +172,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     page.keyboard.type("by hand")
     page.keyboard.press("Enter")
     lane = page.get_by_role("region", name="by hand")
-    expect(lane.get_by_placeholder("Say something")).to_be_focused()
+    expect(lane.get_by_placeholder("Send a prompt")).to_be_focused()
     page.keyboard.type("slow: typed")
     page.keyboard.press("Enter")
     expect(lane.locator(".active .card")).to_contain_text("typed")
@@ -179,10 +180,10 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     page.keyboard.press("c")
     expect(lane.locator(".done .card")).to_contain_text("canceled")
     page.keyboard.press("k")
-    expect(page.locator(".lane").first.get_by_placeholder("Say something")).to_be_focused()
+    expect(page.locator(".lane").first.get_by_placeholder("Send a prompt")).to_be_focused()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="What you see")).to_be_visible()
+    expect(page.get_by_role("dialog", name="Help")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
@@ -211,7 +212,7 @@ def test_a_server_with_a_token_asks_for_it(browser: Browser, tmp_path: Path) -> 
     with Process(tmp_path / "data", "--token-file", str(token)) as server, browser.new_context() as context:
         page = context.new_page()
         page.goto(server.url)
-        dialog = page.get_by_role("dialog", name="This server wants a token")
+        dialog = page.get_by_role("dialog", name="This server requires a token")
         expect(dialog).to_be_visible()
         page.keyboard.type("not the token")
         page.keyboard.press("Enter")
@@ -225,10 +226,10 @@ def test_a_refusal_is_shown_and_the_text_is_kept(browser: Browser, tmp_path: Pat
     with Process(tmp_path / "data", "--max-prompt", "10") as server, browser.new_context() as context:
         page = context.new_page()
         visit(page, server)
-        field = page.locator(".lane").first.get_by_placeholder("Say something")
+        field = page.locator(".lane").first.get_by_placeholder("Send a prompt")
         field.fill("more than ten characters")
         page.keyboard.press("Enter")
-        expect(page.get_by_role("alert")).to_contain_text("10 are allowed")
+        expect(page.get_by_role("alert")).to_contain_text("exceed the limit of 10")
         expect(field).to_have_value("more than ten characters")
 
 
@@ -280,11 +281,11 @@ def test_a_queue_is_held_edited_reordered_dropped_and_resumed_by_keys_alone(sigh
     for text in ("slow: running", "fast: one", "fast: two", "fast: three"):
         keys.type(text)
         keys.press("Enter")
-        expect(page.locator(".lane").first.get_by_placeholder("Say something")).to_have_value("")
+        expect(page.locator(".lane").first.get_by_placeholder("Send a prompt")).to_have_value("")
     expect(page.locator(".queued .card")).to_have_count(3)
     keys.press("Escape")
     keys.press("h")
-    expect(page.locator(".lane-held")).to_have_text("held by you: nothing starts before Resume")
+    expect(page.locator(".lane-held")).to_have_text("held by you: queued prompts do not start until Resume")
     keys.press("ArrowDown")
     keys.press("ArrowDown")
     expect(page.get_by_label("Prompt 3", exact=True)).to_be_focused()
@@ -333,40 +334,40 @@ def test_two_people_edit_one_queue_and_whoever_is_late_is_told_what_the_server_s
         expect(dialog).to_be_visible()
         expect(page.locator(".lane-held")).to_contain_text("held by client")
         page.get_by_role("button", name="Edit prompt 2").click()
-        page.get_by_label("Its text").fill("fast: theirs")
+        page.get_by_label("Text (the session").fill("fast: theirs")
         page.get_by_role("button", name="Save").click()
         expect(page.get_by_role("dialog")).to_have_count(0)
-        expect(dialog.get_by_role("alert")).to_have_text("Somebody else has changed the text: fast: theirs")
+        expect(dialog.get_by_role("alert")).to_have_text("Another client has changed the text: fast: theirs")
         expect(page.locator(".lane-held")).to_be_visible()  # it was not this page that held the session
-        phone.get_by_label("Its text").fill("fast: mine")
+        phone.get_by_label("Text (the session").fill("fast: mine")
         phone.get_by_role("button", name="Save").tap()
-        expect(dialog.get_by_role("alert")).to_contain_text("Save again to put yours in its place")
+        expect(dialog.get_by_role("alert")).to_contain_text("Save again to overwrite it")
         assert inaccessible(phone) == []
         phone.get_by_role("button", name="Save").tap()
         expect(dialog).to_be_hidden()
         expect(page.locator(".lane-held")).to_be_hidden()
         expect(page.locator(".queued .text").first).to_have_text("fast: mine")
         phone.get_by_role("button", name="Edit prompt 3").tap()
-        phone.get_by_label("Its text").fill("fast: too late")
+        phone.get_by_label("Text (the session").fill("fast: too late")
         page.get_by_role("button", name="Drop prompt 3").click()
         late = phone.get_by_role("dialog", name="Edit prompt #3")
-        expect(late.get_by_role("alert")).to_have_text("Prompt #3 does not wait any more: it is canceled.")
+        expect(late.get_by_role("alert")).to_have_text("Prompt #3 is no longer waiting: it is canceled.")
         phone.get_by_role("button", name="Save").tap()
         expect(late.get_by_role("alert")).to_have_text(
-            "prompt 3 does not wait any more: it is canceled. Your text is kept here until you go back.")
-        expect(phone.get_by_label("Its text")).to_have_value("fast: too late")
+            "prompt 3 can no longer be changed: it is canceled. Your text stays here until you close the editor.")
+        expect(phone.get_by_label("Text (the session")).to_have_value("fast: too late")
         phone.close(run_before_unload=False)  # whoever closes the page edits no more
         expect(page.locator(".lane-held")).to_be_hidden()
 
 
 @ENDLESS
 def test_a_prompt_is_sent_now_or_only_if_idle_and_what_runs_is_stopped(page: Page) -> None:
-    lane, field = page.locator(".lane").first, page.locator(".lane").first.get_by_placeholder("Say something")
+    lane, field = page.locator(".lane").first, page.locator(".lane").first.get_by_placeholder("Send a prompt")
     send(page, "slow: one")
     card(page, "active", "one")
     field.fill("never")
     lane.get_by_role("button", name="If idle").click()
-    expect(page.get_by_role("alert")).to_contain_text("is busy; wait, or let the prompt queue")
+    expect(page.get_by_role("alert")).to_contain_text("is busy; retry when it is idle, or let the prompt queue")
     expect(field).to_have_value("never")
     field.fill("slow: urgent")
     page.keyboard.press("Control+Enter")
@@ -381,4 +382,4 @@ def test_a_prompt_is_sent_now_or_only_if_idle_and_what_runs_is_stopped(page: Pag
     lane.get_by_role("button", name="Resume").click()
     card(page, "done", "later")
     lane.get_by_role("button", name="Stop", exact=False).first.click()
-    expect(page.get_by_role("alert")).to_have_text("Nothing runs: nothing is stopped")
+    expect(page.get_by_role("alert")).to_have_text("Nothing is running: nothing was stopped")

@@ -33,8 +33,9 @@ class Cast:
             assert not [end for end in watch.of("run_complete") if "error" in end]
 
 
+@pytest.fixture
 @asynccontextmanager
-async def cast() -> AsyncIterator[Cast]:
+async def c() -> AsyncIterator[Cast]:
     async with serving() as server, server.client() as one, server.client() as other:
         a = await server.workspace(one)
         b = a.seen_by(other)
@@ -42,21 +43,8 @@ async def cast() -> AsyncIterator[Cast]:
             yield Cast(server, a, b, seen_by_a, seen_by_b)
 
 
-def played(story: Callable[[Cast], Awaitable[None]]) -> Callable[[], None]:
-    def test() -> None:
-        async def main() -> None:
-            async with cast() as c:
-                await story(c)
-
-        asyncio.run(main())
-
-    test.__name__, test.__doc__ = getattr(story, "__name__", "test"), story.__doc__
-    return test
-
-
 # --- end to end, several clients over SSE
 
-@played
 async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
     for n in range(20):
         gate = c.server.holds(f"p{n}")
@@ -68,7 +56,6 @@ async def test_a_cancel_right_after_the_202_is_not_lost(c: Cast) -> None:
     c.nobody_saw_an_error()
 
 
-@played
 async def test_a_cancel_between_active_and_the_assistant_message_leaves_both_messages(c: Cast) -> None:
     c.server.plays("silent", (Wait("silent"), *say("never")))
     await c.a.send("silent", "run-a")
@@ -78,7 +65,6 @@ async def test_a_cancel_between_active_and_the_assistant_message_leaves_both_mes
     assert await c.a.spoken() == [USER, CANCELED]
 
 
-@played
 async def test_the_deadline_of_the_posting_request_does_not_own_the_run(c: Cast) -> None:
     gate = c.server.holds("long")
     async with c.server.client() as hasty:
@@ -88,7 +74,6 @@ async def test_the_deadline_of_the_posting_request_does_not_own_the_run(c: Cast)
     assert (await c.seen_by_b.end("run-a"))["outcome"] == "end_turn"
 
 
-@played
 async def test_the_run_outlives_its_poster_while_another_client_is_attached(c: Cast) -> None:
     gate = c.server.holds("long")
     async with c.server.client() as third:
@@ -104,7 +89,6 @@ async def test_the_run_outlives_its_poster_while_another_client_is_attached(c: C
 
 # --- transport
 
-@played
 async def test_run_ids_survive_the_wire(c: Cast) -> None:
     odd = ["run-1", "ünïcödé ☃ \U0001f600", "with spaces and \"quotes\" \\ / ? #", "<b>&amp;", "line\nbreak\r\n\u2028",
            "data: x", "x" * 200]
@@ -115,7 +99,6 @@ async def test_run_ids_survive_the_wire(c: Cast) -> None:
     assert [p["run_id"] for p in await c.b.get("prompts")] == odd
 
 
-@played
 async def test_a_canceled_run_never_becomes_a_500(c: Cast) -> None:
     gate = c.server.holds("long")
     answers = [await c.a.post("long", "run-0")]
@@ -130,7 +113,6 @@ async def test_a_canceled_run_never_becomes_a_500(c: Cast) -> None:
 
 
 @pytest.mark.rule("R26")
-@played
 async def test_dropping_the_posting_request_does_not_touch_the_run(c: Cast) -> None:
     """The poster is gone before it has its answer. What arrived is accepted, and runs."""
     body = json.dumps({"session_id": c.a.session, "prompt": "hello", "run_id": "run-a"}).encode()
@@ -148,7 +130,6 @@ async def post_and_leave(c: Cast, body: bytes, size: int) -> None:
     writer.close()
 
 
-@played
 async def test_half_a_request_accepts_nothing(c: Cast) -> None:
     body = json.dumps({"session_id": c.a.session, "prompt": "hello", "run_id": "run-a"}).encode()
     await post_and_leave(c, body[:-1], len(body))
@@ -211,24 +192,20 @@ async def workspace_closing(c: Cast) -> tuple[int, str]:
 @pytest.mark.rule("R27b")
 @pytest.mark.parametrize(("attempt", "status", "named"), [
     (no_workspace, 404, "workspace 'unknown'"), (not_initialized, 400, "not initialized"),
-    (empty_prompt, 400, "prompt: it is empty"), (missing_session, 400, "session_id: field required"),
+    (empty_prompt, 400, "prompt: empty"), (missing_session, 400, "session_id: field required"),
     (empty_session, 400, "session_id: "), (unknown_session, 400, "session_id: there is no session 'unknown'"),
     (workspace_closing, 409, "closing")])
-def test_what_cannot_be_accepted_is_refused_at_once_and_nothing_is_accepted(
-        attempt: Callable[[Cast], Awaitable[tuple[int, str]]], status: int, named: str) -> None:
-    async def main() -> None:
-        async with cast() as c:
-            answered, message = await attempt(c)
-            assert answered == status
-            assert named in message
-            assert not [p for p in c.seen_by_a.of("prompt") if p.get("run_id") == "run-x"]
-            if attempt is not workspace_closing:
-                assert await c.a.get("prompts") == []
-
-    asyncio.run(main())
+async def test_what_cannot_be_accepted_is_refused_at_once_and_nothing_is_accepted(
+    c: Cast, attempt: Callable[[Cast], Awaitable[tuple[int, str]]], status: int, named: str,
+) -> None:
+    answered, message = await attempt(c)
+    assert answered == status
+    assert named in message
+    assert not [p for p in c.seen_by_a.of("prompt") if p.get("run_id") == "run-x"]
+    if attempt is not workspace_closing:
+        assert await c.a.get("prompts") == []
 
 
-@played
 async def test_acceptance_returns_at_once_and_shutdown_waits_for_the_run(c: Cast) -> None:
     gate = c.server.model.gate("stubborn")
     c.server.plays("stubborn", (Stubborn((Wait("stubborn"),)), *say("done")))

@@ -5,7 +5,6 @@ import os
 import resource
 import shutil
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 from support.runtimes import until
-from support.servers import PATIENCE, Place, Process, Server, serving, web
+from support.servers import PATIENCE, Place, Process, Server, placed, serving, web
 
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.workspace import Workspace
@@ -22,22 +21,13 @@ from cancelmark.impl.server.listening import bind
 from cancelmark.impl.server.site import Limits
 from cancelmark.impl.server.stream import CHUNK, Encoder, _chunks
 from cancelmark.impl.store import Event
-from cancelmark.impl.store.places import Places
-
-
-def play(story: Callable[[Server, Place], Awaitable[None]], directory: Path | None = None, **options: Any) -> None:
-    async def main() -> None:
-        async with serving(directory, **options) as server, server.client() as http:
-            await story(server, await server.workspace(http))
-
-    asyncio.run(main())
-
+from cancelmark.impl.store.offsets import Offsets
 
 # --- coming back
 
 @pytest.mark.rule("R18a", "R29c")
-def test_who_comes_back_to_its_place_sees_each_end_once_and_in_order() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_who_comes_back_to_its_place_sees_each_end_once_and_in_order() -> None:
+    async with placed() as (_, place):
         seen: list[Any] = []
         last = None
         async with place.watching() as whole:
@@ -58,12 +48,10 @@ def test_who_comes_back_to_its_place_sees_each_end_once_and_in_order() -> None:
             seen += watch.ends()
         assert seen == whole.ends() == [(f"run-{n}", "end_turn") for n in range(12)]
 
-    play(story)
-
 
 @pytest.mark.rule("R29b")
-def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
+    async with placed() as (_, place):
         await place.send("before", "run-0")
         await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
         async with place.watching() as watch:
@@ -75,18 +63,16 @@ def test_who_has_seen_nothing_yet_can_come_back_too() -> None:
             await watch.end("run-1")
             assert watch.ends() == [("run-1", "end_turn")]
 
-    play(story)
-
 
 @pytest.mark.rule("R29c")
 @pytest.mark.parametrize("last_event_id", [
     "other-1", "1", "x", "-", "LOG--1", "LOG-1x", "LOG-²", "LOG-99", "LOG-01", "LOG-" + "9" * 30])
-def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id: str) -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id: str) -> None:
+    async with placed() as (server, place):
         for n in range(3):
             await place.send("hello", f"run-{n}")
         await place.until(lambda prompts: all(p["state"] == "done" for p in prompts))
-        log = server.site.workspaces.get(place.id).places.name(1).removesuffix("-1")
+        log = server.site.workspaces.get(place.id).offsets.name(1).removesuffix("-1")
         headers = {b"last-event-id": last_event_id.replace("LOG", log).encode()}
         async with place.http.stream("GET", f"{place.url}/events", params={"client_id": str(uuid4())},
                                      headers=headers) as answer:  # type: ignore[arg-type]
@@ -97,12 +83,12 @@ def test_a_place_that_is_not_of_this_log_means_from_the_beginning(last_event_id:
                 if ends == 3:
                     break
 
-    play(story)
-
 
 @pytest.mark.rule("R29c")
 @pytest.mark.parametrize("lost", ["a backup is restored", "the log of the database is lost"])
-def test_who_has_seen_events_that_were_lost_is_shown_all_that_have_their_numbers(tmp_path: Path, lost: str) -> None:
+async def test_who_has_seen_events_that_were_lost_is_shown_all_that_have_their_numbers(
+    tmp_path: Path, lost: str,
+) -> None:
     """It comes back when the log is shorter than its place, or has grown beyond it; everybody else keeps its place."""
     data, left = tmp_path / "data", tmp_path / "left"
 
@@ -127,94 +113,82 @@ def test_who_has_seen_events_that_were_lost_is_shown_all_that_have_their_numbers
                 await watch.end("g")
                 return [run_id for run_id, _ in watch.ends()]
 
-    async def main() -> None:
-        kept = await live("a", "b")
-        if lost == "a backup is restored":
-            shutil.copytree(data, left)
-        gone = await live("c", "d", loses_log=not left.exists())
-        shutil.rmtree(data)
-        left.rename(data)
-        async with serving(data) as server, server.client() as http:
-            place = await server.workspace(http)
-            async with place.watching(last_event_id=gone[-1]) as watch:
-                await watch.end("b")
-                for text in "efg":
-                    await place.send(text, text)
-                    await watch.end(text)
-                assert [run_id for run_id, _ in watch.ends()] == ["a", "b", "e", "f", "g"]
-        for place_of_lost in gone:
-            assert await shown(place_of_lost) == ["a", "b", "e", "f", "g"]
-        assert await shown(kept[0]) == ["b", "e", "f", "g"]
-        assert await shown(kept[1]) == ["e", "f", "g"]
-
-    asyncio.run(main())
+    kept = await live("a", "b")
+    if lost == "a backup is restored":
+        shutil.copytree(data, left)
+    gone = await live("c", "d", loses_log=not left.exists())
+    shutil.rmtree(data)
+    left.rename(data)
+    async with serving(data) as server, server.client() as http:
+        place = await server.workspace(http)
+        async with place.watching(last_event_id=gone[-1]) as watch:
+            await watch.end("b")
+            for text in "efg":
+                await place.send(text, text)
+                await watch.end(text)
+            assert [run_id for run_id, _ in watch.ends()] == ["a", "b", "e", "f", "g"]
+    for place_of_lost in gone:
+        assert await shown(place_of_lost) == ["a", "b", "e", "f", "g"]
+    assert await shown(kept[0]) == ["b", "e", "f", "g"]
+    assert await shown(kept[1]) == ["e", "f", "g"]
 
 
-def test_places_outlive_the_server_and_a_lost_log_is_told_from_its_beginning(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server, server.client() as http:
-            place = await server.workspace(http)
-            async with place.watching() as watch:
-                await place.send("a", "run-a")
-                await watch.end("run-a")
-                await watch.until(lambda w: w.of("prompt")[-1]["state"] == "done")
-                there = watch.last_event_id
-                await place.send("b", "run-b")
-                await watch.end("run-b")
-        async with serving(tmp_path) as server, server.client() as http:
-            place = Place(http, place.id, place.session)
-            async with place.watching(last_event_id=there) as watch:
-                await watch.end("run-b")
-                await place.send("c", "run-c")
-                await watch.end("run-c")
-                assert [run_id for run_id, _ in watch.ends()] == ["run-b", "run-c"]
-                there = watch.last_event_id
-        for file in (tmp_path / "workspaces").iterdir():
-            file.unlink()
-        async with serving(tmp_path) as server, server.client() as http:
-            place = await server.workspace(http)
-            for text in "defg":
-                await place.send(text, f"run-{text}")
-            async with place.watching(last_event_id=there) as watch:
-                await watch.end("run-g")
-                assert [run_id for run_id, _ in watch.ends()] == ["run-d", "run-e", "run-f", "run-g"]
-
-    asyncio.run(main())
+async def test_places_outlive_the_server_and_a_lost_log_is_told_from_its_beginning(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, server.client() as http:
+        place = await server.workspace(http)
+        async with place.watching() as watch:
+            await place.send("a", "run-a")
+            await watch.end("run-a")
+            await watch.until(lambda w: w.of("prompt")[-1]["state"] == "done")
+            there = watch.last_event_id
+            await place.send("b", "run-b")
+            await watch.end("run-b")
+    async with serving(tmp_path) as server, server.client() as http:
+        place = Place(http, place.id, place.session)
+        async with place.watching(last_event_id=there) as watch:
+            await watch.end("run-b")
+            await place.send("c", "run-c")
+            await watch.end("run-c")
+            assert [run_id for run_id, _ in watch.ends()] == ["run-b", "run-c"]
+            there = watch.last_event_id
+    for file in (tmp_path / "workspaces").iterdir():
+        file.unlink()
+    async with serving(tmp_path) as server, server.client() as http:
+        place = await server.workspace(http)
+        for text in "defg":
+            await place.send(text, f"run-{text}")
+        async with place.watching(last_event_id=there) as watch:
+            await watch.end("run-g")
+            assert [run_id for run_id, _ in watch.ends()] == ["run-d", "run-e", "run-f", "run-g"]
 
 
 # --- what is sent
 
-def test_a_silent_stream_has_comments() -> None:
-    async def story(server: Server, place: Place) -> None:
-        async with place.watching() as watch:
-            await watch.until(lambda w: w.comments > 3)
-            assert watch.seen == []
-
-    play(story, limits=Limits(heartbeat=0.02))
+async def test_a_silent_stream_has_comments() -> None:
+    async with placed(limits=Limits(heartbeat=0.02)) as (_, place), place.watching() as watch:
+        await watch.until(lambda w: w.comments > 3)
+        assert watch.seen == []
 
 
 @pytest.mark.rule("R29a")
-def test_a_message_is_created_once_and_then_updated() -> None:
-    async def story(server: Server, place: Place) -> None:
-        async with place.watching() as watch:
-            await place.send("hello", "run-a")
-            await watch.end("run-a")
-            told = [(e["payload"]["payload"]["id"], e["payload"]["type"]) for e in watch.seen if e["type"] == "message"]
-            created = [id for id, change in told if change == "created"]
-            assert len(created) == len(set(created)) == 2
-            answer = [change for id, change in told if id == created[1]]
-            assert answer == ["created", *["updated"] * (len(answer) - 1)]
-            assert len(answer) > 3
-            assert {m["run_id"] for m in watch.of("message")} == {"run-a"}
-
-    play(story)
+async def test_a_message_is_created_once_and_then_updated() -> None:
+    async with placed() as (_, place), place.watching() as watch:
+        await place.send("hello", "run-a")
+        await watch.end("run-a")
+        told = [(e["payload"]["payload"]["id"], e["payload"]["type"]) for e in watch.seen if e["type"] == "message"]
+        created = [id for id, change in told if change == "created"]
+        assert len(created) == len(set(created)) == 2
+        answer = [change for id, change in told if id == created[1]]
+        assert answer == ["created", *["updated"] * (len(answer) - 1)]
+        assert len(answer) > 3
+        assert {m["run_id"] for m in watch.of("message")} == {"run-a"}
 
 
 def test_notices_are_made_ready_once_and_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     dumps = stream.encode
     monkeypatch.setattr(stream, "encode", lambda value: made.append(value) or dumps(value))
-    encoder = Encoder(Places([], "log"))
+    encoder = Encoder(Offsets([], "log"))
     update = Update("s", "session", {"id": "s"})
     assert encoder.encode(update) is encoder.encode(update)
     one, same = (Event(1, "s", None, "run_complete", {"text": "x"}) for _ in range(2))
@@ -235,23 +209,19 @@ def test_what_is_sent_is_cut_into_pieces_of_a_good_size(sizes: list[int]) -> Non
     assert len(chunks) <= 2 * sum(sizes) / CHUNK + 2
 
 
-def test_small_answers_are_not_held_back() -> None:
+async def test_small_answers_are_not_held_back() -> None:
     """Nagle's delay is off: with it, an answer in two pieces takes 40 milliseconds."""
     seen: list[int] = []
-
-    async def main() -> None:
-        listener = bind("127.0.0.1", 0)
-        accepted = asyncio.get_running_loop().create_future()
-        server = await asyncio.start_server(lambda reader, writer: accepted.set_result(writer), sock=listener)
-        _, writer = await asyncio.open_connection(*listener.getsockname())
-        inner = await accepted
-        seen.append(inner.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-        writer.close()
-        inner.close()
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(main())
+    listener = bind("127.0.0.1", 0)
+    accepted = asyncio.get_running_loop().create_future()
+    server = await asyncio.start_server(lambda reader, writer: accepted.set_result(writer), sock=listener)
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    inner = await accepted
+    seen.append(inner.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    writer.close()
+    inner.close()
+    server.close()
+    await server.wait_closed()
     assert seen == [1]
 
 
@@ -278,11 +248,10 @@ def request(place: Place) -> str:
     return f"GET {place.url}/events?client_id={uuid4()} HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def test_a_reader_that_was_slow_misses_updates_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_was_slow_misses_updates_and_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BRIEF", 0.05)
     turns, text = 100, "x" * 20_000
-
-    async def story(server: Server, place: Place) -> None:
+    async with placed() as (server, place):
         broker = attached(server, place).runtime.broker
         slow = await connected(server, place)
         async with place.watching() as watch:
@@ -302,26 +271,22 @@ def test_a_reader_that_was_slow_misses_updates_and_no_event(monkeypatch: pytest.
         assert [f'"run-{n}"'.encode() in end for n, end in enumerate(ends)] == [True] * turns
         assert got.count(b'"type":"message"') < 5 * turns
 
-    play(story)
 
-
-def test_a_stalled_reader_is_cut_off_and_can_come_back() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_a_stalled_reader_is_cut_off_and_can_come_back() -> None:
+    async with placed(limits=Limits(stall=0.2)) as (server, place):
         stalled = await connected(server, place)
         workspace = attached(server, place)
         assert workspace.attached == 1
         await place.send("x" * 190_000, "run-0")
         await until(lambda: workspace.attached == 0)
         stalled.close()
-        async with place.watching(last_event_id=f"{workspace.places.name(0)}") as watch:
+        async with place.watching(last_event_id=f"{workspace.offsets.name(0)}") as watch:
             await watch.end("run-0")
-
-    play(story, limits=Limits(stall=0.2))
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_reader_that_is_gone_leaves_nothing_behind(how: str) -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_a_reader_that_is_gone_leaves_nothing_behind(how: str) -> None:
+    async with placed() as (server, place):
         workspace = attached(server, place)
         readers = [await connected(server, place) for _ in range(20)]
         await until(lambda: workspace.attached == 20)
@@ -332,11 +297,9 @@ def test_a_reader_that_is_gone_leaves_nothing_behind(how: str) -> None:
         await until(lambda: workspace.attached == 0)
         assert workspace.runtime.broker.statistics().subscriptions == 0
 
-    play(story)
 
-
-def test_a_client_that_comes_back_while_it_is_being_released_is_not_confused() -> None:
-    async def story(server: Server, place: Place) -> None:
+async def test_a_client_that_comes_back_while_it_is_being_released_is_not_confused() -> None:
+    async with placed() as (server, place):
         client = str(uuid4())
         async with place.watching(client) as old:
             await place.http.delete(f"/v1/clients/{client}")
@@ -345,8 +308,6 @@ def test_a_client_that_comes_back_while_it_is_being_released_is_not_confused() -
                 await place.send("hello", "run-a")
                 await new.end("run-a")
                 assert attached(server, place).clients == [client]
-
-    play(story)
 
 
 def rss(pid: int) -> int:

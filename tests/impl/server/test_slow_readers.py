@@ -11,8 +11,8 @@ from cancelmark.conformance.schedule import run
 from cancelmark.impl.models.scripted import ScriptedModel
 from cancelmark.impl.runtime.events import Update
 from cancelmark.impl.runtime.workspace import Workspace, Workspaces
-from cancelmark.impl.server.connections import SMALL, Corked
-from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, SETTLE, STALL, Crowd, EventStream
+from cancelmark.impl.server.connections import SMALL, CoalescingTransport
+from cancelmark.impl.server.stream import BRIEF, HEARTBEAT, SETTLE, STALL, EventStream, WorkspaceStreams
 from cancelmark.impl.store import TERMINAL, AppendEvent
 
 NEWS = 1.5 * BRIEF  # seconds between what is published
@@ -21,12 +21,12 @@ NEWS = 1.5 * BRIEF  # seconds between what is published
 class Reader:
     """A reader of a stream that takes so many seconds for each of the first pieces, and nothing for all others."""
 
-    def __init__(self, workspace: Workspace, delays: list[float], crowd: Crowd | None = None) -> None:
+    def __init__(self, workspace: Workspace, delays: list[float], crowd: WorkspaceStreams | None = None) -> None:
         self.delays, self.is_slow = delays, bool(delays)
         self.got = b""
         self.cut_off: float | None = None  # when
         self._gone = asyncio.Event()
-        self._stream = EventStream(workspace, crowd or Crowd(workspace.places), "reader", None)
+        self._stream = EventStream(workspace, crowd or WorkspaceStreams(workspace.offsets), "reader", None)
 
     async def read(self) -> None:
         await self._stream({"type": "http", "state": {"abort": self._abort}}, self._receive, self._send)
@@ -101,7 +101,7 @@ def test_however_many_watch_the_timers_are_as_few(number: int) -> None:
     async def main() -> None:
         workspaces = Workspaces(ScriptedModel())
         workspace = await workspaces.open("/a")
-        others, crowd = len(timers()), Crowd(workspace.places)
+        others, crowd = len(timers()), WorkspaceStreams(workspace.offsets)
         readers = [Reader(workspace, [], crowd) for _ in range(number)]
         reading = [asyncio.ensure_future(reader.read()) for reader in readers]
         await asyncio.sleep(1)
@@ -195,22 +195,19 @@ class Noting:
         self.closed = True
 
 
-def test_what_is_written_in_one_turn_of_the_loop_is_one_call_of_the_system() -> None:
-    async def main() -> None:
-        transport = Noting()
-        corked = Corked(transport, asyncio.get_running_loop())
-        corked.write(b"head")
-        corked.write(b"body")
-        assert (transport.written, corked.get_write_buffer_size()) == ([], 8)
-        await asyncio.sleep(0)
-        assert (transport.written, corked.get_write_buffer_size()) == ([b"headbody"], 0)
-        corked.write(b"a")
-        corked.write(b"x" * (SMALL + 1))
-        assert transport.written[1:] == [b"a" + b"x" * (SMALL + 1)], "whether there is room is known at once"
-        corked.write(b"last")
-        corked.close()
-        assert (transport.written[2:], transport.closed) == ([b"last"], True)
-        await asyncio.sleep(0)
-        assert len(transport.written) == 3
-
-    asyncio.run(main())
+async def test_what_is_written_in_one_turn_of_the_loop_is_one_call_of_the_system() -> None:
+    transport = Noting()
+    corked = CoalescingTransport(transport, asyncio.get_running_loop())
+    corked.write(b"head")
+    corked.write(b"body")
+    assert (transport.written, corked.get_write_buffer_size()) == ([], 8)
+    await asyncio.sleep(0)
+    assert (transport.written, corked.get_write_buffer_size()) == ([b"headbody"], 0)
+    corked.write(b"a")
+    corked.write(b"x" * (SMALL + 1))
+    assert transport.written[1:] == [b"a" + b"x" * (SMALL + 1)], "whether there is room is known at once"
+    corked.write(b"last")
+    corked.close()
+    assert (transport.written[2:], transport.closed) == ([b"last"], True)
+    await asyncio.sleep(0)
+    assert len(transport.written) == 3

@@ -25,8 +25,8 @@ LIVES = """
     import asyncio, json, os, signal, sys
     from pathlib import Path
     from cancelmark.impl.store import AcceptPrompt, AppendEvent, NewSession, SqliteStore, StoreError
-    from cancelmark.impl.store.interface import Refused, Unconfirmed
-    from cancelmark.impl.store.places import Places
+    from cancelmark.impl.store.interface import ConstraintViolation, Unconfirmed
+    from cancelmark.impl.store.offsets import Offsets
     from support.disks import Disk
 
     path, library, loses_power = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "power"
@@ -35,7 +35,7 @@ LIVES = """
 
     class Life:
         def __init__(self, store, lives):
-            self.store, self.name, self.places, self.received = store, lives[-1].name, Places(lives, "older"), {}
+            self.store, self.name, self.places, self.received = store, lives[-1].name, Offsets(lives, "older"), {}
             store.watch(self.receive)
 
         def receive(self, latest):
@@ -53,7 +53,7 @@ LIVES = """
         async def refused(self):
             try:
                 await self.write(NewSession("s"))
-            except Refused:
+            except ConstraintViolation:
                 return
             raise AssertionError("a session was made twice")
 
@@ -79,7 +79,7 @@ LIVES = """
 
     async def live(received, commits):
         store = SqliteStore(path)
-        lives, events = await store.lives(), {event.id: event.payload["life"] for event in await store.events()}
+        lives, events = await store.incarnations(), {event.id: event.payload["life"] for event in await store.events()}
         life, latest = Life(store, lives), await store.latest_event()
         assert list(events) == [*range(1, latest + 1)]
         for id, name in events.items():

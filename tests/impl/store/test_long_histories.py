@@ -16,7 +16,7 @@ from cancelmark.impl.store import (
     AcceptPrompt,
     AppendEvent,
     MemoryStore,
-    Message,
+    MessageRecord,
     MovePrompt,
     NewSession,
     Operation,
@@ -38,7 +38,8 @@ def history(prompts: int) -> list[Operation]:
     operations: list[Operation] = [NewSession("s"), NewSession("t"), AcceptPrompt(1, "s", "waits since long ago")]
     for seq in range(2, prompts + 2):
         operations += [AcceptPrompt(seq, "s", "hello", f"r{seq}"), MovePrompt(seq, State.DONE, Outcome.END_TURN),
-                       PutMessage(Message(f"p{seq}", "s", "user", ())), AppendEvent("s", "run_complete", {"seq": seq})]
+                       PutMessage(MessageRecord(f"p{seq}", "s", "user", ())),
+                       AppendEvent("s", "run_complete", {"seq": seq})]
     return [*operations, AcceptPrompt(prompts + 2, "t", "other"), AcceptPrompt(prompts + 3, "s", "last")]
 
 

@@ -4,8 +4,7 @@ Each is promised by PostgreSQL, and by the simulated database in its place: what
 here, or in the contract of all stores."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.budget import effort
-from support.postgres import shared_database, shared_server
+from support.postgres import POSTGRES, enroll, open_stores, shared_database, shared_server
 from support.simulation.database import SimulatedDatabase, SimulatedServer
+from support.stores import committed, steps
 
 from cancelmark.impl.cluster.node import BEAT, BURY, WORK
 from cancelmark.impl.cluster.workspaces import BY_ID
@@ -23,18 +23,16 @@ from cancelmark.impl.store import (
     AcceptPrompt,
     AppendEvent,
     ClosingSession,
-    Committed,
+    CommitRequest,
     Conflict,
+    ConstraintViolation,
     HoldSession,
     Lost,
-    Message,
+    MessageRecord,
     MovePrompt,
     NewSession,
-    Operation,
     PutMessage,
     RaiseMark,
-    Refused,
-    Steps,
     StoreError,
     Unstorable,
 )
@@ -43,7 +41,7 @@ from cancelmark.impl.store.postgres.sending import UNDER_WAY
 from cancelmark.model.lifecycle import Outcome, State
 
 ACCEPT = AcceptPrompt(0, "s", "a", "run-a")
-KINDS = ("simulated", "postgres")
+KINDS = ("simulated", POSTGRES)
 
 
 def make_databases(kind: str, number: int) -> list[Database]:
@@ -54,61 +52,23 @@ def make_databases(kind: str, number: int) -> list[Database]:
     return [SimulatedDatabase(server) for _ in range(number)]
 
 
-@asynccontextmanager
-async def open_stores(databases: list[Database]) -> AsyncIterator[list[PostgresStore]]:
-    """One workspace, as so many nodes see it."""
-    workspace = uuid4()
-    try:
-        for database in databases:
-            await database.open()
-            await enroll(database)
-        stores = [PostgresStore(database, workspace) for database in databases]
-        await stores[0].make("/", "log")
-        await stores[0].write([NewSession("s")])
-        yield stores
-    finally:
-        for database in databases:
-            await database.close()
-
-
-async def enroll(database: Database) -> None:
-    await database.fetch(
-        "INSERT INTO cancelmark.nodes VALUES (%s, '', now(), now() + interval '1 hour', false, false)", database.node)
-
-
 Play = Callable[..., None]
 
 
 @pytest.fixture(params=KINDS)
 def play(request: pytest.FixtureRequest) -> Play:
-    """Tells the story to so many nodes of a new workspace."""
-    def tell(story: Callable[..., Awaitable[None]], number: int = 1) -> None:
-        async def main() -> None:
-            async with open_stores(make_databases(request.param, number)) as stores:
-                await story(*stores)
-
-        asyncio.run(main())
-
-    return tell
-
-
-def steps(id: str, version: int | None, *operations: Operation, epoch: int | None = None, **more: Any) -> Steps:
-    return Steps(id, "s", version, operations, epoch, **more)
+    """So many nodes of a new workspace."""
+    return lambda number=1: open_stores(make_databases(request.param, number))
 
 
 async def kill_node(store: PostgresStore, node: UUID) -> None:
     await store.database.fetch("UPDATE cancelmark.nodes SET dead = true WHERE id = %s", node)
 
 
-def committed(answer: object) -> Committed:
-    assert isinstance(answer, Committed), answer
-    return answer
-
-
 # --- who owns a session
 
-def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work(play: Play) -> None:
+    async with play(2) as (a, b):
         assert (await a.load("s")).free
         first = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt")))
         assert (first.version, first.epoch, len(first.seqs)) == (1, 1, 1)
@@ -119,12 +79,10 @@ def test_a_session_without_an_owner_is_claimed_in_the_step_that_gives_it_work(pl
         assert second.epoch is None, "anybody may accept, and is no owner by that"
         assert second.seqs > first.seqs
 
-    play(story, 2)
-
 
 @pytest.mark.rule("C3a", "C3b", "C4a", "C4c")
-def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that(play: Play) -> None:
+    async with play(2) as (a, b):
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
         await a.commit(steps("2", 1, MovePrompt(seq, State.ACTIVE), epoch=1))
         end = (MovePrompt(seq, State.DONE, Outcome.ERROR), AppendEvent("s", TERMINAL, {}))
@@ -132,75 +90,65 @@ def test_only_a_dead_owner_is_replaced_and_nothing_of_it_is_written_after_that(p
         await kill_node(b, a.database.node)
         assert committed(await b.commit(steps("3", 2, *end, claim="recover"))).epoch == 2
         assert await b.commit(steps("4", 3, claim="recover")) == Lost(), "the new owner lives"
-        for late in (end, [PutMessage(Message("m", "s", "user", ()))]):
+        for late in (end, [PutMessage(MessageRecord("m", "s", "user", ()))]):
             assert await a.commit(steps("late", None, *late, epoch=1)) == Lost()
-        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
+        assert await a.begin_append_messages("s", [MessageRecord("m", "s", "user", ())], 1) == Lost()
         assert await b.messages("s") == []
         assert [e.id for e in await b.events()] == [1]
 
-    play(story, 2)
 
-
-def test_a_dead_node_claims_nothing(play: Play) -> None:
-    async def story(a: PostgresStore) -> None:
+async def test_a_dead_node_claims_nothing(play: Play) -> None:
+    async with play() as [a]:
         await kill_node(a, a.database.node)
         assert await a.commit(steps("1", 0, ACCEPT, claim="adopt")) == Lost()
 
-    play(story)
 
-
-def test_who_releases_a_session_is_its_owner_no_more(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_who_releases_a_session_is_its_owner_no_more(play: Play) -> None:
+    async with play(2) as (a, b):
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT, claim="adopt"))).seqs
         end = (MovePrompt(seq, State.DONE, Outcome.END_TURN), AppendEvent("s", TERMINAL, {}))
         assert committed(await a.commit(steps("2", 1, *end, epoch=1, release="idle"))).epoch is None
         assert (await b.load("s")).free
-        assert await a.begin_say("s", [Message("m", "s", "user", ())], 1) == Lost()
+        assert await a.begin_append_messages("s", [MessageRecord("m", "s", "user", ())], 1) == Lost()
         assert committed(await b.commit(steps("3", 2, ACCEPT._replace(run_id="b"), claim="adopt"))).epoch == 2
-
-    play(story, 2)
 
 
 # --- seqs, places, ids
 
 @pytest.mark.rule("C1d")
-def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed(play: Play) -> None:
-    async def story(a: PostgresStore) -> None:
+async def test_a_seq_is_above_every_mark_and_a_sequence_that_was_set_back_is_noticed(play: Play) -> None:
+    async with play() as [a]:
         (seq,) = committed(await a.commit(steps("1", 0, ACCEPT))).seqs
         await a.commit(steps("2", 1, RaiseMark("s", seq + 1_000_000)))
-        with pytest.raises(StoreError, match="behind what was given out"):
+        with pytest.raises(StoreError, match="reset below a seq already given out"):
             await a.commit(steps("3", 2, AcceptPrompt(0, "s", "b")))
         assert len((await a.load("s")).prompts) == 1
 
-    play(story)
-
 
 @pytest.mark.rule("C8a")
-def test_places_have_no_gap_whoever_writes_and_whatever_is_refused(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_places_have_no_gap_whoever_writes_and_whatever_is_refused(play: Play) -> None:
+    async with play(2) as (a, b):
         await a.write([NewSession(name) for name in "tuvw"])
 
         async def write(store: PostgresStore, session: str) -> None:
             for n in range(20):
                 event = AppendEvent(session, TERMINAL, {"n": n})
                 if n % 3:
-                    await store.commit(Steps("", session, None, [event]))
+                    await store.commit(CommitRequest("", session, None, [event]))
                 else:
-                    with pytest.raises(Refused):
-                        await store.commit(Steps("", session, None, [event, NewSession("s")]))
+                    with pytest.raises(ConstraintViolation):
+                        await store.commit(CommitRequest("", session, None, [event, NewSession("s")]))
 
         await asyncio.gather(*(write(store, session) for store in (a, b) for session in "tuvw"))
         places = [event.id for event in await a.events()]
         assert places == list(range(1, len(places) + 1))
         assert len(places) == 2 * 4 * 13
 
-    play(story, 2)
-
 
 @pytest.mark.rule("C2b")
-def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -> None:
+async def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -> None:
     """Whoever commits hears of a connection that broke. The same steps come again, and are there once."""
-    async def story(a: PostgresStore) -> None:
+    async with play() as [a]:
         fetch, lost = a.database.fetch, 0
 
         async def lose(query: str, *values: Any, **more: Any) -> Any:
@@ -216,27 +164,23 @@ def test_an_answer_that_was_lost_is_found_under_the_id_of_the_step(play: Play) -
         assert (answer.version, answer.repeated, answer.epoch, answer.events) == (1, True, 1, (1,))
         assert [p.seq for p in (await a.load("s")).prompts] == list(answer.seqs)
 
-    play(story)
-
 
 @pytest.mark.rule("C1c")
-def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then(play: Play) -> None:
-    async def story(a: PostgresStore) -> None:
+async def test_a_session_that_is_closing_accepts_nothing_and_neither_does_one_that_is_made_then(play: Play) -> None:
+    async with play() as [a]:
         await a.database.fetch("UPDATE cancelmark.sessions SET closing = true WHERE workspace_id = %s", a.workspace)
         with pytest.raises(ClosingSession):
             await a.commit(steps("1", 0, ACCEPT))
         await a.write([NewSession("new")])
         with pytest.raises(ClosingSession):
-            await a.commit(Steps("2", "new", 0, [ACCEPT._replace(session_id="new")]))
-
-    play(story)
+            await a.commit(CommitRequest("2", "new", 0, [ACCEPT._replace(session_id="new")]))
 
 
 # --- what can be stored
 
-def test_nul_is_kept_in_what_was_said_and_refused_in_a_text(play: Play) -> None:
-    async def story(a: PostgresStore) -> None:
-        message = Message("m", "s", "user", ({"type": "text", "data": {"text": "nul \0, half \ud800"}},))
+async def test_nul_is_kept_in_what_was_said_and_refused_in_a_text(play: Play) -> None:
+    async with play() as [a]:
+        message = MessageRecord("m", "s", "user", ({"type": "text", "data": {"text": "nul \0, half \ud800"}},))
         await a.commit(steps("1", 0, PutMessage(message), AppendEvent("s", TERMINAL, {"text": "\0"})))
         assert await a.messages("s") == [message]
         assert (await a.events())[0].payload == {"text": "\0"}
@@ -244,8 +188,6 @@ def test_nul_is_kept_in_what_was_said_and_refused_in_a_text(play: Play) -> None:
             with pytest.raises(Unstorable):
                 await a.commit(steps("2", 1, op))
         assert await a.prompt("\0") is None
-
-    play(story)
 
 
 # --- the life of a node
@@ -258,8 +200,8 @@ async def age(store: PostgresStore, **by: int) -> None:
 
 
 @pytest.mark.rule("C5b")
-def test_a_beat_renews_the_lease_of_its_own_node_and_a_dead_one_has_none(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_beat_renews_the_lease_of_its_own_node_and_a_dead_one_has_none(play: Play) -> None:
+    async with play(2) as (a, b):
         for store in (a, b):
             await age(store, expires=2)
         assert len(await a.database.fetch(BEAT, 60, False, a.database.node)) == 1
@@ -269,11 +211,9 @@ def test_a_beat_renews_the_lease_of_its_own_node_and_a_dead_one_has_none(play: P
         await kill_node(b, a.database.node)
         assert await a.database.fetch(BEAT, 60, False, a.database.node) == []
 
-    play(story, 2)
 
-
-def test_a_node_is_buried_when_its_lease_is_over_by_one_that_has_beaten_without_a_break(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_node_is_buried_when_its_lease_is_over_by_one_that_has_beaten_without_a_break(play: Play) -> None:
+    async with play(2) as (a, b):
         async def bury() -> bool:
             return (b.database.node,) in await a.database.fetch(BURY, a.database.node, 60)
 
@@ -290,11 +230,9 @@ def test_a_node_is_buried_when_its_lease_is_over_by_one_that_has_beaten_without_
         assert await bury()
         assert not await bury(), "nobody dies twice"
 
-    play(story, 2)
 
-
-def test_a_node_sees_what_is_its_own_what_nobody_has_and_what_the_dead_have_left(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_node_sees_what_is_its_own_what_nobody_has_and_what_the_dead_have_left(play: Play) -> None:
+    async with play(2) as (a, b):
         async def work(store: PostgresStore) -> list[tuple[int, bool]]:
             rows = await store.database.fetch(WORK, store.database.node)
             return [(version, owned) for home, session, version, owned in rows if home == a.workspace]
@@ -311,24 +249,20 @@ def test_a_node_sees_what_is_its_own_what_nobody_has_and_what_the_dead_have_left
         await a.commit(steps("4", 3, claim="recover", release="idle"))
         assert await work(a) == []
 
-    play(story, 2)
-
 
 @pytest.mark.rule("C3c")
 @pytest.mark.parametrize("release", ["idle", "handover"])
-def test_a_session_is_given_up_in_the_epoch_of_its_owner_only(play: Play, release: str) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_session_is_given_up_in_the_epoch_of_its_owner_only(play: Play, release: str) -> None:
+    async with play(2) as (a, b):
         await a.commit(steps("1", 0, ACCEPT, claim="adopt"))
         await kill_node(b, a.database.node)
         await b.commit(steps("2", 1, claim="recover"))
         assert await a.commit(steps("3", 2, epoch=1, release=release)) == Lost()
         assert (await b.load("s")).owned
 
-    play(story, 2)
 
-
-def test_the_answer_of_a_claim_that_comes_again_says_whether_the_session_is_still_this_nodes(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_the_answer_of_a_claim_that_comes_again_says_whether_the_session_is_still_this_nodes(play: Play) -> None:
+    async with play(2) as (a, b):
         claim = steps("1", 0, ACCEPT, claim="adopt")
         assert committed(await a.commit(claim)).epoch == 1
         assert committed(await a.commit(claim)).epoch == 1
@@ -337,20 +271,16 @@ def test_the_answer_of_a_claim_that_comes_again_says_whether_the_session_is_stil
         again = committed(await a.commit(claim))
         assert (again.repeated, again.epoch, again.version) == (True, None, 1)
 
-    play(story, 2)
 
-
-def test_a_step_that_was_refused_leaves_a_gap_in_the_seqs_and_none_in_the_log(play: Play) -> None:
-    async def story(a: PostgresStore) -> None:
+async def test_a_step_that_was_refused_leaves_a_gap_in_the_seqs_and_none_in_the_log(play: Play) -> None:
+    async with play() as [a]:
         (first,) = committed(await a.commit(steps("1", 0, ACCEPT, AppendEvent("s", TERMINAL, {})))).seqs
-        with pytest.raises(Refused):
+        with pytest.raises(ConstraintViolation):
             await a.commit(steps("2", 1, ACCEPT, AppendEvent("s", TERMINAL, {})))
         (third,) = committed(await a.commit(steps(
             "3", 1, ACCEPT._replace(run_id="b"), AppendEvent("s", TERMINAL, {})))).seqs
         assert third > first + 1
         assert [event.id for event in await a.events()] == [1, 2]
-
-    play(story)
 
 
 # --- any steps
@@ -358,11 +288,11 @@ def test_a_step_that_was_refused_leaves_a_gap_in_the_seqs_and_none_in_the_log(pl
 OPERATIONS = st.sampled_from([
     AcceptPrompt(0, "s", "a", "run-a"), AcceptPrompt(0, "s", "b"), AcceptPrompt(0, "t", "c"), RaiseMark("s", 1),
     RaiseMark("t", 9), HoldSession("s", True), HoldSession("t", False), AppendEvent("s", TERMINAL, {"n": 1}, "run-a"),
-    AppendEvent("t", TERMINAL, {}), PutMessage(Message("m", "s", "user", ())),
-    PutMessage(Message("m", "t", "user", ())), NewSession("s"), NewSession("u"), MovePrompt(1, State.ACTIVE),
+    AppendEvent("t", TERMINAL, {}), PutMessage(MessageRecord("m", "s", "user", ())),
+    PutMessage(MessageRecord("m", "t", "user", ())), NewSession("s"), NewSession("u"), MovePrompt(1, State.ACTIVE),
     MovePrompt(2, State.ACTIVE), MovePrompt(1, State.DONE, Outcome.ERROR), MovePrompt(2, State.QUEUED)])
 STEPS = st.builds(
-    Steps, st.sampled_from(["", *"abcdef"]), st.sampled_from(["s", "s", "t", ""]),
+    CommitRequest, st.sampled_from(["", *"abcdef"]), st.sampled_from(["s", "s", "t", ""]),
     st.sampled_from([None, 0, 1, 1, 2, 2, 3]), st.lists(OPERATIONS, max_size=3),
     st.sampled_from([None, None, 0, 1, 1, 2]), st.sampled_from(["", "", "adopt", "adopt", "recover"]),
     st.sampled_from(["", "", "", "idle", "handover"]), st.just(()))
@@ -379,9 +309,10 @@ ROWS = (
     " WHERE workspace_id = %s ORDER BY 1")
 
 
+@pytest.mark.real
 def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> None:
     """By PostgreSQL and by the simulated database. Both begin with the same seq, and the nodes have the same names."""
-    async def play_on(databases: list[Database], nodes: list[UUID], asked: list[tuple[int, Steps | None]],
+    async def play_on(databases: list[Database], nodes: list[UUID], asked: list[tuple[int, CommitRequest | None]],
                       ) -> list[object]:
         for database, node in zip(databases, nodes):
             database.node = node
@@ -400,7 +331,7 @@ def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> 
                 told.append((type(error), getattr(error, "problem", "")))
         return [*told, *[await databases[0].fetch(query, nodes[0]) for query in ROWS]]
 
-    async def compare(asked: list[tuple[int, Steps | None]]) -> None:
+    async def compare(asked: list[tuple[int, CommitRequest | None]]) -> None:
         await real[0].fetch("SELECT setval('cancelmark.seqs', 1, false)")
         nodes, server = [uuid4(), uuid4()], SimulatedServer()
         found = await play_on(real, nodes, asked)
@@ -414,7 +345,7 @@ def test_any_steps_of_any_nodes_are_answered_alike_and_leave_the_same_rows() -> 
 
         @given(st.lists(st.tuples(st.integers(0, 1), st.one_of(STEPS, STEPS, STEPS, st.just(DEATH))), max_size=12))
         @settings(max_examples=effort(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        def check(asked: list[tuple[int, Steps | None]]) -> None:
+        def check(asked: list[tuple[int, CommitRequest | None]]) -> None:
             runner.run(compare(asked))
 
         try:
@@ -437,27 +368,27 @@ def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itself(
+async def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itself(
         play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+    async with play(2) as (a, b):
         names = [f"s{n}" for n in range(12)]
         for name in names:
-            await a.commit(Steps("", name, None, [NewSession(name)]))
-        await b.commit(Steps("b", "s4", 0, [AcceptPrompt(0, "s4", "", "taken")], claim="adopt"))
+            await a.commit(CommitRequest("", name, None, [NewSession(name)]))
+        await b.commit(CommitRequest("b", "s4", 0, [AcceptPrompt(0, "s4", "", "taken")], claim="adopt"))
         told = note_statements(monkeypatch)
         operations = {name: [AcceptPrompt(0, name, "", f"run-{name}"), AppendEvent(name, TERMINAL, {"of": name})]
                       for name in names}
         operations["s5"] = [AcceptPrompt(0, "s5", "", "taken")]
-        operations["s6"] = [PutMessage(Message("m", "s6", "user", ({"text": "\0"},)))]
-        operations["s7"] = [PutMessage(Message("\0", "s7", "user", ()))]
+        operations["s6"] = [PutMessage(MessageRecord("m", "s6", "user", ({"text": "\0"},)))]
+        operations["s7"] = [PutMessage(MessageRecord("\0", "s7", "user", ()))]
         versions = {**dict.fromkeys(names, 0), "s8": 7}
         answers: dict[str, Any] = dict(zip(names, await asyncio.gather(*(
-            a.commit(Steps(f"step-{name}", name, versions[name], operations[name], claim="adopt"))
+            a.commit(CommitRequest(f"step-{name}", name, versions[name], operations[name], claim="adopt"))
             for name in names), return_exceptions=True)))
         assert len([query for query in told if "cancelmark.step_all(" in query]) == 1
         assert len(told) == UNDER_WAY + 1 + 2 + 2, "two have failed and are sent alone, and two are loaded"
         assert answers.pop("s4") == Conflict(await a.load("s4"))
-        assert isinstance(answers.pop("s5"), Refused)
+        assert isinstance(answers.pop("s5"), ConstraintViolation)
         assert committed(answers.pop("s6")).events == ()
         assert isinstance(answers.pop("s7"), Unstorable)
         assert isinstance(answers.pop("s8"), Conflict)
@@ -466,15 +397,13 @@ def test_steps_of_many_sessions_share_few_statements_and_each_is_judged_by_itsel
         assert {e.payload["of"]: (e.id,) for e in await a.events()} == events
         seqs = [seq for answer in answers.values() for seq in answer.seqs]
         assert len({*seqs}) == len(answers)
-        again = await a.commit(Steps("step-s0", "s0", 0, operations["s0"], claim="adopt"))
+        again = await a.commit(CommitRequest("step-s0", "s0", 0, operations["s0"], claim="adopt"))
         assert again == answers["s0"]._replace(repeated=True)
 
-    play(story, 2)
 
-
-def test_steps_of_many_workspaces_share_few_statements_each_under_the_name_that_its_node_had(
+async def test_steps_of_many_workspaces_share_few_statements_each_under_the_name_that_its_node_had(
         play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(a: PostgresStore) -> None:
+    async with play() as [a]:
         stores = [PostgresStore(a.database, uuid4()) for _ in range(12)]
         for store in stores:
             await store.make(str(store.workspace), "log")
@@ -497,18 +426,18 @@ def test_steps_of_many_workspaces_share_few_statements_each_under_the_name_that_
                                           store.workspace))[0][0] for store in stores]
         assert owners == [first] * 6 + [a.database.node] * 6
 
-    play(story)
 
-
-def test_a_node_that_writes_to_many_sessions_at_once_and_one_that_closes_them_wait_for_each_other(play: Play) -> None:
-    async def story(a: PostgresStore, b: PostgresStore) -> None:
+async def test_a_node_that_writes_to_many_sessions_at_once_and_one_that_closes_them_wait_for_each_other(
+    play: Play,
+) -> None:
+    async with play(2) as (a, b):
         names = [f"s{n}" for n in range(24)]
         for name in names:
-            await a.commit(Steps("", name, None, [NewSession(name)]))
+            await a.commit(CommitRequest("", name, None, [NewSession(name)]))
 
         async def write(store: PostgresStore, order: list[str]) -> None:
             for n in range(5):
-                await asyncio.gather(*(store.commit(Steps(f"{id(store)}-{name}-{n}", name, None, [
+                await asyncio.gather(*(store.commit(CommitRequest(f"{id(store)}-{name}-{n}", name, None, [
                     AppendEvent(name, TERMINAL, {})])) for name in order))
 
         async def close() -> None:
@@ -520,5 +449,3 @@ def test_a_node_that_writes_to_many_sessions_at_once_and_one_that_closes_them_wa
         async with asyncio.timeout(30):
             await asyncio.gather(write(a, names), write(b, names[::-1]), close())
         assert await a.latest_event() == 2 * 5 * len(names)
-
-    play(story, 2)

@@ -1,6 +1,5 @@
 """The end of the log, in memory: what it answers is what the whole log would."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -35,23 +34,20 @@ def test_a_tail_answers_as_the_log_or_not_at_all(
     assert end.find(after, None, session, terminal, limit) is None
 
 
-def test_the_latest_events_are_found_without_the_database_and_what_is_dropped_is_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        store, read = SqliteStore(tmp_path / "a.db"), list[str]()
-        store._reader.set_trace_callback(read.append)
-        await store.write([NewSession("s")])
-        for number in range(1, 4):
-            await store.write([AppendEvent("s", TERMINAL, {"n": number})])
-            (event,) = await store.events(number - 1, until=number, session="s")
-            assert event.payload == {"n": number}
-        assert read == []
-        await store.write([DropEvent(1)])
-        assert [event.id for event in await store.events(0, until=3)] == [2, 3]
-        assert len(read) == 1
-        await store.write([AppendEvent("s", TERMINAL, {"n": 4})])
-        assert [event.id for event in await store.events(0, until=4)] == [2, 3, 4]
-        store.close()
-        with pytest.raises(Exception, match="closed"):
-            await store.events(3, until=4)
-
-    asyncio.run(main())
+async def test_the_latest_events_are_found_without_the_database_and_what_is_dropped_is_not(tmp_path: Path) -> None:
+    store, read = SqliteStore(tmp_path / "a.db"), list[str]()
+    store._reader.set_trace_callback(read.append)
+    await store.write([NewSession("s")])
+    for number in range(1, 4):
+        await store.write([AppendEvent("s", TERMINAL, {"n": number})])
+        (event,) = await store.events(number - 1, until=number, session="s")
+        assert event.payload == {"n": number}
+    assert read == []
+    await store.write([DropEvent(1)])
+    assert [event.id for event in await store.events(0, until=3)] == [2, 3]
+    assert len(read) == 1
+    await store.write([AppendEvent("s", TERMINAL, {"n": 4})])
+    assert [event.id for event in await store.events(0, until=4)] == [2, 3, 4]
+    store.close()
+    with pytest.raises(Exception, match="closed"):
+        await store.events(3, until=4)

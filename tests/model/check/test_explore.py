@@ -81,9 +81,9 @@ def test_traces_are_shortest() -> None:
 
 def test_bounds_and_properties_that_leave_nothing_to_judge_are_refused() -> None:
     for wrong in ({"prompts": 0}, {"sessions": 0}, {"cancels": -1}):
-        with pytest.raises(ValueError, match="nothing to explore"):
+        with pytest.raises(ValueError, match="leave nothing to explore"):
             Bounds(**wrong)
-    with pytest.raises(ValueError, match="no property"):
+    with pytest.raises(ValueError, match="no properties to check"):
         explore(REFERENCE, Bounds(1), properties=[])
 
 

@@ -10,12 +10,12 @@ from cancelmark.model.actions import ACTIONS
 from cancelmark.model.cluster.behaviour import ClusterBehaviour
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
 from cancelmark.model.cluster.budget import NAMES, Budget
-from cancelmark.model.cluster.flaws import ALL_FLAWS, FLAWS, HARMLESS, Flaw
-from cancelmark.model.cluster.log import LOG_FLAWS, LOG_HARMLESS, LOG_PROPERTIES, LogFlaw
+from cancelmark.model.cluster.flaws import ALL_FLAWS, FLAWS, HARMLESS, LOG_FLAWS, LOG_HARMLESS, ClusterFlaw
+from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES, TOOL
 from cancelmark.model.cluster.rules import DESIGN, Rules
 from cancelmark.model.cluster.search import search_cluster, search_log
-from cancelmark.model.cluster.state import Intent, Row, Write
+from cancelmark.model.cluster.state import Intent, SessionRow, Write
 from cancelmark.model.family import ALL_ACTIONS
 from cancelmark.model.properties import PROPERTIES
 from cancelmark.model.protocol import FAMILY
@@ -47,14 +47,14 @@ def test_design_holds_deep(bound: Bound) -> None:
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda f: f.name)
-def test_flaw_breaks_its_property(flaw: Flaw) -> None:
+def test_flaw_breaks_its_property(flaw: ClusterFlaw) -> None:
     result = search_cluster(flaw.budget, flaw.rules, flaw.protocol, until=flaw.property)
     assert len(result.violations[flaw.property]) <= LONGEST[flaw.name]
     assert search_cluster(flaw.budget, protocol=flaw.protocol).verdict == "holds", "it is not the flaw"
 
 
 @pytest.mark.parametrize("flaw", HARMLESS, ids=lambda f: f.name)
-def test_what_is_harmless_holds(flaw: Flaw) -> None:
+def test_what_is_harmless_holds(flaw: ClusterFlaw) -> None:
     assert search_cluster(flaw.budget, flaw.rules, flaw.protocol).verdict == "holds"
 
 
@@ -85,7 +85,7 @@ def test_log_holds() -> None:
 
 
 @pytest.mark.parametrize("flaw", LOG_FLAWS, ids=lambda f: f.name)
-def test_log_flaw_breaks_its_property(flaw: LogFlaw) -> None:
+def test_log_flaw_breaks_its_property(flaw: ClusterFlaw) -> None:
     result = search_log(flaw.budget, flaw.rules, until=flaw.property)
     assert len(result.violations[flaw.property]) <= LONGEST[flaw.name]
     assert search_log(flaw.budget).verdict == "holds"
@@ -100,7 +100,7 @@ def test_tool_of_a_zombie_is_not_fenced() -> None:
     """What cannot be promised shows in the design itself, and within this history."""
     result = search_cluster(Budget(1, expiries=1, tools=1), properties=[TOOL])
     assert result.violations[TOOL.id].calls == [
-        "a: accept A", "a: enter A", "a's lease runs out", "b: recover", "a: tool of A acts"]
+        "a: accept A", "a: enter A", "a's lease expires", "b: recover", "a: tool of A acts"]
 
 
 # --- that the model is made of the protocol, and has room for everything
@@ -121,16 +121,16 @@ def edges_of(budget: Budget, rules: Rules = DESIGN, family: bool = False) -> set
 @pytest.mark.parametrize(("budget", "family", "wanted"), [
     (Budget(2, cancels=1, requeues=1, drains=1), False,
      ["enter A ()", "settle A ()", "step A ()", "requeue A ()", "finish A end_turn ()", "finish A canceled ()",
-      "finish A error ()", "cancel ()", "a is asked to leave ()", "release ()", "adopt ()", "leave ()", "look ()"]),
+      "finish A error ()", "cancel ()", "a is told to leave ()", "release ()", "adopt ()", "leave ()", "poll ()"]),
     (Budget(1, kills=1, restarts=1, doubts=1, expiries=1), False,
-     ["accept A (answer lost)", "accept A (late)", "accept A (arrives)", "accept A (arrives: done before)",
-      "finish A end_turn (arrives: fenced)", "finish A end_turn (fenced)", "accept A, again ()", "recover ()",
-      "accept A, again (done before)", "a is killed ()", "a starts again ()", "a's lease runs out ()",
-      "recover (answer lost)", "beat (is dead, and goes on under a new id)"]),
+     ["accept A (response lost)", "accept A (late)", "accept A (arrives)", "accept A (arrives: duplicate)",
+      "finish A end_turn (arrives: fenced)", "finish A end_turn (fenced)", "accept A, retried ()", "recover ()",
+      "accept A, retried (duplicate)", "a is killed ()", "a restarts ()", "a's lease expires ()",
+      "recover (response lost)", "heartbeat (is dead; continues under a new id)"]),
     (Budget(1, pauses=1, messages=1, tools=1, fails=1), False,
-     ["a hangs ()", "a comes back ()", "message of A ()", "message of A (fenced)", "tool of A acts ()", "fail A ()"]),
+     ["a hangs ()", "a resumes ()", "message of A ()", "message of A (fenced)", "tool of A acts ()", "fail A ()"]),
     (Budget(1, kills=1, doubts=1, reposts=1, cancels=1, wakeups=1, run_ids=True), False,
-     ["accept, posted again (done before)", "accept A, posted again ()", "cancel (wake-up lost)"]),
+     ["accept, reposted (duplicate)", "accept A, reposted ()", "cancel (notification lost)"]),
     (Budget(1, revokes=1, stops=1, holds=1), True, ["revoke A ()", "stop ()", "stop hold ()", "hold ()", "resume ()"]),
     (Budget(1, nexts=1, replaces=1, clears=1, closes=1), True,
      ["next A ()", "replace A ()", "clear_queue ()", "close ()"]),
@@ -158,10 +158,10 @@ def test_database_compares_before_it_writes() -> None:
     behaviour = ClusterBehaviour(Budget(1))
     step = behaviour.database.take_step
     accept = behaviour.write(behaviour.start, 0, Intent("accept", None, False),
-                             behaviour.compute(Row().session, Intent("accept", None, False), 0) or ())
-    row = step(Row(), accept).row
+                             behaviour.compute(SessionRow().session, Intent("accept", None, False), 0) or ())
+    row = step(SessionRow(), accept).row
     assert (row.owner, row.epoch, row.knows(accept.id)) == (accept.by, 1, True)
-    assert step(row, accept).answer.value == "done before"
+    assert step(row, accept).answer.value == "duplicate"
     assert step(row, accept._replace(id=9)).answer.value == "stale"
 
     def enter(**fields: object) -> Write:

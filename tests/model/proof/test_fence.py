@@ -16,8 +16,7 @@ if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
 
 import z3
-
-from cancelmark.model.proof.fence import (
+from support.fence import (
     ACTIONS,
     DESIGN,
     MISTAKES,

@@ -204,7 +204,7 @@ def test_acceptance_returns_at_once(revision: Revision) -> None:
 
 @since(4)
 def test_a_workspace_that_is_closing_accepts_nothing(revision: Revision) -> None:
-    with pytest.raises(ValueError, match="cannot happen here"):
+    with pytest.raises(ValueError, match="not enabled here"):
         take(revision, "close; accept A")
 
 

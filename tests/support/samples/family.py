@@ -174,14 +174,14 @@ SHOWN: Mapping[str, tuple[str, str]] = {
     "reject looks first": ("reject", "accept A reject + accept B reject"),
     "reject forgets the hold": ("reject", "hold; accept A reject; resume"),
 }
-"""By mistake, a guarantee that it breaks and a script, with its schedule, in which that is seen."""
+"""By mistake, a guarantee that it breaks, and a script with its schedule that shows the break."""
 
 HIDDEN: Mapping[str, str] = {
-    "next queues what is accepted, covered or not": "the turn that starts is stopped in the same instant, before it "
-                                                    "asks the language model, and its prompt ends canceled as it "
-                                                    "should",
-    "a turn that goes on goes to the front": "nobody outside can tell a turn that overtakes others after its summary "
-                                             "from one that makes its summary without leaving its place",
-    "a covered interrupt interrupts": "nobody outside can tell whether the interrupt had entered when it was canceled",
+    "next queues what is accepted, covered or not": "the server stops the turn in the instant in which it starts, "
+                                                    "before it calls the language model, and its prompt ends "
+                                                    "canceled as it should",
+    "a turn that goes on goes to the front": "clients cannot tell a turn that overtakes others after its summary from "
+                                             "one that makes its summary without leaving its position",
+    "a covered interrupt interrupts": "clients cannot tell whether the interrupt had entered when it was canceled",
 }
-"""By mistake, why nobody outside can tell."""
+"""By mistake, why clients cannot observe it."""

@@ -1,4 +1,4 @@
-"""specs/conformance.md: what the kit finds in our own models, and in servers that were written for it."""
+"""specs/conformance.md: the kit's findings in our own models, and in servers with seeded bugs."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -26,12 +26,12 @@ CELLS = {Status.BROKEN: "**broken**", Status.KEPT: "kept", Status.NOT_TESTED: "?
 
 @cache
 def judge_known(name: str) -> Report:
-    """The report on a model, or on the naive server. Scenarios alone: they are the same wherever this runs."""
+    """The report on a model, or on the naive server, from scenarios only: these are deterministic."""
     return judge(NaiveAdapter if name == "naive" else model_adapter(name), profile=FEW)
 
 
 def shows(flaw: Flaw, revision: str) -> bool:
-    """Whether the flaw's scenario breaks its guarantee in a revision. Where it should, more schedules are tried."""
+    """Whether the flaw's scenario breaks its guarantee in a revision. Where it should, more schedules run."""
     found = judge_known(revision).scenarios[flaw.name]
     if found is None and revision in flaw.revisions:
         found = judge(model_adapter(revision), profile=MANY, scenarios={flaw.name}).scenarios[flaw.name]
@@ -40,55 +40,58 @@ def shows(flaw: Flaw, revision: str) -> bool:
 
 def conformance_page() -> str:
     names = (*BEHAVIOURS, "naive")
-    return f"""# The conformance kit, tried on what we know
+    return f"""# The conformance kit on servers with known bugs
 
-The kit judges a server by what its clients and its language model see (`cancelmark conform`, `conformance/`).
-Here it judges servers of which we know what is wrong: the models of the original's revisions, which
-[revisions.md](revisions.md) judges from inside; the reference; and a naive worker on an `asyncio.Queue`
-(`support/samples/naive.py`). A – stands where a guarantee is not observable, because the server does not offer what
-that takes. Wherever the model says that a guarantee holds, the kit finds nothing; where it does not find what the model
-finds, the last two tables say why.
+The kit judges a server by what its clients and its language model observe (`cancelmark conform`, `conformance/`). Here
+it judges servers whose bugs are known: models of the original server's revisions, which [revisions.md](revisions.md)
+explores from inside; the reference; and a naive worker on an `asyncio.Queue` (`support/samples/naive.py`).
+
+A – means that a guarantee is not observable, because the server does not offer what is needed. Wherever the model keeps
+a guarantee, the kit reports no break. Where the kit misses a break that the model has, the last two tables give the
+reason.
 
 {table(("guarantee", *names), ((p.id, *(CELLS[judge_known(n).verdict(p.id).status] for n in names))
                                for p in GUARANTEES_BY_ID.values() if not p.call))}
-None of these has calls of the family. [Mistakes in the family](#mistakes-in-the-family) has servers that do.
+None of these servers has optional calls. [Mistakes in the family](#mistakes-in-the-family) covers servers that do.
 
-## What is seen when a guarantee is broken
+## How a break is observed
 
-{table(("guarantee", "what is seen", "the adapter needs"), (
+{table(("guarantee", "observation", "the adapter needs"), (
     (p.id, p.sign, ", ".join(NEEDS[n].offer for n in p.needs) or "nothing more") for p in GUARANTEES_BY_ID.values()))}
 ## Seeded servers
 
-Small servers that judge the judge (`support/samples/table.py`). Of each subject one is guilty, and one looks guilty
-and is innocent. The kit must say exactly this, and `tests/conformance/test_seeded.py` sees to it.
+Small servers that test the kit (`support/samples/table.py`). For each subject there is a server with a bug, and one
+that looks suspicious but is correct. `tests/conformance/test_seeded.py` checks that the kit reports exactly this.
 
-{table(("subject", "server", "what it does", "broken"), (
+{table(("subject", "server", "behaviour", "broken"), (
     (subject, s.name, s.says, ", ".join(sorted(s.broken)) or ("–" if s.is_innocent else "not tested"))
     for subject, servers in SEEDED.items() for s in servers))}
 ## Mistakes in the family
 
-Each mistake that [family.md](family.md) lists is a protocol, and so a server (`support/samples/family.py`). This is
-what shows of it from outside: a guarantee that is broken, and a script with its schedule in which that is seen. In the
-same scripts a server without a mistake shows nothing.
+The family is the reference protocol with the optional calls (revoke, stop, hold, …). Each mistake that
+[family.md](family.md) lists is a protocol, and so a server (`support/samples/family.py`). The table has a guarantee
+that the mistake breaks, and a script with its schedule that shows the break. On a correct server these scripts break
+nothing.
 
-{table(("mistake", "breaks", "what is done"), (
+{table(("mistake", "breaks", "script"), (
     (name, guarantee, f"`{text.replace('|', chr(92) + '|')}`") for name, (guarantee, text) in FAMILY_SHOWN.items()))}
-Some do not show:
+Clients cannot observe these:
 
-{table(("mistake", "why nobody outside can tell"), FAMILY_HIDDEN.items())}
-## Flaws that show from outside
+{table(("mistake", "reason"), FAMILY_HIDDEN.items())}
+## Flaws that clients can observe
 
-Each is a scenario: what clients do, where `;` waits until the server is quiet, `,` does not, and `+` is at the same
-time. The last column has the revisions in which it breaks the guarantee: maybe more than those that have this flaw.
+Each flaw is a scenario. In its script, `;` waits until the server is quiet, `,` waits only for the response, and `+`
+starts the next step at the same time. The last column lists the revisions in which the scenario breaks the guarantee,
+which may be more than those with this flaw.
 
-{table(("flaw", "guarantee", "what is done", "shows in"), _list_shown())}
-## Flaws that do not
+{table(("flaw", "guarantee", "script", "observed in"), _list_shown())}
+## Flaws that clients cannot observe
 
-{table(("flaw", "breaks", "in", "why nobody outside can tell"), (
+{table(("flaw", "breaks", "in", "reason"), (
     (f"[{f.name}](flaws.md#{f.name})", f.breaks, f.where, HIDDEN[f.name]) for f in FLAWS if f.name in HIDDEN))}
-Some revisions break a guarantee in a way that has no name of its own:
+Some revisions also break a guarantee without a named flaw:
 
-{table(("guarantee", "in", "why it does not show"), ((g, r, why) for (g, r), why in UNSEEN.items()))}"""
+{table(("guarantee", "in", "why clients cannot observe it"), ((g, r, why) for (g, r), why in UNSEEN.items()))}"""
 
 
 def _list_shown() -> Iterable[tuple[str, str, str, str]]:

@@ -65,92 +65,94 @@ UNTESTED = Status.NOT_TESTED
 
 SEEDED: Mapping[str, tuple[Seeded, ...]] = {
     "canceled while its turn is held": (
-        Seeded(one.CancelsWithAnError, "ends a turn that was canceled while it was held with an error",
+        Seeded(one.CancelsWithAnError, "ends a turn that was canceled while it was running with `error`",
                _breaks("attribution")),
-        Seeded(one.CancelsWithAnAnswer, "says `end_turn` of such a turn", _breaks("attribution")),
-        Seeded(one.LeavesTheRequestOpen, "ends such a turn as it should, and leaves its request to the language model "
+        Seeded(one.CancelsWithAnAnswer, "ends such a turn with `end_turn`", _breaks("attribution")),
+        Seeded(one.LeavesTheRequestOpen, "ends such a turn correctly, but leaves its request to the language model "
                "open", _breaks("cancel-stops", "single-active", "no-lost-cancel")),
-        Seeded(one.FailsByItself, "does the first of these, and says that its turns may fail by themselves"),
-        Seeded(one.Sound, "has nothing wrong"),
+        Seeded(one.FailsByItself, "ends such a turn with `error`, and declares that its turns may fail by themselves"),
+        Seeded(one.Sound, "has no bug"),
     ),
     "nothing to judge": (
-        Seeded(one.RefusesEverything, "accepts no prompt: nothing can be tested", decision=Decision.UNKNOWN,
+        Seeded(one.RefusesEverything, "accepts no prompt, so nothing can be tested", decision=Decision.UNKNOWN,
                unsure=dict.fromkeys(one.Sound.claims - OF_THE_FAMILY, UNTESTED)),
-        Seeded(one.RefusesWhileBusy, "has no queue, and says so", decision=Decision.NOTHING_BROKEN,
+        Seeded(one.RefusesWhileBusy, "has no queue, and refuses while it is busy", decision=Decision.NOTHING_BROKEN,
                unsure=dict.fromkeys(
                    ("queue-dropped", "single-active", "fifo", "prompt-terminal", "all-done"), UNTESTED)),
     ),
     "gone": (
         Seeded(one.DiesOfAnIdleCancel, "breaks the connection when an idle session is canceled", _breaks("progress"),
                {"idle-cancel-noop": UNTESTED}),
-        Seeded(one.ExitsWhenShut, "exits when it is shut: its stream ends, and nobody listens"),
+        Seeded(one.ExitsWhenShut, "exits when it is shut: its stream ends, and its port is closed"),
     ),
     "a judgement cut short": (
-        Seeded(outside.OvertakesLater, "takes the last first, after twenty histories", _breaks("fifo"),
+        Seeded(outside.OvertakesLater, "starts the last prompt first, after twenty histories", _breaks("fifo"),
                profile=SCENARIOS),
-        Seeded(outside.OvertakesLater, "does the same, and there is no time to see it", unsure={"fifo": UNTESTED},
-               decision=Decision.UNKNOWN, profile=SHORT),
-        Seeded(outside.InOrder, "takes all in order; there is time for scenarios alone, and they are enough",
+        Seeded(outside.OvertakesLater, "does the same, but the time limit is too short to observe it",
+               unsure={"fifo": UNTESTED}, decision=Decision.UNKNOWN, profile=SHORT),
+        Seeded(outside.InOrder, "starts all prompts in order; the time is enough only for scenarios, which suffice",
                profile=SCENARIOS),
     ),
     "slow": (
-        Seeded(one.SlowAndSilent, "takes five seconds to start a turn, and says nothing of prompts that it drops",
-               _breaks("some-terminal")),
+        Seeded(one.SlowAndSilent, "takes five seconds to start a turn, and publishes no terminal event for dropped "
+               "prompts", _breaks("some-terminal")),
         Seeded(one.Slow, "takes five seconds to start a turn, and five to end it"),
     ),
     "one worker for all sessions": (
         Seeded(one.OneWorkerOfOneSession, "runs one turn at a time, and forgets the other sessions",
                _breaks("all-done")),
-        Seeded(one.OneWorker, "runs one turn at a time in all sessions, and says so"),
+        Seeded(one.OneWorker, "runs one turn at a time over all sessions, and declares it (`capacity`)"),
     ),
     "a window of milliseconds": (
-        Seeded(outside.StrandsInTheWindow, "forgets a prompt that comes some milliseconds after the answer to a cancel",
-               _breaks("all-done"), profile=RACES),
+        Seeded(outside.StrandsInTheWindow, "forgets a prompt that arrives some milliseconds after the response to a "
+               "cancel", _breaks("all-done"), profile=RACES),
         Seeded(outside.LateInTheWindow, "starts such a prompt a tenth of a second later", profile=RACES),
     ),
     "a place to come back to": (
-        Seeded(one.ForgetsThePlace, "has ids, and starts anew for whoever comes back", _breaks("delivery")),
+        Seeded(one.ForgetsThePlace, "has event ids, but restarts the stream for a subscriber that comes back",
+               _breaks("delivery")),
         Seeded(one.HasNoIds, "publishes events without ids", unsure={"delivery": Status.NOT_OBSERVABLE}),
     ),
     "sixteen sessions": (
         Seeded(several.MixesUpSessions, "a cancel reaches every ninth session", _breaks("isolation")),
-        Seeded(several.StartsSlowly, "is slow to start turns, in sixteen sessions too"),
+        Seeded(several.StartsSlowly, "is slow to start turns, even in sixteen sessions"),
     ),
     "one more client": (
-        Seeded(several.ForgetsWhenOneAttaches, "forgets its queues when one more client comes",
+        Seeded(several.ForgetsWhenOneAttaches, "forgets its queues when another client connects",
                _breaks("some-terminal")),
-        Seeded(several.Attaches, "is slow to let one more client in"),
+        Seeded(several.Attaches, "is slow to connect another client"),
     ),
     "a session deleted": (
-        Seeded(several.DeletesInSilence, "deletes a session, and says nothing of those who waited",
+        Seeded(several.DeletesInSilence, "deletes a session, and publishes no terminal event for its queued prompts",
                _breaks("some-terminal")),
         Seeded(several.Deletes, "is slow to delete a session"),
     ),
     "a slow subscriber": (
-        Seeded(several.DropsForTheSlow, "drops ends for a subscriber that is slow", _breaks("delivery")),
-        Seeded(several.KeepsForTheSlow, "keeps ends for a subscriber that is slow"),
+        Seeded(several.DropsForTheSlow, "drops terminal events for a slow subscriber", _breaks("delivery")),
+        Seeded(several.KeepsForTheSlow, "buffers terminal events for a slow subscriber"),
     ),
     "sent again": (
-        Seeded(several.RunsTwice, "runs a prompt again that is sent again", _breaks("run-ids")),
-        Seeded(several.KnowsRunIds, "knows a prompt that is sent again, and refuses another under its run id"),
+        Seeded(several.RunsTwice, "runs a resent prompt twice", _breaks("run-ids")),
+        Seeded(several.KnowsRunIds, "deduplicates a resent prompt, and refuses another one under its run id"),
     ),
     "nobody watches": (
-        Seeded(several.CancelsWhenNobodyWatches, "cancels everything a minute after the last watcher has left",
+        Seeded(several.CancelsWhenNobodyWatches, "cancels everything a minute after the last subscriber has left",
                _breaks("outlives-watcher")),
-        Seeded(several.OutlivesWatchers, "goes on when nobody watches"),
+        Seeded(several.OutlivesWatchers, "continues without subscribers"),
     ),
     "a turn that outgrows its context": (
-        Seeded(several.ForgetsCancelInSummary, "goes on after a cancel that came during a summary",
+        Seeded(several.ForgetsCancelInSummary, "continues after a cancel that arrived during a summary",
                _breaks("no-lost-cancel")),
-        Seeded(several.Summarizes, "goes on after a summary"),
+        Seeded(several.Summarizes, "continues after a summary"),
     ),
     "a prompt that cannot start": (
-        Seeded(several.FailsInSilence, "says nothing of a prompt that it cannot start", _breaks("some-terminal")),
-        Seeded(several.FailsAloud, "says that it cannot start a prompt"),
+        Seeded(several.FailsInSilence, "publishes no terminal event for a prompt that it cannot start",
+               _breaks("some-terminal")),
+        Seeded(several.FailsAloud, "ends a prompt that it cannot start with `error`"),
     ),
     "folding": (
-        Seeded(several.FoldsEverybody, "takes prompts with a run id into another's turn", _breaks("no-absorption")),
-        Seeded(several.Folds, "takes prompts without a run id into another's turn"),
+        Seeded(several.FoldsEverybody, "folds prompts with a run id into another turn", _breaks("no-absorption")),
+        Seeded(several.Folds, "folds prompts without a run id into another turn"),
     ),
     "one prompt canceled": _family("revoke-exact", "revoke raises the mark",
                                    "revoke looks at the queue and the turn only"),

@@ -401,7 +401,7 @@ class Cluster:
                 while (notice := await watch.take()) or not watch.over:
                     if notice is None:
                         await watch.wait()
-                    places.append(watch.place)
+                    places.append(watch.offset)
                     if isinstance(notice, Event):
                         heard.append(notice.id)
                         over.add(notice.payload["seq"])

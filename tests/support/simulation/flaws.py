@@ -17,19 +17,19 @@ from cancelmark.impl.cluster.mirror import Mirror
 from cancelmark.impl.cluster.node import Node, Work
 from cancelmark.impl.cluster.workspaces import SharedWorkspace, SharedWorkspaces
 from cancelmark.impl.runtime import Outbox, Runtime
+from cancelmark.impl.runtime.entry import Decision, Entry
 from cancelmark.impl.runtime.intents import Cancel, Enter
-from cancelmark.impl.runtime.outbox import Decision, Entry
 from cancelmark.impl.runtime.refusals import Moved
 from cancelmark.impl.runtime.run import Handle, Run
-from cancelmark.impl.runtime.session import Prompt
+from cancelmark.impl.runtime.session import LivePrompt
 from cancelmark.impl.runtime.turns import Turns
 from cancelmark.impl.store import (
-    Answer,
     AppendEvent,
+    CommitAnswer,
+    CommitRequest,
     Committed,
-    Message,
+    MessageRecord,
     Snapshot,
-    Steps,
     Store,
     StoreError,
     Unconfirmed,
@@ -62,7 +62,14 @@ class Unconditional(AnyVersion):
         super()._move(seq, state, outcome, into)
 
 
-class UnfencedMessages(Step):
+class MessagesAfterTheEnd(Step):
+    """Messages are not compared with the state of their prompt, which is a second guard."""
+
+    def _message(self, id: str, session: str, *values: Any) -> None:
+        super()._message(id, session, *values[:-1], None)
+
+
+class UnfencedMessages(MessagesAfterTheEnd):
     def is_fenced(self, row: Row) -> bool:
         return self.asked.known is not None and super().is_fenced(row)
 
@@ -77,7 +84,7 @@ class UnfencedReleases(Step):
         return self.asked.frees == "handover" or super().is_known(row)
 
 
-class UnlockedMessages(Step):
+class UnlockedMessages(MessagesAfterTheEnd):
     """A message is compared in one statement, and written in the next."""
 
     @classmethod
@@ -92,8 +99,8 @@ class UnlockedMessages(Step):
         return super().is_fenced(row)
 
 
-class SameEpoch(Step):
-    """And the owner's name is not compared, which is a second guard."""
+class SameEpoch(MessagesAfterTheEnd):
+    """And the owner's name is not compared, which is another guard."""
 
     def is_fenced(self, row: Row) -> bool:
         return self.asked.fence is not None and row.epoch != self.asked.fence
@@ -164,21 +171,21 @@ async def claim_only(self: Leased, box: Outbox, snapshot: Snapshot) -> None:
         box.version, box.epoch, box.free = answer.version, answer.epoch, False
         for prompt in box.session.live:
             if prompt.state is not State.ACTIVE:
-                box._look_at(prompt)
+                box._reconcile(prompt)
 
 
 async def claim_and_run(self: Leased, box: Outbox, snapshot: Snapshot) -> None:
     answer = await self.home.writer.begin(box.session.id, box.version, [], None, "recover").answer
     if isinstance(answer, Committed):
         box.version, box.epoch, box.free = answer.version, answer.epoch, False
-        box.look_all()
+        box.reconcile_all()
 
 
 async def adopt_whatever(self: Leased, box: Outbox) -> None:
     answer = await self.home.writer.begin(box.session.id, box.version, [], None, "adopt").answer
     if isinstance(answer, Committed) and answer.epoch is not None:
         box.version, box.epoch, box.free = answer.version, answer.epoch, False
-        box.look_all()
+        box.reconcile_all()
 
 
 def renew_sessions() -> AbstractContextManager[Any]:
@@ -218,7 +225,7 @@ def look_when_told() -> AbstractContextManager[Any]:
 
 
 def enter_own() -> AbstractContextManager[Any]:
-    settle, look_at = Outbox._settle, Outbox._look_at
+    settle, look_at = Outbox._settle, Outbox._reconcile
     mine: set[tuple[int, int]] = set()
 
     def settle_and_enter(self: Outbox, batch: Sequence[Entry], answer: Committed) -> None:
@@ -226,27 +233,27 @@ def enter_own() -> AbstractContextManager[Any]:
         for run in [entry.intent.run for entry in batch if entry.intent.run]:
             mine.add((id(self.home), run.prompt.seq))
             if not self.owned and run.prompt.state is State.ACCEPTED:
-                self.tell(Enter(run))
+                self.submit_nowait(Enter(run))
 
-    def look_at_own(self: Outbox, prompt: Prompt) -> None:
+    def look_at_own(self: Outbox, prompt: LivePrompt) -> None:
         if prompt.state is not State.ACCEPTED or (id(self.home), prompt.seq) in mine:
             look_at(self, prompt)
 
     stack = ExitStack()
     stack.enter_context(patch.object(Outbox, "_settle", settle_and_enter))
-    stack.enter_context(patch.object(Outbox, "_look_at", look_at_own))
+    stack.enter_context(patch.object(Outbox, "_reconcile", look_at_own))
     return stack
 
 
 def go_on_regardless() -> AbstractContextManager[Any]:
     """What was asked meanwhile stays as it was applied, on a session without the prompt that has entered."""
-    load_again = Outbox._load_again
+    load_again = Outbox._reload
 
     async def load_if_told(self: Outbox, snapshot: Snapshot | None = None) -> None:
         if snapshot or self.session.torn:
             await load_again(self, snapshot)
 
-    number = Outbox._number
+    number = Outbox._assign_seqs
 
     def number_batch(self: Outbox, *numbered: Any) -> None:
         waiting, self.entries = self.entries, []
@@ -254,12 +261,12 @@ def go_on_regardless() -> AbstractContextManager[Any]:
         self.entries = waiting
 
     stack = ExitStack()
-    stack.enter_context(patch.object(Outbox, "_load_again", load_if_told))
-    stack.enter_context(patch.object(Outbox, "_number", number_batch))
+    stack.enter_context(patch.object(Outbox, "_reload", load_if_told))
+    stack.enter_context(patch.object(Outbox, "_assign_seqs", number_batch))
     return stack
 
 
-async def retry_as_new(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+async def retry_as_new(self: PostgresStore, steps: CommitRequest, values: Sequence[Any]) -> tuple[Any, ...]:
     while True:
         try:
             return (await self.database.fetch(STEP, *values, once=True))[0]
@@ -268,7 +275,7 @@ async def retry_as_new(self: PostgresStore, steps: Steps, values: Sequence[Any])
             await asyncio.sleep(0.02)
 
 
-async def take_for_done(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+async def take_for_done(self: PostgresStore, steps: CommitRequest, values: Sequence[Any]) -> tuple[Any, ...]:
     try:
         return (await self.database.fetch(STEP, *values, once=True))[0]
     except Unconfirmed:
@@ -276,21 +283,22 @@ async def take_for_done(self: PostgresStore, steps: Steps, values: Sequence[Any]
         return "ok", (steps.version or 0) + 1, steps.epoch or 1, mine, [], [99]
 
 
-async def take_for_failed(self: PostgresStore, steps: Steps, values: Sequence[Any]) -> tuple[Any, ...]:
+async def take_for_failed(self: PostgresStore, steps: CommitRequest, values: Sequence[Any]) -> tuple[Any, ...]:
     try:
         return (await self.database.fetch(STEP, *values, once=True))[0]
     except Unconfirmed:
         raise StoreError("here", *AWAY) from None
 
 
-def say_unfenced(self: PostgresStore, session: str, messages: Sequence[Message], epoch: int | None = None) -> Any:
-    return Store.begin_say(self, session, messages)
+def say_unfenced(self: PostgresStore, session: str, messages: Sequence[MessageRecord], epoch: int | None = None,
+                 during: int | None = None) -> Any:
+    return Store.begin_append_messages(self, session, messages)
 
 
 def publish_first() -> AbstractContextManager[Any]:
     commit = PostgresStore._commit
 
-    async def tell_and_commit(self: PostgresStore, steps: Steps) -> Answer:
+    async def tell_and_commit(self: PostgresStore, steps: CommitRequest) -> CommitAnswer:
         number = sum(isinstance(op, AppendEvent) for op in steps.operations)
         if number:
             self.hear(await self.latest_event() + number)
@@ -336,7 +344,7 @@ def stand_still_for_ever() -> AbstractContextManager[Any]:
 
 def lose_by_id(self: Outbox) -> None:
     self.home.boxes.pop(self.session.id, None)
-    self.stop_for_good(Moved(f"session {self.session.id} belongs to another server by now; ask again"))
+    self.stop(Moved(f"session {self.session.id} has moved to another server; retry the call"))
 
 
 def ask_after_the_commit() -> AbstractContextManager[Any]:
@@ -372,11 +380,11 @@ async def show_all(self: Mirror, session_id: str, version: int, node: str, lates
 
 async def release_once(self: Leased, box: Outbox) -> None:
     """A node that leaves does not try again if others have called meanwhile."""
-    await box.take()
+    await box.lock()
     if box.owned and not box.stuck:
         await self._send_release(box, box.version, "handover" if self.needs_owner(box) else "idle")
-        self._let_go(box)
-    box.give_back()
+        self._forget_ownership(box)
+    box.unlock()
 
 
 def reach_as_first(self: Cancel, box: Outbox) -> Decision:
@@ -384,7 +392,7 @@ def reach_as_first(self: Cancel, box: Outbox) -> Decision:
     return Decision([box.session.take("cancel", None, None, self._reach)], None, self.told(box))
 
 
-async def forget_doubt(self: PostgresStore, steps: Steps, values: Any) -> Any:
+async def forget_doubt(self: PostgresStore, steps: CommitRequest, values: Any) -> Any:
     """What is busy after a doubt is told as busy."""
     for _ in range(3):
         try:
@@ -410,16 +418,16 @@ def stay_closing() -> AbstractContextManager[Any]:
 
 
 def begin_grace_again() -> AbstractContextManager[Any]:
-    look_at = Outbox._look_at
+    look_at = Outbox._reconcile
 
-    def look(self: Outbox, prompt: Prompt) -> None:
+    def look(self: Outbox, prompt: LivePrompt) -> None:
         run = self.runs.get(prompt.seq)
         if run and run.grace and prompt.state is State.ACTIVE:
             run.grace.cancel()
             run.grace = None
         look_at(self, prompt)
 
-    return patch.object(Outbox, "_look_at", look)
+    return patch.object(Outbox, "_reconcile", look)
 
 
 ANYBODY = nodes.BURY.replace("AND me.since < clock_timestamp() - make_interval(secs => %s)", "AND %s > 0")
@@ -437,7 +445,7 @@ FLAWS: Sequence[Flaw] = (
     Flaw("message-unfenced", "the database does not compare the epoch of a message", "works",
          "after the end of its prompt", UnfencedMessages, choices="3:5"),
     Flaw("message-without-epoch", "a node does not send the epoch of a message", "works",
-         "after the end of its prompt", patches=swap(PostgresStore, begin_say=say_unfenced), choices="3:5"),
+         "after the end of its prompt", patches=swap(PostgresStore, begin_append_messages=say_unfenced), choices="3:5"),
     Flaw("message-unlocked", "a message is compared in one statement and written in the next", "works",
          "after the end of its prompt", UnlockedMessages, choices="2:5"),
     Flaw("claim-only", "a claim does not recover", "cancel", "not by recovering it",

@@ -147,7 +147,10 @@ class Step:
             self._count(rows[0][0], -1)
 
     def _message(self, id: str, session: str, *values: Any) -> None:
+        *values, during = values
         self._need(self._exists(session))
+        self._need(during is None or bool(self._rows(
+            "SELECT 1 FROM prompts WHERE workspace_id = ? AND seq = ? AND state <> 'done'", self._home, during)))
         id = f"p{self._taken}" if id == "p0" else id
         self._need(bool(self._rows(
             "INSERT INTO messages AS m (workspace_id, id, session_id, role, parts, model, provider, created_at,"

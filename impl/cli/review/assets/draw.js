@@ -1,4 +1,4 @@
-// Drawing a walk: as a sequence diagram, and as prompts on the board of states.
+// Draws a walk: as a sequence diagram, and as tokens on the state diagram.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -19,11 +19,11 @@ function html(name, attributes = {}, ...children) {
   return made;
 }
 
-const LINE = 22; // from one message to the next
-const LEAST = 82; // a lane's least width, and its greatest
-const MOST = 190;
-const WIDEST = 126; // the widest chip: where lanes are narrower, chips stand below each other
-const LETTER = 6.1; // the width of a letter, about
+const LINE = 22; // height of a message
+const LEAST = 82; // minimum width of a lane
+const MOST = 190; // maximum width of a lane
+const WIDEST = 126; // width of the widest chip: in narrower lanes, chips are stacked
+const LETTER = 6.1; // approximate width of a letter
 
 // The lanes of a walk: the client, then each session and its prompts, as far as the walk goes.
 function lanesOf(walk, room) {
@@ -40,7 +40,7 @@ function lanesOf(walk, room) {
   return lanes;
 }
 
-// The walk as a list of steps, each a row of one diagram. With `jump`, each step is a button that goes there.
+// The walk as a list of steps, each one row of the diagram. With `jump`, each step is a button that jumps to it.
 function drawSequence(into, walk, { jump = null, sentences = {}, room = into.clientWidth } = {}) {
   const lanes = lanesOf(walk, room - (jump ? parseFloat(getComputedStyle(into).getPropertyValue("--numbers")) : 0) - 18);
   const width = lanes[0].wide * lanes.length;
@@ -51,7 +51,7 @@ function drawSequence(into, walk, { jump = null, sentences = {}, room = into.cli
     html("div", { class: "lanes", "aria-hidden": "true", style: `--lanes: ${lanes.length}; --width: ${width}px` },
       html("span", { class: "corner" }), html("div", { class: "names" }, ...heads)),
     html("ol", { class: "steps", style: `--width: ${width}px` }, ...rows));
-  if (!rows.length) into.append(html("p", { class: "empty" }, "Nothing has happened yet. Take an action."));
+  if (!rows.length) into.append(html("p", { class: "empty" }, "No steps yet. Take an action."));
 }
 
 function drawStep(walk, moment, before, number, lanes, width, jump, sentences) {
@@ -60,15 +60,15 @@ function drawStep(walk, moment, before, number, lanes, width, jump, sentences) {
   const head = html(jump ? "button" : "span", { type: jump ? "button" : null, class: "call" }, html("span", { class: "number" }, String(number)),
     html("span", { class: "unseen" }, ` ${moment.step.call}${words.length ? `: ${words.join("; ")}` : ""}`));
   if (jump) head.addEventListener("click", () => jump(number));
-  const broken = moment.broken.map((id) => html("p", { class: "breaks" }, html("strong", {}, `✗ breaks ${id}`),
-    moment.reasons[id] ? ` ${moment.reasons[id]}` : "", sentences[id] ? html("small", {}, ` It must hold: ${sentences[id]}`) : null));
+  const broken = moment.broken.map((id) => html("p", { class: "breaks" }, html("strong", {}, `✗ violates ${id}`),
+    moment.reasons[id] ? ` ${moment.reasons[id]}` : "", sentences[id] ? html("small", {}, ` The property: ${sentences[id]}`) : null));
   const current = jump && number === walk.at;
   return html("li", { class: `step${number > walk.at ? " undone" : ""}${moment.broken.length ? " violation" : ""}`,
     "aria-current": current ? "step" : false },
   head, strip(moment, before, lanes, width), ...broken);
 }
 
-// The prompts that a step made or moved.
+// The prompts that a step created or moved.
 function changesOf(moment, before) {
   const found = [];
   moment.sessions.forEach(({ prompts }, session) => {
@@ -80,7 +80,7 @@ function changesOf(moment, before) {
   return found;
 }
 
-// “≤ A”, as the model says it, covers A and all before A.
+// “≤ A” in the model means that A and all earlier prompts are covered.
 function markText(mark) { return mark.replace("≤", "up to"); }
 
 function factOf(moment, session, name) {
@@ -88,7 +88,7 @@ function factOf(moment, session, name) {
   return found ? found[1] : "";
 }
 
-// One row of the diagram: lifelines through it, the messages of the step, and then what prompts became.
+// One row of the diagram: the lifelines, the messages of the step, and then the new states of prompts.
 function strip(moment, before, lanes, width) {
   const at = Object.fromEntries(lanes.map((lane) => [lane.id, lane.x]));
   const changed = changesOf(moment, before);
@@ -154,7 +154,7 @@ function arrow({ line, source, dest, text }, at, y, width, wide) {
       svg("path", { class: `arrow ${line}`, d: `M${from},${y - 8}h22v12h-14`, fill: "none" }), head(from + 4, y + 4, -1, line)];
   }
   const way = Math.sign(to - from);
-  const inFirstGap = text.length * LETTER < wide - 12; // else it has to cross somebody's line anyway
+  const inFirstGap = text.length * LETTER < wide - 12; // otherwise it crosses a lifeline in any case
   const middle = inFirstGap ? from + (way * wide) / 2 : (from + to) / 2;
   return [svg("text", { class: "said", x: middle, y, "text-anchor": "middle" }, text),
     svg("line", { class: `arrow ${line}`, x1: from + way * 7, x2: to - way * 12, y1: y + 5, y2: y + 5 }), head(to - way * 5, y + 5, way, line)];
@@ -174,7 +174,7 @@ function chip({ x }, y, text, kind) {
 
 const OUTCOME_SIGN = { "end_turn": "✓", "error": "!", "canceled": "✕", "folded": "⤵" };
 
-// The board with a token for each prompt in its place, and the ways that the last step went.
+// The state diagram with a token for each prompt, and the arrows of the last step highlighted.
 function drawBoard(into, moment, before) {
   if (!into.firstChild) into.append(document.getElementById("board").content.cloneNode(true));
   for (const old of into.querySelectorAll(".token")) old.remove();
@@ -211,11 +211,11 @@ function token(x, y, wide, label, cell) {
     svg("text", { x: x + wide / 2, y: y + 17, "text-anchor": "middle" }, outcome ? label + OUTCOME_SIGN[outcome] : label));
 }
 
-// --- ways that can be gone
+// --- arrows that can be taken
 
 const placeOf = (cell) => (!cell ? "start" : cell.kind === "stopping" ? "active" : cell.kind);
 
-// The arrows of the board that some step goes now: `from-to`, with the numbers of those steps.
+// The arrows that a possible step takes: `from-to`, with the numbers of those steps.
 function waysOf(walk) {
   const found = {};
   walk.next.forEach((edge, number) => {
@@ -240,13 +240,13 @@ function openWays(into, walk, choose) {
   }
 }
 
-// --- the walk in other forms
+// --- the walk in other formats
 
 function walkAsText(walk) {
   return walk.moments.slice(1, walk.at + 1).map((moment, i) => {
     const became = changesOf(moment, walk.moments[i]).map(({ label, cell }) => `${label} ${cell.text}`);
     const told = moment.step.messages.slice(1).map(({ text }) => text);
-    const broken = moment.broken.map((id) => `✗ breaks ${id}: ${moment.reasons[id] ?? ""}`);
+    const broken = moment.broken.map((id) => `✗ violates ${id}: ${moment.reasons[id] ?? ""}`);
     return [`${String(i + 1).padStart(3)}  ${moment.step.call}`, became.concat(told).join(", "), ...broken].filter(Boolean).join("\n       ");
   }).join("\n") + "\n";
 }
@@ -271,7 +271,7 @@ function walkAsCommand(walk, protocol) {
   return `cancelmark play --protocol ${protocol}${sessions} ${calls.join(" ")}`;
 }
 
-// The diagram as one file: the strips below each other, with the page's own style.
+// The diagram as one SVG file: the rows stacked, with the page's style.
 function walkAsSvg(walk) {
   const lanes = lanesOf(walk, 900);
   const width = lanes[0].wide * lanes.length;

@@ -1,7 +1,7 @@
-// The explorer: any protocol, one step at a time. The address of the page is always a link to the walk that is shown.
+// The explorer: steps through any protocol. The address of the page is always a link to the trace that is shown.
 
 const ACTORS = { client: "Clients", operator: "Operator", server: "Server", turn: "The running turn", fault: "Faults" };
-const PACE = 850; // milliseconds between the steps of a violation that is played
+const PACE = 850; // milliseconds between two steps when a violation is replayed
 
 class Explorer {
   constructor(root, payload) {
@@ -37,7 +37,7 @@ class Explorer {
     this.stop();
     this.protocol = protocol;
     const graph = await loadGraph(protocol);
-    if (this.protocol !== protocol) return; // another was asked for meanwhile
+    if (this.protocol !== protocol) return; // the user has selected another one meanwhile
     this.walk = new Walk(graph, numbers);
     this.walk.jump(at);
     this.part("protocol").value = protocol;
@@ -78,14 +78,14 @@ class Explorer {
     this.say(this.summary());
   }
 
-  // One of several steps: the only one is taken, else the reader is led to the choice.
+  // Takes the step if there is only one; otherwise asks the user to choose.
   choose(numbers) {
     if (numbers.length === 1) return this.take(numbers[0]);
     this.part("next").querySelector(`[data-number="${numbers[0]}"]`)?.focus();
-    this.say(`Several steps go this way: ${numbers.map((number) => this.walk.next[number].step.call).join(", ")}. Choose one.`);
+    this.say(`Several actions take this arrow: ${numbers.map((number) => this.walk.next[number].step.call).join(", ")}. Choose one.`);
   }
 
-  // --- a second protocol that takes the same steps
+  // --- a second protocol on the same steps
 
   async compare(protocol) {
     this.other = protocol ? await loadGraph(protocol) : null;
@@ -100,20 +100,20 @@ class Explorer {
     const walk = new Walk(this.other);
     const lost = walk.follow(this.walk.words);
     const title = this.payload.protocols.find(({ id }) => id === this.otherName).title;
-    this.part("other-title").textContent = `Beside it: ${title}`;
+    this.part("other-title").textContent = `Compared with: ${title}`;
     drawBoard(this.part("other-board"), walk.now, walk.moments[walk.at - 1]);
     this.part("other-session").replaceChildren(...walk.now.sessions.map((session, i) => drawSession(session, this.other.sessions > 1 ? i + 1 : null)));
     const broken = walk.now.brokenSoFar;
-    const difference = lost ? `After ${walk.at} steps they part: ${lost} cannot happen there.` : this.apart(walk);
-    this.part("apart").textContent = `${difference}${broken.length ? ` Broken there: ${broken.join(", ")}.` : ""}`;
+    const difference = lost ? `They diverge after ${walk.at} steps: ${lost} is not possible in this protocol.` : this.apart(walk);
+    this.part("apart").textContent = `${difference}${broken.length ? ` Violated in this protocol: ${broken.join(", ")}.` : ""}`;
     this.part("apart").classList.toggle("bad", broken.length > 0);
   }
 
-  // Where the two walks first show something else.
+  // The first step after which the two walks differ.
   apart(walk) {
     const shows = ({ sessions }) => JSON.stringify(sessions.map(({ prompts }) => Object.entries(prompts).map(([label, { text }]) => [label, text])));
     const step = walk.moments.findIndex((moment, i) => shows(moment) !== shows(this.walk.moments[i]));
-    return step < 0 ? "So far every prompt is in the same state in both." : `They differ since step ${step}, ${walk.moments[step].step.call}.`;
+    return step < 0 ? "So far, every prompt is in the same state in both." : `They differ from step ${step} on, ${walk.moments[step].step.call}.`;
   }
 
   find() {
@@ -122,10 +122,10 @@ class Explorer {
     const { numbers, looked } = this.walk.nearestViolation(wanted);
     if (!numbers) {
       const what = wanted || (this.walk.now.brokenSoFar.length ? "any other property" : "any property");
-      this.say(`No violation of ${what} within reach: all ${looked.toLocaleString("en")} states that lie ahead were searched.`);
+      this.say(`No violation of ${what} is reachable: all ${looked.toLocaleString("en")} reachable states were searched.`);
       return;
     }
-    this.say(`Playing the shortest way to a violation: ${numbers.length} steps.`);
+    this.say(`Replaying the shortest path to a violation: ${numbers.length} steps.`);
     this.play(numbers);
   }
 
@@ -169,14 +169,14 @@ class Explorer {
     }
     this.draw();
     this.following = false;
-    this.say(lost ? `The link goes on with ${lost}, which cannot happen here in this page.` : this.summary());
+    this.say(lost ? `The link continues with ${lost}, which is not possible here.` : this.summary());
   }
 
   async copy(form) {
     const protocol = this.payload.protocols.find(({ id }) => id === this.protocol);
-    if (form === "command" && !protocol.play) return this.say("The command line cannot play this one.");
+    if (form === "command" && !protocol.play) return this.say("This protocol is not available on the command line.");
     const [what, text] = {
-      link: ["The link to this walk", () => location.href.split("#")[0] + this.fragment],
+      link: ["The link to this trace", () => location.href.split("#")[0] + this.fragment],
       command: ["The command", () => walkAsCommand(this.walk, protocol.play)],
       mermaid: ["The diagram as Mermaid", () => walkAsMermaid(this.walk)],
       text: ["The steps as text", () => walkAsText(this.walk)],
@@ -186,9 +186,9 @@ class Explorer {
     this.copied = text();
     try {
       await navigator.clipboard.writeText(this.copied);
-      this.say(`${what} is copied.`);
+      this.say(`${what} was copied.`);
     } catch {
-      this.say(`The browser does not let this page copy. ${form === "link" ? "The address of this page is the link." : ""}`);
+      this.say(`The browser does not allow this page to copy. ${form === "link" ? "Copy the address of this page instead." : ""}`);
     }
   }
 
@@ -223,7 +223,7 @@ class Explorer {
     this.part("at").textContent = walk.length ? `step ${walk.at} of ${walk.length}` : "";
   }
 
-  // Puts the walk into the address, so that Back and Forward of the browser step through the walk.
+  // Puts the walk into the address, so that the browser's Back and Forward step through it.
   remember() {
     if (this.following) return;
     const address = this.walk.at || this.moved ? this.fragment : location.href.split("#")[0];
@@ -241,8 +241,8 @@ class Explorer {
     let key = 0;
     const drawn = Object.keys(ACTORS).filter((actor) => groups[actor]).map((actor) => html("div", { class: "actor" },
       html("h4", {}, ACTORS[actor]), html("div", { class: "choices" }, ...groups[actor].map(({ step, number }) => this.choice(step, number, ++key)))));
-    if (!drawn.length) drawn.push(html("p", { class: "empty" }, "Nothing more can happen within the page’s bounds."));
-    if (this.walk.now.quiet) drawn.push(html("p", { class: "rest" }, "At rest: the system has nothing left to do by itself."));
+    if (!drawn.length) drawn.push(html("p", { class: "empty" }, "No more actions within this page’s bounds."));
+    if (this.walk.now.quiet) drawn.push(html("p", { class: "rest" }, "Quiescent: the server has nothing left to do by itself."));
     if (omitted.length) {
       drawn.push(html("details", { class: "omitted" }, html("summary", {}, `${omitted.length} more beyond this page’s bounds`),
         html("p", {}, omitted.join(" · "))));
@@ -260,11 +260,11 @@ class Explorer {
 
   summary() {
     const { walk } = this;
-    if (!walk.at) return "At the start: nothing has happened yet.";
+    if (!walk.at) return "Initial state: no actions yet.";
     const { step, broken, quiet } = walk.now;
     const became = changesOf(walk.now, walk.moments[walk.at - 1]).map(({ label, cell }) => `${label} is ${cell.text.replace(/_/g, " ")}`);
     return [`Step ${walk.at}: ${step.call}.`, became.length ? `${became.join(", ")}.` : "",
-      broken.length ? `Broken: ${broken.join(", ")}.` : "", quiet ? "The system is at rest." : ""].filter(Boolean).join(" ");
+      broken.length ? `Violated: ${broken.join(", ")}.` : "", quiet ? "The server is quiescent." : ""].filter(Boolean).join(" ");
   }
 
   say(words) { this.part("said").textContent = words; }

@@ -1,4 +1,4 @@
-// A protocol's state graph, as the model exported it. Nothing here knows the protocol: it reads tables and follows arrows.
+// A protocol's state graph, as exported by the model. This code does not know the protocol: it reads tables and follows edges.
 
 class Graph {
   constructor(data) {
@@ -52,7 +52,7 @@ class Graph {
 
 const graphs = {};
 
-// Unpacks a graph when it is first wanted.
+// Unpacks a graph on first use.
 function loadGraph(name) {
   graphs[name] ??= (async () => {
     const packed = Uint8Array.from(atob(document.getElementById(`graph-${name}`).textContent.trim()), (c) => c.charCodeAt(0));
@@ -62,7 +62,7 @@ function loadGraph(name) {
   return graphs[name];
 }
 
-// A walk through a graph: the steps taken, how many of them are in force, and everything that follows from those.
+// A walk through a graph: the steps taken, how many of them are not undone, and the resulting moments.
 class Walk {
   constructor(graph, numbers = []) {
     this.graph = graph;
@@ -84,7 +84,7 @@ class Walk {
     const sessions = this.graph.look(state);
     const ended = [...(before ? before.ended : []), ...(step ? step.ended : [])];
     for (const { session, label, cell } of ended) sessions[session].prompts[label] = cell;
-    const reasons = step ? [...step.reasons] : []; // of each broken property: its id, and why
+    const reasons = step ? [...step.reasons] : []; // for each violated property: its id and the reason
     if (this.graph.quiet(state)) {
       for (const { prompts } of sessions) for (const cell of Object.values(prompts)) reasons.push(...cell.reasons);
     }
@@ -98,7 +98,7 @@ class Walk {
   get length() { return this.taken.length; }
   get next() { return this.graph.edges(this.now.state); }
 
-  // Takes one of the steps that are possible now; steps that were undone are forgotten, unless this is the first of them.
+  // Takes one of the possible steps. Discards undone steps, unless this step redoes the first of them.
   take(number) {
     const edge = this.next[number];
     const redone = this.taken[this.at];
@@ -112,7 +112,7 @@ class Walk {
 
   jump(to) { this.at = Math.max(0, Math.min(to, this.length)); }
 
-  // The walk as words, one for each step in force. Where a call has several results, ~2 names the second.
+  // The walk as words, one for each step that is not undone. If a call has several results, ~2 names the second.
   get words() { return this.wordsUpTo(this.at); }
 
   wordsUpTo(end) {
@@ -125,7 +125,7 @@ class Walk {
     });
   }
 
-  // Takes the steps that these words name, as far as they can be taken; returns the word that could not.
+  // Takes the steps that these words name. Stops at the first that is not possible and returns it.
   follow(words) {
     for (const word of words) {
       const [call, which = "1"] = word.split("~");
@@ -137,7 +137,7 @@ class Walk {
     return null;
   }
 
-  // The numbers of the steps that lead to the nearest new violation, or null; and how many states were looked at.
+  // The numbers of the steps to the nearest new violation, or null, and the number of states searched.
   nearestViolation(wanted) {
     const interesting = (id) => (wanted ? id === wanted : true) && !this.now.brokenSoFar.includes(id);
     const restless = (prompts) => prompts.flatMap((cell) => cell.restless).filter(interesting);
@@ -170,7 +170,7 @@ class Walk {
   }
 }
 
-// By property: why it is broken. Where several prompts break it, each is told once.
+// By property: why it is violated. If several prompts violate it, each reason appears once.
 function reasonsOf(pairs) {
   const found = {};
   for (const [id, why] of pairs) if (why && !(found[id] ?? "").includes(why)) found[id] = [found[id], why].filter(Boolean).join(" ");
@@ -183,7 +183,7 @@ function unwind(way) {
   return numbers;
 }
 
-// accept(A, run id) as it stands in a link: accept.A.run_id
+// accept(A, run id) in a link: accept.A.run_id
 function wordOf(call) {
   return call.replace(")", "").split(/\(|, /).map((part) => part.replace(/ /g, "_")).join(".");
 }

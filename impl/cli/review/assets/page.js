@@ -1,4 +1,4 @@
-// Puts the page to work: the explorer, the counterexamples behind the matrix, the diagrams of the guarantees.
+// Sets the page up: the explorer, the dialog with counterexamples, the diagrams of the guarantees.
 
 const payload = JSON.parse(document.getElementById("payload").textContent);
 const explorer = new Explorer(document.getElementById("explorer"), payload);
@@ -32,8 +32,8 @@ function drawShown() {
     partOfDialog(name).setAttribute("aria-disabled", off);
   }
   partOfDialog("at").textContent = `step ${walk.at} of ${walk.length}`;
-  const broken = walk.now.broken.length ? ` Broken: ${walk.now.broken.join(", ")}.` : "";
-  partOfDialog("said").textContent = walk.at ? `Step ${walk.at}: ${walk.now.step.call}.${broken}` : "At the start.";
+  const broken = walk.now.broken.length ? ` Violated: ${walk.now.broken.join(", ")}.` : "";
+  partOfDialog("said").textContent = walk.at ? `Step ${walk.at}: ${walk.now.step.call}.${broken}` : "Initial state.";
 }
 
 function stepShown(to) {
@@ -64,7 +64,7 @@ partOfDialog("explore").addEventListener("click", async () => {
 });
 
 function goToExplorer() {
-  (innerWidth < 700 ? explorer.part("board").closest(".pane") : explorer.root).scrollIntoView(); // the drawing, at once
+  (innerWidth < 700 ? explorer.part("board").closest(".pane") : explorer.root).scrollIntoView(); // on a narrow screen, the diagram
   explorer.part("protocol").focus({ preventScroll: true });
 }
 
@@ -72,8 +72,8 @@ for (const button of document.querySelectorAll("[data-show]")) {
   button.addEventListener("click", () => showTrace(payload.traces.find(({ id }) => id === button.dataset.show)));
 }
 
-const stills = new Map(); // diagrams that nobody steps through, each with its walk
-const PAPER = 480; // the room for one of them on paper, where they stand two beside each other
+const stills = new Map(); // static diagrams, each with its walk
+const PAPER = 480; // the width of a static diagram on paper, where there are two per row
 
 async function readStills() {
   for (const figure of document.querySelectorAll("[data-draw]")) {
@@ -111,12 +111,12 @@ for (const figure of document.querySelectorAll("figure.wide")) {
   figure.addEventListener("pointermove", ({ buttons, movementX }) => { if (buttons === 1) figure.scrollLeft -= movementX; });
 }
 
-// What is folded has no width to draw in.
+// A closed <details> has no width to draw in.
 for (const folded of document.querySelectorAll("details:has([data-draw])")) {
   folded.addEventListener("toggle", () => folded.open && !matchMedia("print").matches && drawStills());
 }
 
-// What the address asks for: a walk to go on with, or a trace to look at.
+// Follows the address: to a walk in the explorer, a trace in the dialog, or a section.
 async function arrive() {
   const asked = location.hash;
   if (dialog.open && !asked.startsWith("#show/")) dialog.close();
@@ -141,7 +141,7 @@ async function arrive() {
   }
 }
 
-// The steps of every flaw in words, for those who read or print.
+// Writes the steps of every flaw as text, for reading and printing.
 async function tellFlaws() {
   for (const place of document.querySelectorAll("[data-told]")) {
     const trace = payload.traces.find(({ id }) => id === place.dataset.told);
@@ -152,7 +152,7 @@ async function tellFlaws() {
 const still = document.getElementById("still");
 still?.addEventListener("change", () => document.getElementById("flaws").classList.toggle("only-still", still.checked));
 
-// Paper cannot be unfolded. Diagrams that were folded stand in one flow with the others, so that no sheet is half empty.
+// Before printing, opens every <details> and moves their diagrams into one flow, so that no sheet is half empty.
 const [flow, folded] = document.querySelectorAll("#guarantees .stories-grid");
 const moved = folded ? [...folded.children] : [];
 let opened = [];

@@ -1,4 +1,4 @@
-// What is shown of one moment of a walk: the board, the session, its prompts, the events so far, and the properties.
+// Shows one moment of a walk: the diagram, the session, its prompts, the events so far, and the properties.
 
 function drawStage(root, walk, payload) {
   const part = (name) => root.querySelector(`[data-part="${name}"]`);
@@ -9,12 +9,12 @@ function drawStage(root, walk, payload) {
   if (part("properties")) drawProperties(part, walk, payload);
 }
 
-// Folded as long as nothing is broken.
+// Closed until a property is violated.
 function drawProperties(part, walk, payload) {
   const { properties } = walk.graph;
   const broken = walk.now.brokenSoFar.length;
   part("properties").replaceChildren(...properties.map((id) => drawProperty(walk, id, payload)));
-  part("kept").textContent = broken ? `${broken} of ${properties.length} broken` : `None of ${properties.length} broken`;
+  part("kept").textContent = broken ? `${broken} of ${properties.length} violated` : `None of ${properties.length} violated`;
   if (broken) part("all").open = true;
 }
 
@@ -44,13 +44,13 @@ function drawEvents(walk) {
   const items = walk.moments.slice(1, walk.at + 1).flatMap(({ step }, i) => step.messages
     .filter(({ line, dest }) => line === "told" && dest === "Client")
     .map(({ text }) => html("li", {}, html("span", { class: "number" }, String(i + 1)), text)));
-  return items.length ? [html("ol", { class: "events" }, ...items.reverse())] : [html("p", { class: "empty" }, "Nothing yet.")];
+  return items.length ? [html("ol", { class: "events" }, ...items.reverse())] : [html("p", { class: "empty" }, "None yet.")];
 }
 
 function drawProperty(walk, id, payload) {
   const broken = walk.moments.slice(0, walk.at + 1).findIndex((moment) => moment.broken.includes(id));
   return html("li", { class: broken < 0 ? "kept" : "broken", "data-property": id, title: payload.properties[id] },
     html("span", { class: "sign", "aria-hidden": "true" }, broken < 0 ? "✓" : "✗"), html("span", { class: "id" }, id),
-    html("span", { class: "unseen" }, broken < 0 ? " not broken" : " broken"),
+    html("span", { class: "unseen" }, broken < 0 ? " not violated" : " violated"),
     broken < 0 ? null : html("span", { class: "by" }, `by step ${broken}`));
 }

@@ -1,4 +1,4 @@
-"""The specification as the review page takes it with it, as JSON: rules, the family, what SPIN counted, the proof."""
+"""The parts of the specification that the review page embeds, as JSON: rules, the family, SPIN's counts, the proof."""
 
 import json
 import re
@@ -13,7 +13,7 @@ _CLAIM = re.compile(r"^\| \*\*([\w-]+)\*\* \| (.*) \|$", re.MULTILINE)
 
 
 def digest(specs: Path) -> str:
-    """What the page shows of specs/, so that an installed command has it too."""
+    """The content of specs/ that the page shows, packaged so that an installed command has it."""
     protocol, formal, proof, family = (
         (specs / f"{name}.md").read_text(encoding="utf-8") for name in ("protocol", "formal", "proof", "family"))
     content = {
@@ -26,18 +26,18 @@ def digest(specs: Path) -> str:
         "spin": spin_counts(formal),
         "proof": proof_claims(proof),
         "family": {
-            "bounds": re.findall(r"searched to its end with ([\w= ]+)\.", family)[0],
+            "bounds": re.findall(r"explored exhaustively with ([\w= ]+)\.", family)[0],
             "sets": {features: states for features, states, *_ in table_of(family, "Every set of features")},
             "holding": sum("hold" in verdict for *_, verdict in table_of(family, "Every set of features")),
-            "policies": table_of(family, "What known servers do"),
-            "mistakes": {name: trace for name, _, _, trace, _ in table_of(family, "Tempting mistakes")},
+            "policies": table_of(family, "Policies of known servers"),
+            "mistakes": {name: trace for name, _, _, trace, _ in table_of(family, "Plausible mistakes")},
         },
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def plain(text: str) -> str:
-    """Markdown without its links, tables and pictures, in one line; `code` stays marked."""
+    """Markdown without links, tables and images, on one line. `code` keeps its backticks."""
     text = re.sub(r"<!--.*?-->|!\[[^\]]*\]\([^)]*\)", "", text, flags=re.DOTALL)
     text = re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
     text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", text)
@@ -45,7 +45,7 @@ def plain(text: str) -> str:
 
 
 def reasons(protocol: str) -> Iterator[dict[str, str]]:
-    """The questions and answers of \"Why it is so\"."""
+    """The questions and answers in the section \"Why it is so\"."""
     section = protocol.partition("## Why it is so")[2]
     for title, text in re.findall(r"^\*\*(Why [^*]+)\.\*\* (.*?)(?=^\*\*|\Z)", section, re.MULTILINE | re.DOTALL):
         yield {"title": title, "text": plain(text.partition("The history behind these")[0])}
@@ -57,14 +57,14 @@ def spin_counts(formal: str) -> list[dict[str, Any]]:
 
 
 def table_of(page: str, title: str) -> list[list[str]]:
-    """The rows of the first table under that title."""
+    """The rows of the first table under that heading."""
     section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     return rows[2:]
 
 
 def proof_claims(proof: str) -> dict[str, Any]:
-    asked = re.search(r"in\s+([\d,]+)\s+questions", proof)
-    assert asked, "specs/proof.md does not say how many questions are asked"
+    asked = re.search(r"in\s+([\d,]+)\s+proof\s+obligations", proof)
+    assert asked, "specs/proof.md does not give the number of proof obligations"
     invariant = proof.partition("## The invariant")[2].partition("\n## ")[0]
     return {"questions": int(asked[1].replace(",", "")), "invariant": dict(_CLAIM.findall(invariant))}

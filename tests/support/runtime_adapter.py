@@ -8,23 +8,22 @@ from typing import Any, ClassVar, TypeVar
 
 from cancelmark.conformance.adapter import ContextFull, Ended, Event, Refused, Sent, Spoken, TurnFailed, Turns
 from cancelmark.conformance.adapter.table import TableAdapter
-from cancelmark.model.calls import Call
+from cancelmark.impl import wire
+from cancelmark.impl.models import ChatMessage, Delta, Failure, Finish, FinishReason, ModelError, Role, TextDelta, Tool
+from cancelmark.impl.models.scripted import call
+from cancelmark.impl.runtime import Refusal, Runtime
+from cancelmark.impl.runtime.conversation import SUMMARIZE
+from cancelmark.impl.runtime.events import Subscription
+from cancelmark.impl.runtime.turn import ToolRunner
+from cancelmark.impl.runtime.workspace import GRACE, QUEUE, Workspace
+from cancelmark.impl.store import CommitAnswer, CommitRequest, MemoryStore
+from cancelmark.impl.store import Event as Published
+from cancelmark.impl.store.index import Record
+from cancelmark.impl.store.offsets import Offsets
+from cancelmark.model.calls import ClientCall
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Protocol
-
-from .. import wire
-from ..models import Delta, Failure, Finish, FinishReason, Message, ModelError, Role, TextDelta, Tool
-from ..models.scripted import call
-from ..runtime import Refusal, Runtime
-from ..runtime.conversation import SUMMARIZE
-from ..runtime.events import Subscription
-from ..runtime.turn import ToolRunner
-from ..runtime.workspace import GRACE, QUEUE, Workspace
-from ..store import Answer, MemoryStore, Steps
-from ..store import Event as Published
-from ..store.index import Record
-from ..store.places import Places
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ class KitModel:
     def __init__(self, turns: Turns, store: MemoryStore) -> None:
         self.turns, self.store = turns, store
 
-    async def step(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
+    async def step(self, messages: Sequence[ChatMessage], tools: Sequence[Tool] = ()) -> AsyncGenerator[Delta, None]:
         asked = {name_in(message.text): message.text for message in messages if message.role is Role.USER}
         (owner,) = [record for session in await self.store.load_all() for record in session.prompts
                     if record.state is State.ACTIVE and name_in(record.text) in asked]
@@ -71,9 +70,9 @@ class Journal(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.commits: list[Steps] = []
+        self.commits: list[CommitRequest] = []
 
-    def _commit_now(self, steps: Steps) -> Answer:
+    def _commit_now(self, steps: CommitRequest) -> CommitAnswer:
         answer = super()._commit_now(steps)
         self.commits.append(steps)
         return answer
@@ -134,7 +133,7 @@ class RuntimeAdapter(TableAdapter):
                                protocol=self.protocol)
         await self.runtime.start()
         self.workspace = Workspace(Record("kit", "/kit", "log", True, True), self.runtime,
-                                   Places(await store.lives(), "log"), await store.sessions(), GRACE, QUEUE,
+                                   Offsets(await store.incarnations(), "log"), await store.sessions(), GRACE, QUEUE,
                                    lambda left: self.go_on_with(left.close()))
         self.watch()
 
@@ -168,7 +167,7 @@ class RuntimeAdapter(TableAdapter):
         FAILS.set(prompt.fails)
         self.go_on_with(self.workspace.accept(session, prompt.text, prompt.run_id))
 
-    async def make_call(self, call: Call, session: str, prompt: Sent | None = None, **arguments: Any) -> Any:
+    async def make_call(self, call: ClientCall, session: str, prompt: Sent | None = None, **arguments: Any) -> Any:
         key = [self.key_of(prompt)] if prompt else []
         return await self.asked(getattr(self.runtime, call.name)(session, *key, **arguments))
 
@@ -212,13 +211,13 @@ class RuntimeAdapter(TableAdapter):
     # --- coming and going
 
     async def leave(self) -> None:
-        self.place = self.subscription.place
+        self.offset = self.subscription.offset
         self.subscription.close()
         self.claim.close()
 
     async def come_back(self) -> None:
         self.watch()
-        self.subscription = self.runtime.broker.subscribe(after=self.place)
+        self.subscription = self.runtime.broker.subscribe(after=self.offset)
 
     async def slow(self) -> None:
         """The kit does not read `events`, and so nobody reads the subscription."""
@@ -231,7 +230,7 @@ class RuntimeAdapter(TableAdapter):
     async def restart(self) -> None:
         """The journal as it is at this moment is all that the next life knows. The old one is closed out of sight."""
         found = await self.store.found()
-        place, old = self.subscription.place, self.runtime
+        place, old = self.subscription.offset, self.runtime
         self.subscription.close()
         self.claim.close()
         self.others.close()

@@ -1,4 +1,4 @@
-"""The rooms of the code in their order, and what docs/architecture.md lists of them. Read from the sources."""
+"""The rooms (packages) of the code in dependency order, and their table for docs/architecture.md."""
 
 import ast
 from collections.abc import Iterator
@@ -7,21 +7,21 @@ from pathlib import Path
 
 from cancelmark.views.pages.tables import table
 
-# From the inside to the outside. A file may import its own room and those before it, wherever in the file the import
-# is. A room's folders belong to the room, unless they are rooms themselves.
+# From the inside to the outside. A file may import only from its own room and earlier ones, anywhere in the file. A
+# room's subfolders belong to the room, unless they are rooms themselves.
 ROOMS = (
     "model", "model/check", "model/revisions", "model/proof", "model/cluster",
     "views/drawing", "views/traces", "views/states", "views/pages", "views/course", "views",
     "conformance/schedule", "conformance/trace", "conformance/llm", "conformance/adapter", "conformance/judging",
     "conformance/playing", "conformance/report", "conformance",
     "impl", "impl/store", "impl/store/postgres", "impl/models", "impl/runtime", "impl/cluster", "impl/server",
-    "impl/client", "impl/acp", "impl/adapters", "impl/specs", "impl/cli",
+    "impl/client", "impl/acp", "impl/adapters", "impl/cli",
     "bench",
 )
 
 
 def sources(root: Path) -> Iterator[str]:
-    """The files of all rooms, from the root."""
+    """The files of all rooms, relative to the root."""
     tops = dict.fromkeys(room.split("/")[0] for room in ROOMS)
     yield from (str(path.relative_to(root)) for top in tops for path in sorted((root / top).rglob("*.py")))
 
@@ -33,7 +33,7 @@ def room_of(path: str) -> str | None:
 
 @cache
 def imports(source: str, path: str) -> frozenset[str]:
-    """What the source of this file imports, anywhere: `a.b` for `from a import b`, written out from `cancelmark`."""
+    """Everything that a file imports, anywhere: `a.b` for `from a import b`, as absolute names from `cancelmark`."""
     package = ["cancelmark", *path.split("/")[:-1]]
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
@@ -49,21 +49,21 @@ def imports(source: str, path: str) -> frozenset[str]:
 
 
 def imported_rooms(source: str, path: str) -> Iterator[tuple[str, str | None]]:
-    """The imports of a file from this repository, each with its room."""
+    """A file's imports from this repository, each with its room."""
     for name in sorted(imports(source, path)):
         if name.startswith("cancelmark."):
             yield name, room_of(name.removeprefix("cancelmark.").replace(".", "/"))
 
 
 def rooms_table(root: Path) -> str:
-    """Each room with what it is, how many modules it has, and which rooms it does import."""
+    """Each room with its description, its number of modules, and the rooms that it imports."""
     used: dict[str, set[str]] = {room: set() for room in ROOMS}
     modules = dict.fromkeys(ROOMS, 0)
     for path in sources(root):
         room = room_of(path) or ""
         used[room] |= {other for _, other in imported_rooms(_read(root, path), path) if other}
         modules[room] += not path.endswith("__init__.py")
-    return table(["room", "what it is", "modules", "imports"], [
+    return table(["room", "description", "modules", "imports"], [
         [f"`{room}`", _first_sentence(_read(root, f"{room}/__init__.py")), str(modules[room]),
          ", ".join(f"`{other}`" for other in ROOMS if other in used[room] - {room}) or "–"] for room in ROOMS])
 

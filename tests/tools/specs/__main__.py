@@ -1,4 +1,4 @@
-"""`python -m cancelmark.impl.specs`."""
+"""`PYTHONPATH=tests python -m tools.specs`."""
 
 from .pages import main
 

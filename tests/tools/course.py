@@ -1,9 +1,9 @@
-"""The course: runs the notebooks and writes each as a page with all that it shows, and with its outputs beside its
-source, as an .ipynb that code hosts and editors open. `make notebooks` calls it.
+"""Builds the course: runs the notebooks, and writes each as an HTML page and as an .ipynb with its outputs. `make
+notebooks` calls it.
 
-A notebook is a Python file in the percent format of jupytext. Tags on its cells say what it promises: a cell with the
-tag `picture` must show one, and no other may; what is tagged `reveal` is closed on the page until the reader asks, and
-what is tagged `wide` may be wider than the text.
+A notebook is a Python file in jupytext's percent format. Tags on its cells declare what they show: a cell tagged
+`picture` must show one, and no other cell may; a cell tagged `reveal` is collapsed on the page until the reader opens
+it, and one tagged `wide` may be wider than the text.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from pygments.formatters import HtmlFormatter
 from rich.progress import track
 from traitlets.config import Config
 
-from .files import write
+from cancelmark.impl.files import write
 
-FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 PICTURE = "picture"
 TAGS = (PICTURE, "reveal", "wide")
 SVG, HTML = "image/svg+xml", "text/html"
@@ -39,28 +39,28 @@ PATIENCE = 300  # seconds for one cell: only a guard against hanging
 
 
 def sources(folder: Path = FOLDER) -> list[Path]:
-    """The notebooks, in the order in which they are read."""
+    """The notebooks, in reading order."""
     return sorted(folder.glob("[0-9]*.py"))
 
 
 def run(source: Path, before: str = "", after: str = "") -> NotebookNode:
-    """The notebook with its outputs, up to the first error. What is given is run before its first cell and after its
+    """The notebook with its outputs, up to the first error. `before` runs before its first cell, `after` after its
     last."""
     notebook: NotebookNode = jupytext.read(source)
     notebook.cells[:0] = [new_code_cell(before)] if before else []
     notebook.cells += [new_code_cell(after)] if after else []
     with TemporaryDirectory() as folder:
-        files = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})  # instead of ports
+        files = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})  # Unix sockets instead of ports
         client = NotebookClient(notebook, kernel_name="python3", config=files, timeout=PATIENCE,
                                 resources={"metadata": {"path": folder}})
-        with suppress(CellExecutionError):  # it is in the outputs, where `problems` finds it
+        with suppress(CellExecutionError):  # `problems` finds it in the outputs
             client.execute(env={**os.environ, "IPYTHONDIR": folder, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
     return notebook
 
 
 def problems(notebook: NotebookNode) -> list[str]:
-    """What is wrong with a notebook that was run, a line each: errors, warnings, and pictures that are missing, broken,
-    or not promised."""
+    """The problems of a notebook that was run, a line each: errors, warnings, and pictures that are missing, broken or
+    not declared."""
     found = []
     for number, cell in enumerate((c for c in notebook.cells if c.cell_type == "code"), 1):
         where = f"cell {number}, {cell.source.splitlines()[0] if cell.source else 'empty'!r}"
@@ -69,19 +69,19 @@ def problems(notebook: NotebookNode) -> list[str]:
             if output.output_type == "error":
                 found.append(f"{where}: {output.ename}: {output.evalue}")
             elif output.get("name") == "stderr":
-                found.append(f"{where}: it says on stderr: {output.text.strip()}")
+                found.append(f"{where}: output on stderr: {output.text.strip()}")
         if cell.execution_count is None and cell.source:
-            found.append(f"{where}: it was not run")
+            found.append(f"{where}: not run")
         elif pictures and PICTURE not in cell.metadata.get("tags", ()):
-            found.append(f"{where}: it shows a picture and does not promise one; give it the tag {PICTURE!r}")
+            found.append(f"{where}: shows a picture without the tag {PICTURE!r}; add the tag")
         elif not pictures and PICTURE in cell.metadata.get("tags", ()):
-            found.append(f"{where}: it promises a picture and shows none")
+            found.append(f"{where}: has the tag {PICTURE!r} and shows no picture")
         found += [f"{where}: {fault}" for picture in pictures if (fault := _fault(picture))]
     return found
 
 
 def _fault(picture: Any) -> str | None:
-    """What is wrong with a picture or a table, if anything is."""
+    """What is wrong with a picture or a table, or None."""
     if SVG not in picture:
         return None if "</caption>" in picture[HTML] else "a table without a caption"
     try:
@@ -93,12 +93,12 @@ def _fault(picture: Any) -> str | None:
 
 
 def title(notebook: NotebookNode) -> str:
-    """Its first heading."""
+    """The notebook's first heading."""
     return str(notebook.cells[0].source.splitlines()[0].lstrip("# "))
 
 
 def fold_answers(notebook: NotebookNode) -> NotebookNode:
-    """The notebook in which what is told after a closed cell is closed with it, up to the next heading or question."""
+    """The notebook with the text after a collapsed cell collapsed too, up to the next heading or question."""
     folded = deepcopy(notebook)
     cells = []
     for cell, before in zip(folded.cells, [None, *folded.cells]):
@@ -117,7 +117,7 @@ def fold_answers(notebook: NotebookNode) -> NotebookNode:
 
 
 def keep(notebook: NotebookNode, source: Path) -> str:
-    """The notebook with its outputs as a file that a code host shows: the same whoever makes it, and small."""
+    """The notebook with its outputs as a small, reproducible .ipynb that a code host can show."""
     kept = deepcopy(notebook)
     kept.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
                      "language_info": {"name": "python"}, "source": source.name}
@@ -130,7 +130,7 @@ def keep(notebook: NotebookNode, source: Path) -> str:
 
 
 def _joined(outputs: Sequence[NotebookNode]) -> Iterator[NotebookNode]:
-    """What was printed in several pieces as one, and pictures without a second form."""
+    """The outputs with consecutive prints joined, and pictures without their text form."""
     for kind, group in groupby(outputs, lambda output: output.output_type):
         if kind == "stream":
             pieces = list(group)
@@ -144,7 +144,7 @@ def _joined(outputs: Sequence[NotebookNode]) -> Iterator[NotebookNode]:
 
 
 def page(notebook: NotebookNode, source: Path, pages: Sequence[tuple[str, str]]) -> str:
-    """The notebook as HTML that needs nothing else. `pages` are all of the course: title and address."""
+    """The notebook as a self-contained HTML page. `pages` are all pages of the course: title and address."""
     light = HtmlFormatter(style="default").get_style_defs(".highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".highlight")
     css = f"{light}\n@media (prefers-color-scheme: dark) {{ {dark} }}\n.highlight {{ background: none; }}"
@@ -156,14 +156,10 @@ def page(notebook: NotebookNode, source: Path, pages: Sequence[tuple[str, str]])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser("python -m cancelmark.impl.notebooks", description=__doc__)
+    parser = argparse.ArgumentParser("tests/tools/course.py", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("build/notebooks"), help="folder for the pages")
     output: Path = parser.parse_args().output
     found = sources()
-    if not found:
-        print(f"there are no notebooks in {FOLDER}; they are in the repository, and not in an installed package",
-              file=sys.stderr)
-        return 2
     output.mkdir(parents=True, exist_ok=True)
     pages = [(title(jupytext.read(source)), f"{source.stem}.html") for source in found]
     wrong = 0
@@ -175,7 +171,7 @@ def main() -> int:
         for problem in problems(notebook):
             wrong += 1
             print(f"{source.name}: {problem}", file=sys.stderr)
-    print(f"{len(found)} notebooks in {output}, to begin with {output / pages[0][1]}")
+    print(f"{len(found)} notebooks in {output}; start with {output / pages[0][1]}")
     return 1 if wrong else 0
 
 

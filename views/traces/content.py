@@ -1,6 +1,6 @@
-"""What a trace tells: for each step what was called, what the world was asked for, and what every prompt became.
+"""The content of a trace for display: for each step the call, its effects, and the new state of every prompt.
 
-The views of a trace (text, timeline, sequence diagram, chain) differ in how they set this out and in nothing else.
+All views of a trace (text, sequence diagrams, chain) show this content and differ only in layout.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ class Cell(NamedTuple):
 
     seq: int
     text: str  # its state, and its outcome once it is done
-    kind: str  # its state, or `stopping`; the CSS class of the picture
+    kind: str  # its state, or `stopping`: the CSS class in the diagram
     changed: bool
 
 
 class Scene(NamedTuple):
-    """One step, and the state that it led to. Scene 0 is the start: nothing was called."""
+    """One step and the resulting state. Scene 0 is the start, without a call."""
 
     number: int
     call: Call | None
@@ -34,23 +34,23 @@ class Scene(NamedTuple):
     effects: tuple[Effect, ...]
     before: Server
     after: Server
-    happened: tuple[str, ...]  # in words
-    cells: dict[int, Cell]  # by seq; a prompt that is not accepted yet has none
-    changes: tuple[str, ...] = ()  # of `happened`, what no state of a prompt shows
+    happened: tuple[str, ...]  # everything that happened, as display text
+    cells: dict[int, Cell]  # by seq, for accepted prompts only
+    changes: tuple[str, ...] = ()  # the part of `happened` that no prompt's state shows
 
     def new_mark(self, session: int) -> str | None:
-        """The mark that the step set in a session, if it moved it."""
+        """The session's mark after the step, or None if the step did not change it."""
         before, after = self.before.sessions[session], self.after.sessions[session]
         return None if before.mark == after.mark else mark_text(after)
 
     def newly_canceled(self, session: int) -> list[int]:
-        """The seqs of the prompts in a session that a cancel reached in this step."""
+        """The seqs of the session's prompts that this step canceled."""
         known = {p.seq for p in self.before.sessions[session].prompts if p.reach is Reach.CANCEL}
         return [p.seq for p in self.after.sessions[session].prompts if p.reach is Reach.CANCEL and p.seq not in known]
 
 
 class Lane(NamedTuple):
-    """The place of one prompt in a picture: its session, its name, and whether its caller gave it a run id."""
+    """One prompt's lane in a diagram."""
 
     session: int
     prompt: Prompt
@@ -61,7 +61,7 @@ class Lane(NamedTuple):
 
 
 def mark_text(session: AnySession) -> str:
-    """`≤ B`: the mark covers B and what was accepted before. Older protocols number prompts otherwise: just `2`."""
+    """`≤ B` if the mark covers B and all earlier prompts. The original numbers prompts differently: just `2`."""
     if not session.mark:
         return "–"
     return f"≤ {label(session.mark)}" if isinstance(session, Session) else str(session.mark)
@@ -74,7 +74,7 @@ def lanes(trace: Trace) -> list[Lane]:
 
 
 def effect_text(effect: Effect) -> str:
-    """The effect in words: `A folds into B`."""
+    """The effect as display text: `A folds into B`."""
     details = {name: getattr(effect, name) for name in effect.details}
     words = effect.words.format(**{
         name: value.value if isinstance(value, Outcome) else label(value) for name, value in details.items()})
@@ -97,8 +97,8 @@ def scenes(trace: Trace) -> Iterator[Scene]:
 
 
 def stays(scenes: Sequence[Scene], lane: Lane) -> Iterator[tuple[Cell, int, int]]:
-    """What the prompt is from one change to the next, with the index of the first scene and of the one after the last.
-    A prompt that is done stays so, and one scene will do."""
+    """The prompt's successive states, each with its first scene and the scene after its last. A finished prompt stays
+    finished, so its last state covers a single scene."""
     cells = [scene.cells.get(lane.prompt.seq) for scene in scenes]
     starts = [(i, cell) for i, cell in enumerate(cells) if cell and cell.changed]
     for (start, cell), end in zip(starts, [*(i for i, _ in starts[1:]), len(scenes)]):
@@ -115,7 +115,7 @@ def _cells(server: Server, before: Mapping[int, Cell]) -> dict[int, Cell]:
 
 
 def prompt_text(session: AnySession, p: Prompt) -> tuple[str, str]:
-    """What a prompt is, in words, and its kind."""
+    """The prompt's state as display text, and its kind."""
     if p.outcome:
         return f"{p.state.value}: {p.outcome.value}", p.state.value
     stopping = p.state is State.ACTIVE and session.covered(p)
@@ -127,33 +127,33 @@ def is_down(server: Server) -> bool:
 
 
 def _server_changes(before: Server, after: Server) -> Iterator[str]:
-    """What became of the server itself."""
+    """Changes of the server's own state, as display text."""
     if is_down(before) != is_down(after):
         yield "server down" if is_down(after) else "server up"
     if before.closing != after.closing:
-        yield "accepts no more" if after.closing else "accepts again"
+        yield "stops accepting prompts" if after.closing else "accepts prompts again"
 
 
 def _session_changes(before: AnySession, after: AnySession) -> Iterator[str]:
-    """What a call of the family has changed, and no state of a prompt shows."""
+    """Changes by calls of the family that no prompt's state shows, as display text."""
     if not (isinstance(before, Session) and isinstance(after, Session)):
         return
     if before.held != after.held:
-        yield "the session is held" if after.held else "the hold is over"
+        yield "the session is held" if after.held else "the hold ends"
     known = {p.seq: p for p in before.prompts}
     for p in after.prompts:
         was = known.get(p.seq)
         if p.front > (was.front if was else 0):
-            yield f"{p.label} goes to the front"
+            yield f"{p.label} moves to the front"
         if was and p.version > was.version:
-            yield f"{p.label} has another text"
+            yield f"{p.label} has a new text"
         if was and p.revoked and not was.revoked and p.state is State.ACCEPTED:
             yield f"{p.label} will be canceled on entry"
 
 
 def loop_text(trace: Trace) -> str | None:
-    """Which steps repeat for ever, in words."""
+    """The steps that repeat forever, as display text."""
     if trace.loop is None:
         return None
     first, last = trace.loop + 1, len(trace)
-    return f"step {last} repeats for ever" if first == last else f"steps {first} to {last} repeat for ever"
+    return f"step {last} repeats forever" if first == last else f"steps {first} to {last} repeat forever"

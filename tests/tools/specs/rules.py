@@ -1,9 +1,9 @@
-"""Which clause of specs/protocol.md and specs/cluster.md is carried by what: by the model, the runtime and the tests.
+"""Traceability: which parts of the model, the runtime and the tests implement each clause of the specification.
 
-The model carries clauses as data (rows, actions, properties, the wire), and where it is machinery that carries one, in
-a docstring. The runtime carries them in docstrings: `(R12a, R12b)` says that what is documented there makes those
-clauses true. A test that would fail if a clause were broken says so with `@pytest.mark.rule("R12a")`. Everything is
-read from the sources, so that no test has to run for it.
+The clauses are those of specs/protocol.md and specs/cluster.md. The model cites clauses as data (rows, actions,
+properties, the wire) and, for other code, in docstrings. The runtime cites them in docstrings: `(R12a, R12b)` means
+that the documented code implements those clauses. A test that would fail if a clause were violated is marked
+`@pytest.mark.rule("R12a")`. Everything is read from the sources, without running a test.
 """
 
 import ast
@@ -22,22 +22,22 @@ from cancelmark.model.revisions.matrix import JUDGED
 from cancelmark.views.pages.tables import table
 
 CLAUSE = r"[RC]\d+[a-z]?"
-_CITED = re.compile(rf"\(({CLAUSE}(?:,\s+{CLAUSE})*)\)")  # a long list goes over several lines
+_CITED = re.compile(rf"\(({CLAUSE}(?:,\s+{CLAUSE})*)\)")  # a long list can span several lines
 _RULE = re.compile(r"^\*\*([RC]\d+) ([^*]+)\.\*\*(.*?)(?=^\*\*[RC]|^#|^!\[|^<!--|\Z)", re.MULTILINE | re.DOTALL)
 _LETTERED = re.compile(r"^- \*\*([RC]\d+[a-z])\*\* (.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the specification. One that is not divided into clauses is its own only clause."""
+    """A rule of the specification. A rule without lettered clauses is its own only clause."""
 
     id: str
     title: str
-    clauses: Mapping[str, str]  # what each says, by its id
+    clauses: Mapping[str, str]  # the text of each clause, by id
 
 
 def rules(protocol: str) -> list[Rule]:
-    """The rules of the specification, by number."""
+    """The rules of the specification, in numerical order."""
     found = []
     for id, title, text in _RULE.findall(protocol):
         lettered = dict(_LETTERED.findall(text))
@@ -45,9 +45,9 @@ def rules(protocol: str) -> list[Rule]:
     return sorted(found, key=lambda rule: int(rule.id[1:]))
 
 
-# --- who carries a clause
+# --- what cites each clause
 
-Carried = Iterator[tuple[str, str]]  # a clause, and the name of what carries it
+Carried = Iterator[tuple[str, str]]  # a clause, and the name of an object that cites it
 
 
 def in_model(root: Path) -> Carried:
@@ -72,7 +72,7 @@ def in_model(root: Path) -> Carried:
 
 
 def in_docstrings(root: Path, package: str) -> Carried:
-    """What the docstrings of a package cite, by module and name."""
+    """The citations in the docstrings of a package, by module and name."""
     for path in sorted((root / package).rglob("*.py")):
         module = ".".join(path.relative_to(root / package).with_suffix("").parts).removesuffix(".__init__")
         for name, node in _documented(ast.parse(path.read_text(encoding="utf-8")), module):
@@ -83,7 +83,7 @@ def in_docstrings(root: Path, package: str) -> Carried:
 def _documented(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str,
 ) -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
-    """Everything that can have a docstring, with its name."""
+    """Every node that can have a docstring, with its qualified name."""
     yield name, node
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -91,7 +91,7 @@ def _documented(
 
 
 def in_tests(root: Path) -> Carried:
-    """What the tests are marked with, by file and name: a test by its decorators, an entry of a table by `marks=…`."""
+    """The clauses that tests are marked with, by file and name: a test by a decorator, a parameter by `marks=…`."""
     for path in sorted((root / "tests").rglob("*.py")):
         file = path.relative_to(root / "tests").with_suffix("").as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -107,23 +107,23 @@ def _marked(name: str, marks: Iterable[ast.expr]) -> Iterator[str]:
         if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.rule":
             for argument in mark.args:
                 if not isinstance(argument, ast.Constant):
-                    raise ValueError(f"{name}: a mark names its clauses as plain strings")
+                    raise ValueError(f"{name}: the arguments of pytest.mark.rule must be string literals")
                 yield str(argument.value)
 
 
-# --- the whole
+# --- the page
 
 @dataclass
 class Traceability:
-    """Every clause, and what carries it."""
+    """Every clause, and what cites it."""
 
     rules: Sequence[Rule]
     carriers: Mapping[str, Mapping[str, list[str]]]  # by column and clause
     unknown: list[str] = field(default_factory=list)  # citations of clauses that do not exist
 
     def gaps(self) -> list[str]:
-        """What is missing, a line each."""
-        return [f"{clause} is not carried by the {column}" for rule in self.rules for clause in rule.clauses
+        """The missing citations, one line each."""
+        return [f"{clause} is not cited in the {column}" for rule in self.rules for clause in rule.clauses
                 for column, carried in self.carriers.items() if clause not in carried]
 
 
@@ -138,7 +138,7 @@ def traced(root: Path) -> Traceability:
     for column, carried in columns.items():
         for clause, name in carried:
             if clause not in clauses:
-                unknown.append(f"{name} cites {clause}, which is no clause")
+                unknown.append(f"{name} cites {clause}, which does not exist")
             elif name not in found[column].setdefault(clause, []):
                 found[column][clause].append(name)
     return Traceability(known, found, unknown)
@@ -150,12 +150,12 @@ def page(trace: Traceability) -> str:
     tests = {test for carried in trace.carriers["tests"].values() for test in carried}
     return f"""# Traceability
 
-Each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), what carries it in the model and in the runtime,
-and the tests that would fail if it were broken: {clauses} clauses of {len(trace.rules)} rules, {len(tests)} tests. A
-test fails when a clause lacks one of the three, and when something cites a clause that does not exist.
+For each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), the parts of the model and the runtime that
+implement it, and the tests that would fail if it were violated: {clauses} clauses in {len(trace.rules)} rules,
+{len(tests)} tests. A test fails if a clause lacks one of the three, or if a citation names an unknown clause.
 
-The model carries clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, the runtime in
-docstrings, the tests by `@pytest.mark.rule`.
+The model cites clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, the runtime in
+docstrings, and the tests with `@pytest.mark.rule`.
 
 """ + "\n".join(_section(trace, rule) for rule in trace.rules)
 
@@ -167,7 +167,7 @@ def _section(trace: Traceability, rule: Rule) -> str:
 
 
 def _test(name: str) -> str:
-    """A test's name as the sentence that it is, and a link to its file."""
+    """A test's name as a sentence, with a link to its file."""
     file, _, test = name.partition("::")
     subject = file.rpartition("/")[2].removeprefix("test_")
     return f"[{subject}](../tests/{file}.py): {test.removeprefix('test_').replace('_', ' ')}"

@@ -1,1 +1,0 @@
-"""What is generated in specs/ and docs/: `make specs`."""

@@ -1,0 +1,1 @@
+"""Generators for specs/ and docs/: `make specs`."""
