@@ -1,14 +1,13 @@
 """The solver in its own process, so that Ctrl-C ends it at once: z3 swallows the signal."""
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
 from ..files import UsageError
+from .interrupts import interrupts_deferred
 
 Work = Callable[[Connection, Sequence[str], float], None]
 
@@ -31,13 +30,8 @@ def open_solver(invariant: Sequence[str], timeout: float, work: Work = answer_al
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     solver = context.Process(target=work, args=(there, invariant, timeout), daemon=True)
-    # A terminal sends Ctrl-C to every process of the command. Only this one handles it, and it kills the solver.
-    resource_tracker.ensure_running()  # otherwise `start` below starts it, which unblocks the signal
-    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
+    with interrupts_deferred():
         solver.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     there.close()
     try:
         yield _receive(here)

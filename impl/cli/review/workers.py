@@ -3,7 +3,6 @@
 import gc
 import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from cancelmark.impl.files import UsageError
 from cancelmark.model.check.explore import StoppedError
 
+from ..interrupts import interrupts_deferred
 from ..terminal import progress_bar
 
 P = ParamSpec("P")
@@ -35,8 +35,10 @@ class Workers:
     def begin(self, work: Callable[P, T], *arguments: P.args, **more: P.kwargs) -> Callable[[], T]:
         """Starts a piece of work and returns a function that waits for its result."""
         self.done(0, 1)
-        future: Future[T] | None = self.pool.submit(_run_to_end, work, arguments, more) if self.pool else None
-        if future:
+        future: Future[T] | None = None
+        if self.pool:
+            with interrupts_deferred():  # the pool starts a process when it needs one more
+                future = self.pool.submit(_run_to_end, work, arguments, more)
             future.add_done_callback(lambda _: self.done(1, 0))
 
         def found() -> T:
@@ -62,11 +64,9 @@ def _run_to_end(work: Callable[..., T], arguments: tuple[object, ...], more: dic
 
 
 def _settle_in() -> None:
-    """Prepares a worker.
+    """Turns a worker's garbage collection off.
 
-    It ignores Ctrl-C: the main process handles it and ends the workers. Garbage collection is off: states are tuples
-    without cycles, and traversing millions of them takes a third of the time and frees nothing."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    States are tuples without cycles, and traversing millions of them takes a third of the time and frees nothing."""
     gc.disable()
 
 
